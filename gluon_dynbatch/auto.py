@@ -85,12 +85,11 @@ class Account:
         self.at_once += at_once * sum(
             n * (CALL + OPERATOR * entry.program.operators) for entry, n in calls
         )
-        launches = sum(
-            CALL + OPERATOR * count_operators(launch.segment.ops)
-            if natives[launch.segment] is None
-            else LAUNCH
-            for launch in plan.launches
-        )
+        costs = [
+            CALL + OPERATOR * count_operators(segment.ops) if natives[segment] is None else LAUNCH
+            for segment in plan.graph.segments
+        ]
+        launches = sum(costs[number] for number in plan.segment.tolist())
         # A plan of a first scope may come again; if that of a later one is new, the next one will.
         planning = PLAN if not cached and self._first in self._place else 0
         self.recorded += backward * (FLUSH + planning + RECORDED * len(tape.node_entry) + launches)

@@ -111,7 +111,7 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
     found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
     tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
-    graph, launch_of = merged.plan.graph, merged.plan.columns.launch
+    graph, launch_of = merged.plan.graph, merged.plan.members.launch
     for node, value in _comparable(recording):
         if graph.value_term[value] < 0:
             continue

@@ -78,7 +78,7 @@ class Site:
 
     def launched(self, execution: Any, number: int) -> None:
         """Take note of a launch that was just handed to the engine."""
-        launch = execution.plan.launches[number]
+        launch = execution.plan.launch(number)
         for region in launch.regions:
             execution.region(region).wait_to_read()
         now = time.perf_counter()

@@ -178,7 +178,7 @@ class Flush:
         report = FlushReport(
             nodes=len(recording.node_entry),
             units=graph.dependencies.size,
-            widths=tuple(len(launch.units) for launch in plan.launches),
+            widths=tuple(np.diff(plan.members.first).tolist()),
             granularity=choice.granularity,
             policy=choice.policy,
             budget=str(choice.analysis_budget),

@@ -57,11 +57,19 @@ def find_unmerged(
 
 def _unbatched(plan: Plan) -> Iterable[Alone]:
     found: Dict[Tuple[str, str], Alone] = {}
-    for launch in plan.launches:
+    for launch in _launches(plan):
         if launch.segment.layout == "unbatched":
             one = _calls_of(plan, [launch], launch.segment.reason)
             count(found, one[:2], one)
     return found.values()
+
+
+def _launches(plan: Plan) -> Iterator[Launch]:
+    """Yield the launches that do not merge, or that MXNet's operators run."""
+    told = [s.layout == "unbatched" or isinstance(s.kernels, str) for s in plan.graph.segments]
+    for number, segment in enumerate(plan.segment.tolist()):
+        if told[segment]:
+            yield plan.launch(number)
 
 
 def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
@@ -72,8 +80,8 @@ def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
 def _by_size(plan: Plan) -> Iterator[Alone]:
     """Find what shares no launch only because sizes differ and native steps do not run it."""
     families: Dict[str, List[Launch]] = {}
-    for launch in plan.launches:
-        if launch.segment.layout != "unbatched" and isinstance(launch.segment.kernels, str):
+    for launch in _launches(plan):
+        if launch.segment.layout != "unbatched":
             families.setdefault(launch.segment.family, []).append(launch)
     for own in families.values():
         if len({launch.segment for launch in own}) > 1:

@@ -218,7 +218,7 @@ def heads_of(plan, slots=None):
         if segment.mode & RECORDING and port.dtype in FLOATS:
             size = int(graph.dependencies.rows[unit]) * port.row_size
             rows.append((slot, 0, size, TYPES.kind_of(port.dtype, segment.context)))
-    outside = np.ones(len(plan.target_of) - len(graph.slot_unit), dtype=bool)
+    outside = np.ones(len(plan.region_of) - len(graph.slot_unit), dtype=bool)
     return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 4).T, outside)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower.graph import check_graph
+from gluon_dynbatch.native import resolving
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Slice
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.record.tape import Tape, check_tape
@@ -136,36 +136,30 @@ def test_damaged_graphs(match):
         check_graph(DAMAGED_GRAPHS[match](graph))
 
 
-def with_launch(plan, number, **changes):
-    launches = list(plan.launches)
-    launches[number] = launches[number]._replace(**changes)
-    return plan._replace(launches=tuple(launches))
+def with_table(plan, name, change, *at):
+    """Return a plan, or its members, with another number at one place of a table."""
+    if name not in plan._fields:
+        return plan._replace(members=with_table(plan.members, name, change, *at))
+    table = getattr(plan, name).copy()
+    table[at] += change
+    return plan._replace(**{name: table})
 
 
 def with_joined(plan):
-    first, second, *rest = plan.launches
-    units = np.concatenate([first.units, second.units])
-    parts = (first.parts[0]._replace(rows=len(units)),)
-    return plan._replace(launches=(first._replace(units=units, parts=parts), *rest))
-
-
-def with_results_moved(plan):
-    (region,) = plan.launches[1].outputs
-    return with_launch(plan, 1, outputs=(region._replace(start=region.start - 1),))
+    """Let the second launch run with the first."""
+    columns = plan.members._asdict()
+    columns["launch"] = np.maximum(columns["launch"] - 1, 0)
+    columns.update((name, np.delete(columns[name], 1)) for name in ("first", "part0"))
+    return plan._replace(members=type(plan.members)(**columns), order=plan.order[:-1])
 
 
 def with_another_row(plan):
     """Read from the right launch, but from the wrong member."""
-    rows, found = plan.launches[0].outputs[0], plan.launches[2].operands[0]
-    slices = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
-    other = next(one for one in slices if one != found)
-    return with_launch(plan, 2, operands=(other, *plan.launches[2].operands[1:]))
-
-
-def with_columns(plan, name):
-    damaged = getattr(plan.columns, name).copy()
-    damaged.flat[-1] += 1
-    return plan._replace(columns=plan.columns._replace(**{name: damaged}))
+    _, arena, start, rows, _ = plan.regions[0].tolist()
+    operands, own = plan.operands.copy(), plan.inputs.first[2]
+    slices = [(resolving.SLICE, arena, (start + k) * WIDTH, 1, WIDTH) for k in range(rows)]
+    operands[own] = next(one for one in slices if one != tuple(operands[own].tolist()))
+    return plan._replace(operands=operands)
 
 
 def with_pieces(plan, column):
@@ -176,16 +170,18 @@ def with_pieces(plan, column):
 
 #: Of a plan (a golden one), what is done to it and what is said.  "chains" are {a a a}, {a a}, {a}.
 DAMAGED_PLANS = [
-    ("chains", "exactly", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1])),
-    ("chains", "later launch", lambda p: p._replace(launches=p.launches[::-1])),
+    ("chains", "exactly", lambda p: with_table(p, "units", 1, -1)),
+    ("chains", "in order", lambda p: p._replace(order=p.order[::-1])),
+    ("chains", "later", lambda p: p._replace(graph=changed(p.graph, "preds", 0, 1))),
+    ("chains", "another launch", lambda p: with_table(p, "launch", 1, 0)),
     ("by_agenda", "mixes signatures", with_joined),
-    ("chains", "a part", lambda p: with_launch(p, 0, parts=p.launches[0].parts[:1] * 2)),
-    ("chains", "written exactly once", with_results_moved),
-    ("chains", "written exactly once", lambda p: p._replace(fills=())),
+    ("chains", "no parts", lambda p: with_table(p, "part0", -1, 1)),
+    ("chains", "rows", lambda p: with_table(p, "rows", 1, 0)),
+    ("chains", "written exactly once", lambda p: with_table(p, "regions", -1, 1, 2)),
+    ("chains", "results and fills", lambda p: p._replace(filled=())),
+    ("chains", "another place", lambda p: with_table(p, "element_of", 1, 0)),
     ("chains", "reads other rows", with_another_row),
     *(("trees", ".", lambda p, column=c: with_pieces(p, column)) for c in range(1, 5)),
-    ("chains", "columns", lambda p: with_columns(p, "launch")),
-    ("chains", "columns", lambda p: with_columns(p, "operands")),
 ]
 
 
@@ -197,26 +193,27 @@ def test_damaged_plans(case, match, change):
         check_plan(change(plan))
 
 
-#: Of launches backward from the ends of chains, what is wrong with them and what is said.
+#: What is wrong with launches backward from the ends of chains.
 DAMAGED_TRANSPOSED = {
-    "reverse": lambda a, b, c: {"launches": (c, b, a)},
-    "no gradient": lambda a, b, c: {"launches": (a, b._replace(operands=(None,)), c)},
-    "gradients of results": lambda a, b, c: {"launches": (a, b._replace(operands=()), c)},
-    "gradients go to other rows": lambda a, b, c: {"results": (None,)},
-    "written exactly once": lambda a, b, c: {"launches": (a, b, c._replace(outputs=(None,)))},
+    "in reverse": lambda p: {"order": p.order[::-1]},
+    "gets no gradient": lambda p: {"operands": p.operands * [[1], [0], [1], [1]]},
+    "results and fills": lambda p: {"operands": p.operands[1:]},
+    "gradients go to other rows": lambda p: {"operands": p.operands * [[1], [1], [1], [0]]},
+    "written exactly once": lambda p: {"regions": p.regions * [[1], [1], [0], [1]]},
 }
 
 
 @pytest.mark.parametrize("match", DAMAGED_TRANSPOSED)
 def test_damaged_transposed_plans(match):
     plan = plan_of("chains")
-    heads = heads_of(plan, [int(plan.graph.slot0[one.units[-1]]) for one in plan.launches])
+    ends = [int(plan.graph.slot0[one.units[-1]]) for one in plan.launches]
+    heads = heads_of(plan, ends)
     backward = transpose(plan, heads)
     check_transposed(plan, heads, backward)
-    broken = backward._replace(**DAMAGED_TRANSPOSED[match](*backward.launches))
+    broken = backward._replace(**DAMAGED_TRANSPOSED[match](backward))
     with pytest.raises(AssertionError, match=match):
         check_transposed(plan, heads, broken)
-    (fill,) = backward.fills
-    swapped = fill._replace(externals=fill.externals[::-1])
+    ((numbers, sizes),) = backward.filled
+    swapped = backward._replace(filled=((numbers[::-1], sizes),))
     with pytest.raises(AssertionError, match="gradients go to other rows"):
-        check_transposed(plan, heads, backward._replace(fills=(swapped,)))
+        check_transposed(plan, heads, swapped)

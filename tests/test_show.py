@@ -44,7 +44,7 @@ def flow_by_reads(plan):
     makers = [one.number for one in plan.launches for _ in one.outputs]
     makers += ["fill"] * len(plan.fills)
     found = Counter()
-    for source, operand, length in zip(plan.reads.source, plan.reads.operand, plan.reads.length):
+    for source, operand, length in zip(plan.reads.region, plan.reads.operand, plan.reads.length):
         found[makers[source], readers[operand]] += int(length)
     return found
 

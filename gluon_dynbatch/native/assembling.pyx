@@ -24,8 +24,9 @@ cpdef enum:
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Of pieces, as `resolving` names them.
+    # Of pieces and of places, as `resolving` names them.
     COPY = 0, ZERO = 2
+    NOTHING = 0, WHOLE, SLICE
     ALIGNMENT = 64
     #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
     FEW = 8
@@ -56,6 +57,11 @@ cdef struct Arena:
     int64_t base, size, row_size
 
 
+cdef struct TableRow:
+    # A place, see `plan.plan.Plan`.
+    int64_t what, first, second, rows, row_size
+
+
 #: A block of scratch.
 cdef Spot NOWHERE = Spot(-1, 0)
 
@@ -74,8 +80,6 @@ cdef class Assembler:
     ----------
     plan : Plan
         What is run.
-    types : tuple of type
-        Those of operands that are read where they are: arrays from outside, and rows of arenas.
     first : int
         Number of its first base: those of the forward program are known to the backward one.
     """
@@ -89,8 +93,13 @@ cdef class Assembler:
     cdef readonly dict distinct
     cdef readonly int64_t scratch
     cdef readonly object plan
-    cdef object whole, slice
     cdef Code code
+    #: Tables of the plan.
+    cdef const int64_t[:, ::1] operands, regions
+    cdef const int64_t[::1] operand0, output0
+    #: The segments of all launches, and where the parts of each begin: their numbers and rows.
+    cdef list segments
+    cdef const int64_t[::1] part0, part_segment, part_rows
     cdef dict kernels
     cdef dict numbers
     cdef int64_t first
@@ -102,9 +111,12 @@ cdef class Assembler:
     #: Operations of the piece at hand.
     cdef int64_t work
 
-    def __init__(self, plan, tuple types not None, int64_t first=0):
+    def __init__(self, plan, int64_t first=0):
         cdef int64_t use
-        self.plan, self.whole, self.slice = plan, types[0], types[1]
+        self.plan, self.operands, self.regions = plan, plan.operands, plan.regions
+        self.operand0, self.output0 = plan.inputs.first, plan.outputs.first
+        self.segments, self.part0 = plan.graph.segments, plan.members.part0
+        self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.bases, self.items, self.numbers, self.kernels, self.distinct = [], [], {}, {}, {}
         self.code, self.first, self.pieces = Code(), first, plan.pieces
         self.arenas = array("q")
@@ -124,10 +136,22 @@ cdef class Assembler:
         """Bytes of memory by use."""
         return {name: self.most[use] for use, name in enumerate(MEMORY)}
 
-    def spot(self, region):
-        """Return where rows of an arena are: a base, and an offset in bytes."""
-        cdef Spot found = self.region(region)
+    def spot_of_fill(self, int64_t number):
+        """Return where rows of an arena are that are filled: a base, and an offset in bytes."""
+        cdef Spot found = self.region(self.output_of(self.output0.shape[0] - 1, number))
         return found.base, found.offset
+
+    cdef inline const TableRow *operand_of(self, int64_t launch, int64_t number) noexcept:
+        """Return an operand of a launch."""
+        return <const TableRow *>&self.operands[self.operand0[launch] + number, 0]
+
+    cdef inline const TableRow *output_of(self, int64_t launch, int64_t number) noexcept:
+        """Return what a launch writes."""
+        return <const TableRow *>&self.regions[self.output0[launch] + number, 0]
+
+    cdef segment(self, int64_t launch):
+        """Return the segment of the first part of a launch."""
+        return self.segments[self.part_segment[self.part0[launch]]]
 
     cdef int64_t base(self, tuple what, object name=None) except -1:
         """Return the number of a base, which may be looked up by a name that is faster to compare."""
@@ -157,37 +181,32 @@ cdef class Assembler:
     cdef inline Arena *arena(self, int64_t number) noexcept:
         return <Arena *>of(self.arenas) + number
 
-    cdef Spot region(self, region) except *:
+    cdef Spot region(self, const TableRow *region) noexcept:
         """Return where rows of an arena are."""
-        cdef Arena *arena = self.arena((<tuple>region)[0])
-        return Spot(arena.base, <int64_t>(<tuple>region)[1] * arena.size * arena.row_size)
+        cdef Arena *arena = self.arena(region.first)
+        return Spot(arena.base, region.second * arena.size * arena.row_size)
 
-    cdef Spot operand(self, operand, int64_t kind, int64_t size, int64_t use) except *:
+    cdef Spot operand(
+        self, const TableRow *operand, int64_t kind, int64_t size, int64_t use
+    ) except *:
         """Return where an operand is, put together if need be, given the type of its elements."""
         cdef Arena *arena
-        cdef int64_t rows, row_size
+        cdef const int64_t *own
+        cdef Piece *piece
         cdef Spot target
-        if type(operand) is self.slice:
-            arena = self.arena((<tuple>operand)[0])
-            return Spot(arena.base, <int64_t>(<tuple>operand)[1] * arena.size)
-        if type(operand) is self.whole:
-            return Spot(self.base(("external", operand[0])), 0)
-        rows, row_size = (<tuple>operand)[2], (<tuple>operand)[3]
-        target = self.reserve(use, rows * row_size * size)
-        self.put(operand, kind, size, target)
+        cdef int64_t i
+        if operand.what == SLICE:
+            arena = self.arena(operand.first)
+            return Spot(arena.base, operand.second * arena.size)
+        if operand.what == WHOLE:
+            return Spot(self.base(("external", operand.first)), 0)
+        target = self.reserve(use, operand.rows * operand.row_size * size)
+        piece = self.rows(kind, size, operand.second, target)
+        for i in range(operand.second):
+            own = &self.pieces[operand.first + i, 0]
+            arena = self.arena(own[2])
+            piece[i] = Piece(own[0], own[1], Spot(arena.base, own[3] * arena.size), own[4])
         return target
-
-    cdef int put(self, operand, int64_t kind, int64_t size, Spot target) except -1:
-        """Put rows together."""
-        cdef int64_t first = operand[0], count = operand[1], i
-        cdef Arena *arena
-        cdef Piece *piece = self.rows(kind, size, count, target)
-        for i in range(first, first + count):
-            arena = self.arena(self.pieces[i, 2])
-            piece[i - first] = Piece(
-                self.pieces[i, 0], self.pieces[i, 1],
-                Spot(arena.base, self.pieces[i, 3] * arena.size), self.pieces[i, 4])
-        return 0
 
     cdef Piece *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
         """Add a record that copies, adds up or zeroes; return where its pieces go."""
@@ -203,7 +222,7 @@ cdef class Assembler:
         self.rows(kind, size, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
-    cdef Run place(self, list runs, launch, int backward):
+    cdef Run place(self, list runs, int64_t launch, int backward):
         """Say where operands and results are, those of one part behind those of another.
 
         Returns
@@ -215,20 +234,21 @@ cdef class Assembler:
         cdef array operands = first.recipe.operands[backward], placed = array("q")
         cdef array results = first.recipe.results[backward]
         cdef const Operand *own
+        cdef const TableRow *place
         cdef int64_t k, number, use
-        for k, operand in enumerate(<tuple>launch[4]):
-            if operand is None:
+        for k in range(entries(operands, sizeof(Operand))):
+            place, own = self.operand_of(launch, k), <const Operand *>of(operands) + k
+            if place.what == NOTHING:
                 continue
-            own = <const Operand *>of(operands) + k
             use = own.use
             for run in runs[1:]:
                 use = max(use, (<const Operand *>of(run.recipe.operands[backward]))[k].use)
-            first.spots[own.number] = self.operand(operand, own.kind, own.size, use)
+            first.spots[own.number] = self.operand(place, own.kind, own.size, use)
             placed.append(own.number)
-        for k, region in enumerate(<tuple>launch[5]):
-            number = of(results)[k]
-            if region is not None and number >= 0:
-                first.spots[number] = self.region(region)
+        for k in range(len(results)):
+            place, number = self.output_of(launch, k), of(results)[k]
+            if place.what != NOTHING and number >= 0:
+                first.spots[number] = self.region(place)
                 placed.append(number)
         place_parts(runs, placed)
         return first
@@ -252,7 +272,9 @@ cdef class Assembler:
                 (<Spot *>(code + 2))[i] = run.spots[of(order)[i]]
         return 0
 
-    cdef int tell_apart(self, Run run, tuple operands, Spot kept, Code keys, int backward) except -1:
+    cdef int tell_apart(
+        self, Run run, int64_t launch, Spot kept, Code keys, int backward
+    ) except -1:
         """Let the launch that follows run on rows that differ, by keys or as it was kept in a spot."""
         cdef array moved = run.recipe.apart[backward]
         cdef int64_t number = self.code.size + numbers_in(sizeof(DistinctRecord)), count = 0, i
@@ -267,7 +289,9 @@ cdef class Assembler:
             if source.base < 0:
                 continue
             # Totals of rows that were put together may stand where these are.
-            if own.what == PICK or (own.what == TOTAL and type(operands[own.port]) is self.slice):
+            if own.what == PICK or (
+                own.what == TOTAL and self.operand_of(launch, own.port).what == SLICE
+            ):
                 run.spots[own.number] = self.reserve(own.use, run.size(own.number))
             (<Moved *>self.code.more(numbers_in(sizeof(Moved))))[0] = Moved(
                 own.what, own.kind, own.width, run.spots[own.number], source)
@@ -279,13 +303,14 @@ cdef class Assembler:
     def assemble(self):
         """Add all launches."""
         cdef bint native, ends
-        for position, launch in enumerate(self.plan.launches):
-            native = self.is_native(launch)
+        cdef int64_t number
+        for number in self.plan.order:
+            native = self.is_native(number)
             if native:
-                self.launch(launch)
+                self.launch(number)
             ends = not native or self.work > AT_A_TIME
             self.work = 0 if ends else self.work
-            self.items.append((self.code.size, position, not native, ends))
+            self.items.append((self.code.size, number, not native, ends))
             self.used[TEMPORARY] = 0
         self.finish()
         self.items.append((self.code.size, None, False, True))
@@ -297,11 +322,11 @@ cdef class Assembler:
         memcpy(of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
         return executing.Program(code, self.kernels.values(), self.scratch)
 
-    cdef bint is_native(self, launch) except -1:
+    cdef bint is_native(self, int64_t number) except -1:
         """Whether native code runs a launch."""
         raise NotImplementedError
 
-    cdef int launch(self, launch) except -1:
+    cdef int launch(self, int64_t number) except -1:
         """Add a launch that native code runs."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ cdef class Backward(Assembler):
 
     Parameters
     ----------
-    plan, types
+    plan
         See `Assembler`.
     forward : Forward
         Where the forward pass has left what is read.
@@ -29,33 +29,32 @@ cdef class Backward(Assembler):
     cdef dict gradients
     cdef set zeroed
 
-    def __init__(self, plan, tuple types, Forward forward not None):
-        super().__init__(plan, types, forward.stop)
+    def __init__(self, plan, Forward forward not None):
+        super().__init__(plan, forward.stop)
         self.forward = forward
         self.trained, self.sums, self.gradients, self.zeroed = [], {}, {}, set()
-        for launch in plan.launches:
-            if self.is_native(launch):
-                self.zero_targets(launch)
+        for number in plan.order:
+            if self.is_native(number):
+                self.zero_targets(number)
 
-    cdef bint is_native(self, launch) except -1:
-        return launch.number in self.forward.trained
+    cdef bint is_native(self, int64_t number) except -1:
+        return number in self.forward.trained
 
-    cdef int launch(self, launch) except -1:
-        number, _, _, _, operands, outputs = <tuple>launch
+    cdef int launch(self, int64_t number) except -1:
         cdef list runs = self.forward.launches[number]
-        cdef Run first = self.place(runs, launch, 1), run
+        cdef Run first = self.place(runs, number, 1), run
         cdef Spot kept = NOWHERE
         if number in self.forward.distinct:
             # What is gained goes to the first of equal rows: all of them were chosen from one row.
             self.distinct[number] = kept.base, kept.offset = self.forward.distinct[number]
-            self.tell_apart(first, operands, kept, None, 1)
+            self.tell_apart(first, number, kept, None, 1)
         for run in runs:
-            self.note_sums(run, launch, kept)
+            self.note_sums(run, number, kept)
         self.run(runs, 1)
-        self.add_up_shared(first.recipe, outputs)
+        self.add_up_shared(first.recipe, number)
         return 0
 
-    cdef int note_sums(self, Run run, launch, Spot kept) except -1:
+    cdef int note_sums(self, Run run, int64_t launch, Spot kept) except -1:
         """Take note of what adds up to gradients, which has to stay until that is done."""
         cdef const Sum *own
         cdef int64_t i, number
@@ -82,9 +81,9 @@ cdef class Backward(Assembler):
         self.add_up(list(self.sums))
         return 0
 
-    cdef int zero_targets(self, launch) except -1:
+    cdef int zero_targets(self, int64_t number) except -1:
         """Set what adds up to zero: all that is trained, also if no gradient flows there."""
-        number, segment, _, _, _, outputs = <tuple>launch
+        segment = self.segment(number)
         cdef Run run = self.forward.launches[number][0]
         cdef int64_t base, first
         cdef array trained = run.recipe.trained, reached = run.recipe.reached
@@ -96,8 +95,8 @@ cdef class Backward(Assembler):
                 first = self.forward.held("parameter", parameter, segment.context)
                 self.zero(base, size, (first, False, parameter))
         for k, size in zip(reached[::2], reached[1::2]):
-            if outputs[k] is None:
-                base = self.target(launch, -1, k).base
+            if self.output_of(number, k).what == NOTHING:
+                base = self.target(number, -1, k).base
                 self.zero(base, size, (self.bases[base - self.first][1], True, None))
         return 0
 
@@ -109,15 +108,14 @@ cdef class Backward(Assembler):
             self.trained.append((base - self.first, *trained))
         return 0
 
-    cdef Spot target(self, launch, int64_t parameter, int64_t input) except *:
+    cdef Spot target(self, int64_t number, int64_t parameter, int64_t input) except *:
         """Return where the gradient of a parameter, or of an array that rows share, adds up."""
-        number, segment, _, _, _, outputs = <tuple>launch
         if parameter >= 0:
-            return Spot(self.gradients[segment][parameter], 0)
-        if outputs[input] is not None:
-            return self.region(outputs[input])
-        operand = self.forward.plan.launches[number].operands[input]
-        return Spot(self.base(("external gradient", operand[0])), 0)
+            return Spot(self.gradients[self.segment(number)][parameter], 0)
+        if self.output_of(number, input).what != NOTHING:
+            return self.region(self.output_of(number, input))
+        external = self.forward.operand_of(number, input).first
+        return Spot(self.base(("external gradient", external)), 0)
 
     cdef int add_up(self, list keys) except -1:
         """Add up what is listed under some keys."""
@@ -133,17 +131,18 @@ cdef class Backward(Assembler):
             self.scratch = max(self.scratch, executing.sum_scratch(kind, rows, columns, count))
         return 0
 
-    cdef int add_up_shared(self, Recipe recipe, outputs) except -1:
+    cdef int add_up_shared(self, Recipe recipe, int64_t number) except -1:
         """Add up the gradients of operands that all rows share: launches to come read them."""
-        cdef int64_t size
-        cdef Arena *arena
+        cdef array results = recipe.results[1]
+        cdef int64_t k, size
+        cdef const TableRow *region
         cdef Spot spot
-        for k, region in enumerate(outputs):
+        for k in range(len(results)):
+            region = self.output_of(number, k)
             # Rows have gradients of their own.
-            if region is not None and of(recipe.results[1])[<int64_t>k] < 0:
+            if region.what != NOTHING and of(results)[k] < 0:
                 spot = self.region(region)
-                arena = self.arena((<tuple>region)[0])
-                size = <int64_t>(<tuple>region)[2] * arena.size * arena.row_size
+                size = region.rows * region.row_size * self.arena(region.first).size
                 self.move(ZERO, kind_of("uint8"), 1, size, spot, Spot(0, 0))
                 own = [
                     key for key in self.sums

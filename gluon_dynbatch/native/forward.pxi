@@ -12,7 +12,7 @@ cdef class Forward(Assembler):
 
     Parameters
     ----------
-    plan, types
+    plan
         See `Assembler`.
     kernels : dict
         The kernels of each segment, None for what MXNet's operators run.
@@ -34,23 +34,22 @@ cdef class Forward(Assembler):
     #: What tells the rows of a launch apart: entries of `Key`.
     cdef Code keys
 
-    def __init__(self, plan, tuple types, dict kernels not None, dict trained not None):
-        super().__init__(plan, types)
+    def __init__(self, plan, dict kernels not None, dict trained not None):
+        super().__init__(plan)
+        cdef int64_t k
         self.given, self.trained = kernels, trained
         self.launches, self.fixed, self.copies = {}, {}, {}
         self.chosen, self.keys, self.rows_of = Code(), Code(), {}
-        for launch in plan.launches:
-            for part in launch.parts:
-                segment, rows = <tuple>part
-                self.rows_of[segment.family] = self.rows_of.get(segment.family, 0) + rows
+        for k in range(self.part_rows.shape[0]):
+            family = self.segments[self.part_segment[k]].family
+            self.rows_of[family] = self.rows_of.get(family, 0) + self.part_rows[k]
 
-    cdef bint is_native(self, launch) except -1:
-        return self.given[launch.segment] is not None
+    cdef bint is_native(self, int64_t number) except -1:
+        return self.given[self.segment(number)] is not None
 
-    cdef int launch(self, launch) except -1:
-        number, _, parts, _, operands, outputs = <tuple>launch
-        cdef list runs = self.begin(number, parts)
-        cdef Run first = self.place(runs, launch, 0), run
+    cdef int launch(self, int64_t number) except -1:
+        cdef list runs = self.begin(number)
+        cdef Run first = self.place(runs, number, 0), run
         cdef Recipe recipe = first.recipe
         cdef int64_t k
         packed = {}
@@ -60,28 +59,29 @@ cdef class Forward(Assembler):
             self.pack(run, run.recipe.operand_packs, packed)
         self.launches[number] = runs
         if recipe.chooses:
-            self.note_chosen(outputs[0], first)
-        if len(runs) == 1 and recipe.single >= 0 and self.find_keys(operands[recipe.single]):
-            self.run_distinct(number, first, operands)
+            self.note_chosen(self.output_of(number, 0), first)
+        if len(runs) == 1 and recipe.single >= 0 and self.find_keys(number, recipe.single):
+            self.run_distinct(number, first)
         else:
             self.run(runs, 0)
         for run in runs:
-            self.copy(run, operands)
+            self.copy(run, number)
         return 0
 
-    cdef list begin(self, number, parts):
+    cdef list begin(self, int64_t number):
         """Return the runs of the parts of a launch, which know where parameters are."""
         cdef Run fixed
+        cdef int64_t k
         kernels, runs = self.trained.get(number), []
-        for k, part in enumerate(<tuple>parts):
-            segment, rows = <tuple>part
-            kernel = None if kernels is None else kernels[k]
+        for k in range(self.part0[number], self.part0[number + 1]):
+            segment = self.segments[self.part_segment[k]]
+            kernel = None if kernels is None else kernels[k - self.part0[number]]
             fixed = self.fixed.get((segment, kernel))
             if fixed is None:
                 recipe = self.given[segment].recipe(kernel, self.rows_of[segment.family] <= FEW)
                 fixed = self.fixed[segment, kernel] = Run(recipe, 0)
                 self.place_parameters(segment, fixed)
-            runs.append(fixed.again(rows))
+            runs.append(fixed.again(self.part_rows[k]))
         return runs
 
     cdef int place_parameters(self, segment, Run run) except -1:
@@ -91,7 +91,7 @@ cdef class Forward(Assembler):
             base = self.held("parameter", segment.parameters[k], segment.context)
             run.spots[of(run.recipe.parameters)[k]] = Spot(base, 0)
         self.pack(run, run.recipe.packs, self.copies)
-        return self.copy(run, None)
+        return self.copy(run, -1)
 
     cdef int pack(self, Run run, array packs, dict known) except -1:
         """Pack matrices for products with them, or with their transposes."""
@@ -115,10 +115,10 @@ cdef class Forward(Assembler):
             run.spots[pack.number] = Spot(found[0], found[1])
         return 0
 
-    cdef int copy(self, Run run, operands) except -1:
+    cdef int copy(self, Run run, int64_t number) except -1:
         """Copy what the backward pass reads, and the user may have written to by then.
 
-        These are operands, or without any the parameters.
+        These are operands of a launch, or without any (-1) the parameters.
         """
         cdef int64_t i
         cdef const Shared *own
@@ -126,9 +126,9 @@ cdef class Forward(Assembler):
         cdef Spot target
         for i in range(entries(run.recipe.shared, sizeof(Shared))):
             own = <const Shared *>of(run.recipe.shared) + i
-            if (own.input < 0) != (operands is None):
+            if (own.input < 0) != (number < 0):
                 continue
-            if operands is not None and type(operands[own.input]) is not self.whole:
+            if number >= 0 and self.operand_of(number, own.input).what != WHOLE:
                 continue
             spot = &run.spots[own.number]
             found = self.copies.get((spot.base, spot.offset))
@@ -139,30 +139,29 @@ cdef class Forward(Assembler):
             spot[0] = Spot(found[0], found[1])
         return 0
 
-    cdef int note_chosen(self, region, Run run) except -1:
+    cdef int note_chosen(self, const TableRow *region, Run run) except -1:
         """Take note of rows that were chosen from a table."""
         cdef Chosen *found = <Chosen *>self.chosen.more(numbers_in(sizeof(Chosen)))
         cdef int64_t size = of(run.recipe.bytes)[0]
-        found.arena = region[0]
-        found.row_size = self.arena(found.arena).row_size
-        found.start = <int64_t>(<tuple>region)[1] * found.row_size
-        found.stop = found.start + <int64_t>(<tuple>region)[2] * found.row_size
+        found.arena, found.row_size = region.first, region.row_size
+        found.start = region.second * found.row_size
+        found.stop = found.start + region.rows * found.row_size
         found.key = Key(run.spots[of(run.recipe.parameters)[0]].base, run.spots[0], 0, size)
         return 0
 
-    cdef int64_t find_keys(self, operand) except -1:
+    cdef int64_t find_keys(self, int64_t number, int64_t which) except -1:
         """Find what tells the rows of an operand apart; 0 if all of them may differ.
 
         Rows of a table are equal if equal numbers chose them.
         """
-        cdef int64_t i, known = 0, row_size
+        cdef const TableRow *operand = self.operand_of(number, which)
+        cdef int64_t i, known = 0, row_size = operand.row_size
         self.keys.size = 0
-        if not self.chosen.size or type(operand) is self.whole:
+        if not self.chosen.size or operand.what == WHOLE:
             return 0
-        row_size = operand[3]
-        if type(operand) is self.slice:
-            return self.add_keys(operand[0], operand[1], operand[2], row_size)
-        for i in range(operand[0], <int64_t>(<tuple>operand)[0] + <int64_t>(<tuple>operand)[1]):
+        if operand.what == SLICE:
+            return self.add_keys(operand.first, operand.second, operand.rows, row_size)
+        for i in range(operand.first, operand.first + operand.second):
             if self.pieces[i, 0] != COPY or self.pieces[i, 1] % row_size:
                 return 0
             if self.pieces[i, 4] % row_size:
@@ -171,9 +170,9 @@ cdef class Forward(Assembler):
                 self.pieces[i, 2], self.pieces[i, 3], self.pieces[i, 4] // row_size, row_size)
         return known
 
-    def keys_of(self, operand):
-        """Return what tells the rows of an operand apart, entry by entry; for tests."""
-        known = self.find_keys(operand)
+    def keys_of(self, int64_t number, int64_t which):
+        """Return what tells the rows of an operand of a launch apart, entry by entry; for tests."""
+        known = self.find_keys(number, which)
         return [self.keys.numbers[i] for i in range(self.keys.size)] if known else []
 
     cdef bint add_keys(
@@ -193,13 +192,13 @@ cdef class Forward(Assembler):
                 key.numbers.offset += (element - chosen[i].start) // row_size * key.size
         return key.table >= 0
 
-    cdef int run_distinct(self, number, Run run, tuple operands) except -1:
+    cdef int run_distinct(self, int64_t number, Run run) except -1:
         """Run a kernel on rows that differ."""
         cdef int64_t single = run.recipe.single
         cdef int64_t use = SAVED if len(run.recipe.natives) > 1 else TEMPORARY
         cdef Spot kept = self.reserve(use, 4 * (2 + 2 * run.rows)), source = run.spots[single]
         self.distinct[number] = kept.base, kept.offset
-        self.tell_apart(run, operands, kept, self.keys, 0)
+        self.tell_apart(run, number, kept, self.keys, 0)
         self.run([run], 0)
         run.spots[single] = source
         return 0

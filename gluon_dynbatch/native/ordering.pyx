@@ -52,7 +52,6 @@ def flow(
 
 # ------------------------------------------------------------------------------- order
 
-include "named.pxi"
 include "sorting.pxi"
 
 
@@ -144,20 +143,18 @@ cdef class Ordering:
 
 def order(
     const int32_t[::1] groups, const int32_t[::1] segment, rank, joins, input0, term0, term,
-    slot_unit, const int64_t[::1] rows, type part, list segments, object ordered,
+    slot_unit, int64_t[::1] units, int64_t[::1] parts,
 ):
     """Fill in the units by launch, within that by segment, summands and who reads them.
 
-    Returns where the units of each launch begin, one more at the end; its rows; and its number,
-    segment, parts (the segment and the rows of each) and units.
+    Members of a launch that have one segment are a part: fill in where each begins.  Returns the
+    numbers of launches and of parts.
     """
-    cdef int64_t[::1] units = ordered
     cdef Ordering ordering = Ordering(
         groups, segment, rank, joins, input0, term0, term, slot_unit)
-    cdef int64_t unit, launch, i, k, total, widest = 0
-    cdef array begins = clone(LONG, ordering.launches + 1, True)
-    cdef array totals = clone(LONG, ordering.launches, True)
-    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True), first = begins
+    cdef int64_t unit, launch, i, widest = 0, count = 0
+    cdef int64_t[::1] first = clone(LONG, ordering.launches + 1, True)
+    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)
     for unit in range(ordering.units):
         ends[groups[unit] + 1] += 1
     for launch in range(ordering.launches):
@@ -170,19 +167,11 @@ def order(
     ordering.lead(units)
     cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
     for launch in range(ordering.launches - 1, -1, -1):
-        k = first[launch]
-        ordering.sort(&units[k], first[launch + 1] - k, <Keyed *><char *>items)
-    launches, i = [], 0
+        i = first[launch]
+        ordering.sort(&units[i], first[launch + 1] - i, <Keyed *><char *>items)
     for launch in range(ordering.launches):
-        own = []
-        while i < first[launch + 1]:
-            unit, total = units[i], 0
-            while i < first[launch + 1] and segment[units[i]] == segment[unit]:
-                total += rows[units[i]]
-                i += 1
-            own.append(named(part, (segments[segment[unit]], total)))
-            totals.data.as_longlongs[launch] += total
-        unit = units[first[launch]]
-        members = ordered[first[launch]:first[launch + 1]]
-        launches.append((launch, segments[segment[unit]], tuple(own), members))
-    return begins, totals, launches
+        for i in range(first[launch], first[launch + 1]):
+            if i == first[launch] or segment[units[i]] != segment[units[i - 1]]:
+                parts[count] = i
+                count += 1
+    return ordering.launches, count

@@ -9,14 +9,16 @@ they get for it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, List
 
 import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import PLACES, Launch, Operand, Plan, Region, Slice, Whole
+from .plan import PLACES, Plan, Region, Rows, Slice, Whole
 from .transpose import Heads
+
+WHOLE, SLICE, ROWS, REGION = map(PLACES.index, (Whole, Slice, Rows, Region))
 
 
 def check_plan(plan: Plan) -> None:
@@ -29,50 +31,29 @@ def check_plan(plan: Plan) -> None:
     _check_launches(plan)
     _check_writes(plan)
     graph, machine = plan.graph, _Machine(plan)
-    #: Per term, its values.
-    made: Dict[int, Array] = {}
-
-    def write(region: Region, terms: Array, sizes: Array, where: str) -> None:
-        rows, place = machine.write(region), region.start * machine.row_size(region)
-        assert sizes.sum() == len(rows), f"{where}: rows"
-        for term, end, size in zip(terms.tolist(), np.cumsum(sizes).tolist(), sizes.tolist()):
-            right = plan.place(term) == (region.arena, place + end - size)
-            assert right, f"{where} has another place"
-            made[term] = rows[end - size : end]
-
-    for number, fill in enumerate(plan.fills):
-        write(fill.region, -1 - fill.externals, fill.counts, f"fill {number}")
+    writers = [(-1 - numbers, counts) for numbers, counts in plan.filled]
+    slots = [graph.slot0[launch.units] for launch in plan.launches]
+    ports = np.diff(plan.outputs.first).tolist()
+    made = [own + k for own, count in zip(slots, ports) for k in range(count)]
+    writers = [*((terms, graph.slot_size[terms]) for terms in made), *writers]
+    assert len(writers) == len(plan.regions), "regions are not results and fills"
+    for number, (terms, sizes) in enumerate(writers):
+        _, arena, start, rows, row_size = plan.regions[number].tolist()
+        assert sizes.sum() == rows * row_size, f"region {number}: rows"
+        right = plan.region_of[terms] == number, plan.arena_of[terms] == arena
+        place = plan.element_of[terms] == start * row_size + np.cumsum(sizes) - sizes
+        assert np.all([*right, place]), f"what is in region {number} has another place"
     for launch in plan.launches:
-        name = f"launch {launch.number}"
-        assert len(launch.operands) == len(launch.segment.inputs), f"{name}: operands"
-        for p, operand in enumerate(launch.operands):
-            where = f"operand {p} of {name}"
-            if isinstance(operand, Whole):
+        for p in range(len(launch.segment.inputs)):
+            where = f"operand {p} of launch {launch.number}"
+            operand = plan.operands[plan.inputs.first[launch.number] + p]
+            if operand[0] == WHOLE:
                 (at,) = _terms(plan, launch.units[0], p)
-                assert graph.term[at] == -1 - operand.external, f"{where} is another array"
+                assert graph.term[at] == -1 - operand[1], f"{where} is another array"
             else:
-                found, wanted = machine.read(operand), _operand(plan, launch, p, made)
+                found, wanted = machine.read(operand), _operand(plan, launch, p, machine)
                 assert len(found) == len(wanted), f"{where} has {len(found)} elements"
                 assert (found == wanted).all(), f"{where} reads other rows than its members need"
-        for out, region in enumerate(launch.outputs):
-            assert region is not None, f"{name}: result {out} is missing"
-            slots = graph.slot0[launch.units] + out
-            write(region, slots, graph.slot_size[slots], f"result {out} of {name}")
-    _check_columns(plan)
-
-
-def _check_columns(plan: Plan) -> None:
-    """Check that columns say of launches what these say themselves."""
-    columns = plan.columns
-    sides = (columns.inputs, columns.operands), (columns.outputs, columns.regions)
-    for launch in plan.launches:
-        number, own = launch.number, slice(launch.number, launch.number + 2)
-        segment = plan.graph.segments[columns.segment[number]]
-        right = segment is launch.segment and (columns.launch[launch.units] == number).all()
-        for places, (ports, table) in zip((launch.operands, launch.outputs), sides):
-            found = resolving.objects(table[slice(*ports.first[own])], PLACES)
-            right = right and tuple(found) == places
-        assert right, f"launch {number} has other columns"
 
 
 def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
@@ -80,101 +61,95 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
 
     Launches run in reverse, every arena row is written once, and the plan is the adjoint of `plan`.
     """
-    numbers = [launch.number for launch in backward.launches]
-    assert numbers == sorted(set(numbers), reverse=True), "launches are not in reverse"
+    assert (np.diff(backward.order) < 0).all(), "launches are not in reverse"
     _check_writes(backward)
-    values, gradients = _Machine(plan), _Machine(backward)
-    regions = [region for number in numbers for region in plan.launches[number].regions]
-    made = {region: values.write(region) for region in regions}
-    # What is from outside and gets no gradient stays zero.
-    fills = [fill for fill in plan.fills if heads.in_graph[fill.externals].any()]
-    made.update((fill.region, values.write(fill.region)) for fill in fills)
-    outside = {number for fill in fills for number in fill.externals.tolist()}
+    runs = np.zeros(len(plan.order), dtype=bool)
+    runs[backward.order] = True
+    outside = [bool(heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
+    made = np.append(np.repeat(runs, np.diff(plan.outputs.first)), np.array(outside, dtype=bool))
+    # What is made by others, or is from outside and gets no gradient, is zero.
+    values, gradients = _Machine(plan, made), _Machine(backward)
+    operands, regions = len(plan.operands), len(plan.regions)
+    assert len(backward.operands) == regions, "gradients of results and fills"
+    for number in backward.order.tolist():
+        own = slice(*plan.outputs.first[number : number + 2])
+        assert backward.operands[own, 0].any(), f"launch {number} gets no gradient"
+    assert made[backward.operands[:, 0] > 0].all(), "a gradient of what gets none"
+    _check_gradients(plan, backward, made)
     taken = given = 0
-    for fill in backward.fills:
-        size = gradients.row_size(fill.region)
-        terms = heads.term[fill.externals]
-        own = zip(plan.arena_of[terms], plan.element_of[terms] + heads.offset[fill.externals])
-        rows = np.concatenate([_part(values.arenas[arena], low, size) for arena, low in own])
-        given += _times(gradients.write(fill.region), rows, "gradients of heads")
-    for launch in backward.launches:
-        name, forward = f"launch {launch.number}", plan.launches[launch.number]
-        assert len(launch.operands) == len(forward.outputs), f"{name}: gradients of results"
-        assert any(launch.operands), f"{name} gets no gradient"
-        _check_gradients(plan, launch, set(numbers), outside)
-        for operand, region in zip(launch.operands, forward.regions):
-            if operand is not None:
-                taken += _times(gradients.read(operand), made[region], f"a result of {name}")
-        for operand, gradient in zip(forward.operands, launch.outputs):
-            if gradient is not None:
-                rows = values.read(operand)
-                given += _times(gradients.write(gradient), rows, f"an operand of {name}")
-    assert len(backward.results) == len(plan.fills), "gradients of fills"
-    for operand, fill in zip(backward.results, plan.fills):
-        if operand is not None:
-            taken += _times(gradients.read(operand), made[fill.region], "gradients of a fill")
+    for number in np.flatnonzero(backward.operands[:, 0]).tolist():
+        gradient, value = gradients.read(backward.operands[number]), plan.regions[number]
+        taken += _times(gradient, values.at(value), f"what is made in region {number}")
+    for number in np.flatnonzero(backward.regions[:operands, 0]).tolist():
+        gradient, value = gradients.at(backward.regions[number]), plan.operands[number]
+        given += _times(gradient, values.read(value), f"operand {number}")
+    for region, (numbers, sizes) in zip(backward.regions[operands:], backward.filled):
+        first = plan.element_of[heads.term[numbers]] + heads.offset[numbers]
+        arenas = [values.arenas[arena] for arena in plan.arena_of[heads.term[numbers]].tolist()]
+        rows = np.concatenate([*map(_part, arenas, first.tolist(), sizes.tolist())])
+        given += _times(gradients.at(region), rows, "gradients of heads")
     assert taken == given, "gradients go to other rows than were read"
 
 
 class _Machine:
     """Runs a plan on random integers, so small that sums of their products are exact."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, written: Any = slice(None)):
         self._plan = plan
-        self._draw: Any = np.random.RandomState(0).randint
+        draw: Any = np.random.RandomState(0).randint
         sizes = [rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas)]
         self.arenas = [np.zeros(size, dtype=np.int64) for size in sizes]
+        for region in plan.regions[written]:
+            if region[0]:
+                rows = self.at(region)
+                rows[:] = draw(-(2**20), 2**20, len(rows))
 
-    def row_size(self, region: Region) -> int:
-        """Return the elements of a row."""
-        return self._plan.arenas[region.arena].row_size
+    def at(self, region: Array) -> Array:
+        """Return the elements of a region."""
+        what, arena, start, rows, row_size = region.tolist()
+        assert what == REGION, "it has no rows"
+        return _part(self.arenas[arena], start * row_size, rows * row_size)
 
-    def write(self, region: Region) -> Array:
-        """Fill a region; return its elements."""
-        size = self.row_size(region)
-        rows = _part(self.arenas[region.arena], region.start * size, region.rows * size)
-        rows[:] = self._draw(-(2**20), 2**20, len(rows))
-        return rows
-
-    def read(self, operand: Optional[Operand]) -> Array:
+    def read(self, operand: Array) -> Array:
         """Return the elements of an operand."""
-        assert operand is not None, "an operand is missing"
-        assert not isinstance(operand, Whole), "it is an array from outside"
-        size = operand.rows * operand.row_size
-        if isinstance(operand, Slice):
-            return _part(self.arenas[operand.arena], operand.element, size)
-        total = np.full(size, -1)
-        own = self._plan.pieces[operand.first : operand.first + operand.pieces].tolist()
-        assert len(own) == operand.pieces, "it lacks pieces"
-        for what, target, arena, element, count in own:
+        what, first, second, rows, row_size = operand.tolist()
+        assert what in (SLICE, ROWS), "an operand is missing"
+        if what == SLICE:
+            return _part(self.arenas[first], second, rows * row_size)
+        total = np.full(rows * row_size, -1)
+        own = self._plan.pieces[first : first + second].tolist()
+        assert len(own) == second, "it lacks pieces"
+        for done, target, arena, element, count in own:
             assert 0 <= arena < len(self.arenas), "it leaves its arena"
             made = _part(total, target, count)
-            if what == resolving.ADD:
+            if done == resolving.ADD:
                 made += _part(self.arenas[arena], element, count)
             else:
-                zero = what == resolving.ZERO
+                zero = done == resolving.ZERO
                 made[:] = 0 if zero else _part(self.arenas[arena], element, count)
         return total
 
 
-def _operand(plan: Plan, launch: Launch, p: int, made: Dict[int, Array]) -> Array:
-    """Return what the graph says that an operand is, given the values of terms."""
+def _operand(plan: Plan, launch: Any, p: int, machine: _Machine) -> Array:
+    """Return what the graph says that an operand is."""
     graph, port, found = plan.graph, launch.segment.inputs[p], []
     for unit in launch.units[:1] if port.shared else launch.units:
         at = _terms(plan, unit, p)
-        columns = (graph.term[at], graph.term_offset[at], graph.term_size[at])
-        terms = [
-            _part(made[term], low, size)
-            for term, low, size in zip(*(column.tolist() for column in columns))
-        ]
+        arena, first = plan.arena_of[graph.term[at]], plan.element_of[graph.term[at]]
+        columns = arena, first + graph.term_offset[at], graph.term_size[at]
+        terms = [_part(machine.arenas[a], *own) for a, *own in zip(*(c.tolist() for c in columns))]
         found.append(np.concatenate(terms) if port.concat else np.sum(terms, axis=0))
     return np.concatenate(found)
 
 
 def _check_launches(plan: Plan) -> None:
-    graph = plan.graph.dependencies
-    ran = np.concatenate([launch.units for launch in plan.launches] or [np.zeros(0, np.int64)])
-    assert np.array_equal(np.sort(ran), np.arange(graph.size)), "a unit does not run exactly once"
+    graph, members, launches = plan.graph.dependencies, plan.members, len(plan.order)
+    assert np.array_equal(plan.order, np.arange(launches)), "launches are not in order"
+    every = np.arange(graph.size)
+    assert np.array_equal(np.sort(members.units), every), "a unit does not run exactly once"
+    own = np.repeat(np.arange(launches), np.diff(members.first))
+    assert np.array_equal(members.launch[members.units], own), "a unit is in another launch"
+    assert (np.diff(members.part0) > 0).all(), "a launch has no parts"
     for launch in plan.launches:
         signatures = graph.signature[launch.units]
         assert (signatures == signatures[0]).all(), f"launch {launch.number} mixes signatures"
@@ -188,36 +163,33 @@ def _check_launches(plan: Plan) -> None:
             assert graph.rows[launch.units[own]].sum() == rows, f"launch {launch.number}: rows"
             units += len(own)
         assert units == len(launch.units), f"launch {launch.number}: parts"
-    owners = np.repeat(np.arange(graph.size), np.diff(graph.offsets))
-    position = np.empty(graph.size, dtype=np.int64)
-    position[ran] = np.repeat(
-        np.arange(len(plan.launches)), [len(one.units) for one in plan.launches]
-    )
-    late = position[graph.preds] >= position[owners]
+    owners = np.repeat(every, np.diff(graph.offsets))
+    late = members.launch[graph.preds] >= members.launch[owners]
     assert not late.any(), "an operand comes from a later launch"
 
 
 def _check_writes(plan: Plan) -> None:
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    regions = [region for launch in plan.launches for region in launch.regions]
-    for region in regions + [fill.region for fill in plan.fills]:
-        written[region.arena][region.start : region.start + region.rows] += 1
-    for rows in written:
-        assert (rows == 1).all(), "an arena row is not written exactly once"
+    for what, arena, start, rows, _ in plan.regions.tolist():
+        if what:
+            written[arena][start : start + rows] += 1
+    for counts in written:
+        assert (counts == 1).all(), "an arena row is not written exactly once"
 
 
-def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int], outside: Set[int]) -> None:
-    """Check which inputs of a launch get a gradient: those behind which one is wanted."""
-    forward, slot_unit = plan.launches[launch.number], plan.graph.slot_unit
-    for p, port in enumerate(launch.segment.inputs):
-        wanted = False
-        if port.differentiable and not isinstance(forward.operands[p], Whole):
-            own = plan.graph.term[[at for unit in launch.units for at in _terms(plan, unit, p)]]
-            makers = plan.columns.launch[slot_unit[own[own >= 0]]]
-            wanted = not outside.isdisjoint((-1 - own).tolist())
-            wanted |= not numbers.isdisjoint(makers.tolist())
-        found = launch.outputs[p] is not None
-        assert found == wanted, f"input {p} of launch {launch.number}: gradient"
+def _check_gradients(plan: Plan, backward: Plan, made: Array) -> None:
+    """Check which inputs of launches get a gradient: those behind which one is wanted."""
+    runs = np.isin(np.arange(len(plan.order)), backward.order)
+    wanted = np.repeat(runs, np.diff(plan.inputs.first)) & (plan.inputs.differentiable > 0)
+    read = np.zeros(len(wanted), dtype=bool)
+    graph, members = plan.graph, plan.members
+    for number, first in zip(plan.order.tolist(), plan.inputs.first.tolist()):
+        units = members.units[slice(*members.first[number : number + 2])]
+        for p in range(plan.inputs.first[number + 1] - first):
+            regions = plan.region_of[graph.term[[at for u in units for at in _terms(plan, u, p)]]]
+            read[first + p] = made[regions[regions >= 0]].any()
+    right = (backward.regions[: len(wanted), 0] > 0) == (wanted & read)
+    assert right.all(), f"operands {np.flatnonzero(~right)}: gradient"
 
 
 def _terms(plan: Plan, unit: int, p: int) -> List[int]:

@@ -5,25 +5,14 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
 from .order import order_members
-from .plan import (
-    PLACES,
-    Columns,
-    Fill,
-    Launch,
-    Plan,
-    Ports,
-    Reads,
-    arenas_of,
-    places_of,
-    resolve,
-)
+from .plan import Arena, Members, Plan, Ports, Reads, places_of
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -53,112 +42,101 @@ def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
     outside : Outside
         What is read but not made.
     """
-    return _Planner(graph, groups, outside).plan()
+    sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]
+    members = order_members(graph, groups, *sides)
+    segment = members.segment[members.part0[:-1]]
+    inputs, outputs = (side.of_launches(segment) for side in sides)
+    operands, results = _places(members, sides[0], inputs), _places(members, sides[1], outputs)
+    operands[inputs.shared > 0, 3] = 1
+    found = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
+    # Externals are numbered from -1 downwards: from the end of the table.
+    terms = np.full((2, len(graph.slot_unit) + len(outside.size)), -1, dtype=np.int64)
+    order = np.empty(len(outside.size), dtype=np.int64)
+    reader = resolving.Reader(
+        *(graph, members, inputs, outputs, outside, operands, terms, order, found)
+    )
+    reads = Reads(*found[:, : reader.reads].copy())
+    row_size, kind = np.array(reader.fills, dtype=np.int64).reshape((-1, 2)).T
+    fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
+    regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
+    # Fills come first.
+    first = np.roll(np.arange(len(regions)), len(fills))
+    arenas, sizes, pieces = resolve(operands, regions, reads, kind, first, outside.kinds)
+    order = order[: reader.externals]
+    numbers = [order[terms[0, -1 - order] == n] for n in range(len(results), len(regions))]
+    filled = tuple((own, outside.size[own]) for own in numbers)
+    return Plan(
+        *(graph, members, segment, np.arange(len(segment)), inputs, outputs, operands, regions),
+        filled,
+        outside.kinds,
+        arenas,
+        sizes,
+        pieces,
+        reads,
+        *_placed(terms, regions),
+    )
 
 
-class _Filled(NamedTuple):
-    """What arenas are filled with."""
+def resolve(
+    operands: Array,
+    regions: Array,
+    reads: Reads,
+    kind: Array,
+    order: Array,
+    kinds: Sequence[Tuple[str, Context]],
+) -> Tuple[Tuple[Arena, ...], Tuple[int, ...], Array]:
+    """Give regions their rows, and find out how operands are read: in place, or put together.
 
-    #: Per fill: numbers of arrays, kind, and a table of places.
-    externals: List[Array]
-    kind: Array
-    places: Array
+    Parameters
+    ----------
+    operands, regions : numpy.ndarray of int64, shape (places, 5)
+        Tables, in which rows and elements of each row are known.
+    reads : Reads
+        What to read.  Several reads of one element are added up, in their order.
+    kind : numpy.ndarray of int64
+        Per region the type of elements and the device.
+    order : numpy.ndarray of int64
+        The regions that are written, in the order of their rows.
+    kinds : sequence of (str, Context)
+        These types and devices.
+
+    Returns
+    -------
+    tuple
+        The arenas, rows of each, and all pieces.
+    """
+    found = resolving.reserve(regions, kind, order)
+    arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in found)
+    pieces = np.frombuffer(resolving.resolve(operands, regions, *reads), dtype=np.int64)
+    return arenas, tuple(found.values()), pieces.reshape((-1, 5))
 
 
-class _Planner:
-    def __init__(self, graph: Graph, groups: Array, outside: Outside):
-        self._graph, self._groups, self._outside = graph, groups, outside
-        sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]
-        self._members = order_members(graph, groups, *sides)
-        self._segment = graph.segment[self._members.units[self._members.first[:-1]]]
-        self._inputs, self._outputs = (side.of_launches(self._segment) for side in sides)
+def _places(members: Members, side: Ports, ports: Ports) -> Array:
+    """Return a table of what inputs or outputs of launches stand for, with the rows of each.
 
-    def plan(self) -> Plan:
-        """Place everything, then resolve operands."""
-        inputs, outputs, kinds = self._inputs, self._outputs, self._outside.kinds
-        operands, results = self._places(inputs, 0), self._places(outputs, 1)
-        operands[inputs.shared > 0, 3] = 1
-        listed = self._terms()
-        filled = self._find_filled(*listed[:2])
-        regions = np.concatenate([results, filled.places])
-        # Fills come first.
-        order = np.roll(np.arange(len(regions)), len(filled.places))
-        layout = resolving.Layout()
-        layout.reserve(regions, np.concatenate([outputs.kind, filled.kind]), order)
-        fills, places = self._place_terms(filled, regions)
-        reads = self._reads(listed, places, operands)
-        pieces = resolve(operands, reads)
-        launches = resolving.launches(
-            *(Launch, PLACES, self._members.launches),
-            *(operands, inputs.first, regions, outputs.first),
-        )
-        arenas, sizes = arenas_of(layout, kinds)
-        columns = Columns(self._groups, self._segment, inputs, outputs, operands, regions, kinds)
-        return Plan(self._graph, launches, fills, arenas, sizes, pieces, reads, columns, *places)
+    Parameters
+    ----------
+    members : Members
+        The launches.
+    side, ports : Ports
+        Those of the graph's segments, and of the launches.
+    """
+    rows = np.add.reduceat(members.rows, members.part0[:-1])
+    rows, row_size = np.repeat(rows, np.diff(ports.first)), ports.row_size.copy()
+    for number in np.flatnonzero(np.diff(members.part0) > 1).tolist():
+        # Rows of several sizes are seen as shorter ones.
+        own = slice(*ports.first[number : number + 2])
+        parts = slice(*members.part0[number : number + 2])
+        firsts = side.first[members.segment[parts]]
+        sizes = side.row_size[np.add.outer(firsts, np.arange(own.stop - own.start))]
+        row_size[own] = np.gcd.reduce(sizes)
+        rows[own] = members.rows[parts] @ sizes // row_size[own]
+    return places_of(rows, row_size)
 
-    def _places(self, ports: Ports, side: int) -> Array:
-        """Return a table of what ports stand for, with the rows of each."""
-        rows = np.repeat(self._members.rows, np.diff(ports.first))
-        for number, _, parts, _ in self._members.launches:
-            if len(parts) > 1:
-                # Rows of several sizes are seen as shorter ones.
-                own = slice(*ports.first[number : number + 2])
-                sizes = Ports.of([part.segment.columns[side] for part in parts]).row_size
-                sizes = sizes.reshape((len(parts), -1))
-                ports.row_size[own] = np.gcd.reduce(sizes)
-                rows[own] = [part.rows for part in parts] @ sizes // ports.row_size[own]
-        return places_of(rows, ports.row_size)
 
-    def _terms(self) -> Tuple[Array, Array, Array]:
-        """Return the terms that are read: by which operand, which they are, where they belong."""
-        graph, members, side = self._graph, self._members, self._inputs
-        operand, at = np.empty((2, len(graph.term)), dtype=np.int32)
-        target = np.empty(len(graph.term), dtype=np.int64)
-        count = resolving.terms(
-            *(members.first, side.first, side.shared, side.concat, members.units),
-            *(graph.input0, graph.term0, graph.term_size, operand, at, target),
-        )
-        return operand[:count], at[:count], target[:count]
-
-    def _find_filled(self, operand: Array, at: Array) -> _Filled:
-        """Return what arenas are filled with, given who reads which terms."""
-        outside, side = self._outside, self._inputs
-        order, pair = np.empty((2, len(outside.size)), dtype=np.int64)
-        count, pairs = resolving.externals(
-            *(operand, at, self._graph.term, side.shared, side.row_size),
-            *(outside.kind, order, pair),
-        )
-        order = order[:count]
-        externals = [order[pair[order] == number] for number in range(len(pairs))]
-        row_size, kind = np.array(pairs, dtype=np.int64).reshape((-1, 2)).T
-        sizes = np.array([outside.size[own].sum() for own in externals], dtype=np.int64)
-        return _Filled(externals, kind, places_of(sizes // row_size, row_size))
-
-    def _place_terms(self, filled: _Filled, regions: Array) -> Tuple[Tuple[Fill, ...], Array]:
-        """Return the fills, and per term that may be read its arena, first element and target."""
-        members, graph, side, outside = self._members, self._graph, self._outputs, self._outside
-        # Externals are numbered from -1 downwards: from the end of the table.
-        places = np.full((3, len(graph.slot_unit) + len(outside.size)), -1, dtype=np.int64)
-        resolving.slots(
-            *(members.first, side.first, members.units),
-            *(graph.slot0, graph.slot_size, regions, places),
-        )
-        results, fills = side.first[-1], []
-        objects = resolving.objects(regions[results:], PLACES)
-        for number, (region, own) in enumerate(zip(objects, filled.externals), results):
-            fill = Fill(region, own, outside.size[own])
-            first = region.start * regions[number, 4]
-            places[0, -1 - own], places[1, -1 - own] = region.arena, first + fill.starts
-            places[2, -1 - own] = number
-            fills.append(fill)
-        return tuple(fills), places
-
-    def _reads(self, listed: Tuple[Array, ...], places: Array, operands: Array) -> Reads:
-        """Return the reads, and note which operands are arrays from outside as a whole."""
-        graph = self._graph
-        found = np.empty((len(Reads._fields), len(listed[0])), dtype=np.int64)
-        count = resolving.runs(
-            *(*listed, graph.term, graph.term_offset, graph.term_size, self._inputs.shared),
-            *(places, found, operands),
-        )
-        return Reads(*found[:, :count].copy())
+def _placed(terms: Array, regions: Array) -> Tuple[Array, Array, Array]:
+    """Return the region of each term, its arena, and its first element; -1 for what has none."""
+    region, element = terms
+    start = regions[:, 2] * regions[:, 4]
+    arena, start = (np.append(column, -1)[region] for column in (regions[:, 1], start))
+    return region, arena, np.where(region < 0, -1, start + element)

@@ -20,27 +20,16 @@ short mostly ends early, and what ends is read first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..native import ordering
 from ..schedule.dependencies import Array
-from .plan import Part, Ports
+from .plan import Members, Ports
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
-
-
-class Members(NamedTuple):
-    """Launches and their units, in order."""
-
-    units: Array
-    #: Per launch, one more at the end: where its units begin.
-    first: Array
-    #: Per launch its rows, and the first fields of a `Launch`: all but operands and outputs.
-    rows: Array
-    launches: List[Tuple[Any, ...]]
 
 
 def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) -> Members:
@@ -55,13 +44,17 @@ def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) ->
     inputs, outputs : Ports
         Those of the graph's segments.
     """
-    units = np.empty(len(groups), dtype=np.int64)
     size = inputs.sums(inputs.row_size) + outputs.sums(outputs.row_size)
     rank, joins = np.argsort(np.argsort(size, kind="stable")), inputs.sums(inputs.concat) > 0
-    first, rows, launches = ordering.order(
+    units, begins = np.empty((2, len(groups)), dtype=np.int64)
+    launches, parts = ordering.order(
         *(groups, graph.segment, rank, joins),
-        *(graph.input0, graph.term0, graph.term, graph.slot_unit),
-        *(graph.dependencies.rows, Part, graph.segments, units),
+        *(graph.input0, graph.term0, graph.term, graph.slot_unit, units, begins),
     )
-    first, rows = (np.frombuffer(column, dtype=np.int64) for column in (first, rows))
-    return Members(units, first, rows, launches)
+    begins = begins[:parts]
+    part0 = np.searchsorted(groups[units[begins]], np.arange(launches + 1))
+    rows = np.add.reduceat(graph.dependencies.rows[units], begins)
+    first = np.append(begins, len(units))[part0]
+    return Members(
+        *(groups, units, first, part0, graph.segment[units[begins]].astype(np.int64), rows)
+    )

@@ -92,7 +92,7 @@ class Rows(NamedTuple):
 Operand = Union[Whole, Slice, Rows]
 
 #: What a place may be, by number.
-PLACES = type(None), Whole, Slice, Rows, Region
+PLACES = None, Whole, Slice, Rows, Region
 
 
 class Part(NamedTuple):
@@ -103,7 +103,7 @@ class Part(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One run of a segment for all its members, forward or backward."""
+    """One run of a segment for all its members, forward or backward: what tables say of it."""
 
     #: Of a backward run, the number of the forward run.
     number: int
@@ -144,22 +144,18 @@ class Fill(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What operands are made of: pieces of arenas that belong somewhere in an operand.
+    """What operands are made of: elements of regions that belong somewhere in an operand.
 
-    Arrays of one length.  Forward, the operands of all launches are numbered in their order, and
-    reads are in the order of operands, summands and members; all members share what a shared
-    operand reads.  Backward, operands are the gradients of results and of fills, so numbered.
+    Arrays of one length.  Forward, they are in the order of operands, summands and members; all
+    members share what a shared operand reads.
     """
 
+    #: Rows of the tables `Plan.operands` and `Plan.regions`.
     operand: Array
-    #: The target that is read, see `Plan.target_of`; backward, the operand forward whose gradient
-    #: is read, or -1 for a head.
-    source: Array
-    #: First element within the operand, and number of elements.
+    region: Array
+    #: First element within the operand, number of elements, and first element within the region.
     target: Array
     length: Array
-    #: Place that is read.
-    arena: Array
     element: Array
 
 
@@ -193,29 +189,44 @@ class Ports(NamedTuple):
         return np.diff(np.concatenate([[0], np.cumsum(column)])[self.first])
 
 
-class Columns(NamedTuple):
-    """What the launches of a forward plan are, as numbers, for who looks at all of them."""
+class Members(NamedTuple):
+    """The units of launches."""
 
-    #: Per unit its launch.
+    #: Per unit its launch; and the units in the order of launches and of their rows.
     launch: Array
-    #: Per launch its segment.
+    units: Array
+    #: Per launch, one more at the end: where its units begin, and its parts.
+    first: Array
+    part0: Array
+    #: Per part its segment and its rows.
     segment: Array
-    inputs: Ports
-    outputs: Ports
-    #: Operands, and the regions of results and then of fills, as a table of places: its columns are
-    #: the number of a type in `PLACES`, the first two fields, rows, and elements of a row.
-    operands: Array
-    regions: Array
-    #: Type of elements and device by number.
-    kinds: Sequence[Tuple[str, Context]]
+    rows: Array
 
 
 class Plan(NamedTuple):
-    """The launches of one pass."""
+    """The launches of one pass, as tables.
+
+    What launches read and write are places.  A place is the number of a type in `PLACES`, its first
+    two fields, its rows, and the elements of each.
+    """
 
     graph: Graph
-    launches: Tuple[Launch, ...]
-    fills: Tuple[Fill, ...]
+    #: Of all launches forward, in both directions; and per launch its segment.
+    members: Members
+    segment: Array
+    #: Numbers of the launches that run, in their order.
+    order: Array
+    #: What launches read and write, in the order of their numbers.
+    inputs: Ports
+    outputs: Ports
+    #: A place per input; backward also, per fill of the forward plan, for its gradient.
+    operands: Array
+    #: A place per output, and per fill.
+    regions: Array
+    #: Per fill: numbers of arrays, and elements of each.
+    filled: Tuple[Tuple[Array, Array], ...]
+    #: Types of elements and devices by number.
+    kinds: Sequence[Tuple[str, Context]]
     arenas: Tuple[Arena, ...]
     #: Rows per arena.
     sizes: Tuple[int, ...]
@@ -223,16 +234,44 @@ class Plan(NamedTuple):
     #: in the operand, arena and first element of what is read, and how many elements.
     pieces: Array
     reads: Reads
-    #: Of launches forward, in both directions.
-    columns: Columns
-    #: Forward, arena and first element per term number: slots, then externals from the last on.
+    #: Forward, per term number (slots, then externals from the last on) its region, or -1, and the
+    #: arena and first element.
+    region_of: Array
     arena_of: Array
     element_of: Array
-    #: And the target that it is a part of, -1 if of none: results of all launches are numbered in
-    #: their order, then fills.
-    target_of: Array
-    #: Backward, per fill of the forward plan its gradient, None if there is none.
-    results: Tuple[Optional[Operand], ...] = ()
+
+    def segments(self, number: int) -> List[Segment]:
+        """Return the segments of the parts of a launch."""
+        parts = slice(*self.members.part0[number : number + 2])
+        return [self.graph.segments[k] for k in self.members.segment[parts].tolist()]
+
+    def launch(self, number: int) -> Launch:
+        """Return a launch as an object."""
+        members, own, segments = self.members, slice(number, number + 2), self.segments(number)
+        return Launch(
+            number,
+            segments[0],
+            tuple(map(Part, segments, members.rows[slice(*members.part0[own])].tolist())),
+            members.units[slice(*members.first[own])],
+            objects(self.operands[slice(*self.inputs.first[own])]),
+            objects(self.regions[slice(*self.outputs.first[own])]),
+        )
+
+    @property
+    def launches(self) -> Tuple[Launch, ...]:
+        """All launches that run, in order."""
+        return tuple(map(self.launch, self.order.tolist()))
+
+    @property
+    def fills(self) -> Tuple[Fill, ...]:
+        """What arenas are filled with before."""
+        regions = objects(self.regions[self.outputs.first[-1] :])
+        return tuple(Fill(region, *own) for region, own in zip(regions, self.filled))
+
+    @property
+    def results(self) -> Tuple[Optional[Operand], ...]:
+        """Backward, per fill of the forward plan its gradient, None if there is none."""
+        return objects(self.operands[self.inputs.first[-1] :])
 
     def place(self, term: int) -> Tuple[int, int]:
         """Return arena and first element of a term."""
@@ -258,8 +297,7 @@ class Plan(NamedTuple):
     @property
     def rows_gathered(self) -> int:
         """Rows that are copied to stand side by side."""
-        operands = [o for launch in self.launches for o in launch.operands]
-        return sum(o.rows for o in (*operands, *self.results) if isinstance(o, Rows))
+        return int(self.operands[self.operands[:, 0] == resolving.TOGETHER, 3].sum())
 
     def draw(self, limit: int = MOST_NODES) -> Any:
         """Draw the launches and the rows that flow between them, with Graphviz.
@@ -336,30 +374,10 @@ def places_of(rows: Any, row_size: Any) -> Array:
     return places
 
 
-def resolve(places: Array, reads: Reads) -> Array:
-    """Find out how operands are read: in place, or put together from pieces.
-
-    Parameters
-    ----------
-    places : numpy.ndarray of int64, shape (operands, 5)
-        A table, in which rows and elements of each row are known.
-    reads : Reads
-        What to read.  Several reads of one element are added up, in their order.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (pieces, 5)
-        All pieces.
-    """
-    operand, _, *columns = reads
-    pieces = resolving.resolve(places, operand, *columns)
-    return np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))
-
-
-def arenas_of(layout: resolving.Layout, kinds: Sequence[Tuple[str, Context]]) -> Tuple[Any, Any]:
-    """Return the arenas that were laid out, and their rows."""
-    arenas = (Arena(row_size, *kinds[kind]) for row_size, kind in layout.numbers)
-    return tuple(arenas), tuple(layout.sizes)
+def objects(places: Array) -> Tuple[Any, ...]:
+    """Return some rows of a table of places as what they are: None, or named tuples."""
+    kinds = ((PLACES[what], fields) for what, *fields in places.tolist())
+    return tuple(kind and kind(*fields[: len(kind._fields)]) for kind, fields in kinds)
 
 
 def _text(place: Optional[object]) -> str:

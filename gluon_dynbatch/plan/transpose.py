@@ -1,8 +1,8 @@
 """The backward pass of a plan, as a plan: what is read there is written here.
 
-A launch that takes part reads the gradients of its results and writes those of its operands.  Reads
-change sides: wherever a piece of a result was read forward, its gradient is read from the gradient
-of the operand.
+A launch that takes part reads the gradients of its results and writes those of its operands.  All
+tables change sides: wherever a piece of a region was read forward, its gradient is read from the
+gradient of the operand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from ..modes import RECORDING
 from ..native import ordering, resolving
 from ..schedule.dependencies import Array
-from .plan import PLACES, Fill, Launch, Plan, Reads, arenas_of, places_of, resolve
+from .make import resolve
+from .plan import Plan, Reads, places_of
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
@@ -26,7 +27,7 @@ class Heads(NamedTuple):
     term: Array
     #: First element within the term.
     offset: Array
-    #: Elements; and type of elements and device, as `Columns` numbers them.
+    #: Elements; and type of elements and device, as the plan numbers them.
     size: Array
     kind: Array
     #: Per array from outside: whether a gradient may go on to it.
@@ -54,130 +55,124 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
         Fills have the gradients of heads; launches are those that take part, in reverse; results
         are the gradients of the fills of `plan`.
     """
-    return _Transposition(plan, heads).plan()
+    maker = _makers(plan, heads)
+    live, passing = _live(plan, heads, maker)
+    filled, kind, from_heads = _fills(plan, heads)
+    heads_rows = [(len(numbers), size[0]) for numbers, size in filled]
+    rows = np.concatenate([plan.operands[:, 3:], np.reshape(heads_rows, (-1, 2))])
+    operands, regions = places_of(*plan.regions[:, 3:].T), places_of(*rows.T)
+    inputs = _in_order(plan.operands, passing)
+    # The gradients of heads come first.
+    order = np.concatenate([np.arange(len(plan.operands), len(regions)), inputs])
+    kind = np.concatenate([plan.inputs.kind, kind])
+    wanted = live[maker]
+    parts = _some(from_heads, wanted[from_heads.operand]), _from_operands(plan, inputs, wanted)
+    reads = Reads(*map(np.concatenate, zip(*parts)))
+    arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, plan.kinds)
+    return plan._replace(
+        order=np.flatnonzero(live[: len(plan.order)])[::-1],
+        inputs=plan.outputs,
+        outputs=plan.inputs,
+        operands=operands,
+        regions=regions,
+        filled=filled,
+        arenas=arenas,
+        sizes=sizes,
+        pieces=pieces,
+        reads=reads,
+    )
 
 
-class _Transposition:
-    def __init__(self, plan: Plan, heads: Heads):
-        self._forward, self._columns, self._heads = plan, plan.columns, heads
-        self._layout = resolving.Layout()
-        launches = len(plan.launches)
-        #: Who makes what is from outside and may get a gradient, and what gets none.
-        self._outside, nowhere = launches, launches + 1
-        fills = [
-            self._outside if heads.in_graph[fill.externals].any() else nowhere
-            for fill in plan.fills
-        ]
-        made = np.repeat(np.arange(launches), np.diff(self._columns.outputs.first))
-        #: What gradients are found for are results of launches, then fills.  Per target: the launch
-        #: that makes it, or one of the above; and its first element.
-        self._maker = np.concatenate([made, np.array(fills, dtype=np.int64)])
-        self._start = self._columns.regions[:, 2] * self._columns.regions[:, 4]
+def _makers(plan: Plan, heads: Heads) -> Array:
+    """Return the launch that makes each region.
 
-    def plan(self) -> Plan:
-        """Find out what takes part, give every gradient its rows, and resolve what reads them."""
-        forward, columns = self._forward, self._columns
-        live, passing = self._live()
-        wanted = live[self._maker]
-        fills, *from_heads = self._place_heads(wanted)
-        order, gradients = self._place_operands(passing)
-        parts = zip(*from_heads, self._from_operands(order, gradients, wanted))
-        reads = Reads(*map(np.concatenate, parts))
-        targets = places_of(*columns.regions[:, 3:].T)
-        pieces = resolve(targets, reads)
-        launches = resolving.launches(
-            *(Launch, PLACES),
-            [forward.launches[n] for n in np.flatnonzero(live[: self._outside])[::-1].tolist()],
-            *(targets, columns.outputs.first, gradients, columns.inputs.first),
-        )
-        arenas, sizes = arenas_of(self._layout, columns.kinds)
-        return forward._replace(
-            launches=launches,
-            fills=fills,
-            arenas=arenas,
-            sizes=sizes,
-            pieces=pieces,
-            reads=reads,
-            results=resolving.objects(targets[columns.outputs.first[-1] :], PLACES),
-        )
+    Two numbers more stand for what is from outside: of what may get a gradient, and of the rest.
+    """
+    launches = len(plan.order)
+    fills = [launches + (not heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
+    made = np.repeat(np.arange(launches), np.diff(plan.outputs.first))
+    return np.concatenate([made, np.array(fills, dtype=np.int64)])
 
-    def _live(self) -> Tuple[Array, Array]:
-        """Return who takes part, and the inputs that pass a gradient on.
 
-        Launches do that have been recorded, have something to train behind them, and are read by a
-        head; and so does who makes what is from outside and may get a gradient.
-        """
-        plan, columns, heads = self._forward, self._columns, self._heads
-        inputs, operands = columns.inputs, columns.operands
-        recorded = recorded_segments(plan.graph)[columns.segment]
-        trained = np.array(
-            [any([p.grad_req != "null" for p in s.parameters]) for s in plan.graph.segments],
-            dtype=bool,
-        )[columns.segment]
-        trained &= recorded
-        live, reached = np.zeros((2, self._outside + 2), dtype=bool)
-        live[: self._outside], live[self._outside] = trained, True
-        own = np.flatnonzero((operands[:, 0] == resolving.WHOLE) & (inputs.differentiable > 0))
-        own = own[heads.in_graph[operands[own, 1]]]
-        readers = np.searchsorted(inputs.first, own, "right") - 1
-        live[readers] |= recorded[readers]
-        reached[self._maker[plan.target_of[heads.term]]] = True
-        passing = np.zeros(len(operands), dtype=bool)
-        ordering.flow(
-            *(inputs.first, inputs.differentiable, recorded, *plan.reads[:2], self._maker),
-            *(passing, live, reached),
-        )
-        return live, passing
+def read_outside(plan: Plan, in_graph: Array) -> Array:
+    """Tell of each operand whether it is an array from outside, as a whole, that has a gradient."""
+    what, external = plan.operands[:, :2].T
+    found: Array = (what == resolving.WHOLE) & (plan.inputs.differentiable > 0)
+    found[found] = in_graph[external[found]]
+    return found
 
-    def _place_heads(self, wanted: Array) -> Tuple[Any, ...]:
-        """Place the gradients of heads; return the fills, and what wanted targets read of each."""
-        heads, forward = self._heads, self._forward
-        fills, columns = [], []
-        pairs = heads.size * len(self._columns.kinds) + heads.kind
-        for pair in np.unique(pairs).tolist():
-            size, kind = divmod(pair, len(self._columns.kinds))
-            members = np.flatnonzero(pairs == pair)
-            places = places_of(len(members), [size])
-            self._layout.reserve(places, np.array([kind]), np.array([0]))
-            (region,) = resolving.objects(places, PLACES)
-            own = heads.some(members)
-            fills.append(Fill(region, members, own.size))
-            target = forward.target_of[own.term]
-            place = forward.element_of[own.term] + own.offset - self._start[target]
-            source = region.start * size + fills[-1].starts
-            like = np.ones(len(members), dtype=np.int64)
-            reads = target, -like, place, own.size, region.arena * like, source
-            columns.append(Reads(*(column[wanted[target]] for column in reads)))
-        return tuple(fills), *columns
 
-    def _place_operands(self, passing: Array) -> Tuple[Array, Array]:
-        """Give the gradients of inputs rows: return the inputs in this order, and their places.
+def _live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
+    """Return who takes part, and the inputs that pass a gradient on.
 
-        What is read in place, side by side, gets gradients side by side, so that these are read in
-        place as well.
-        """
-        columns = self._columns
-        own = np.flatnonzero(passing)
-        what, first, second, rows, row_size = columns.operands.T
-        apart = what[own] != resolving.SLICE
-        order = own[
-            np.lexsort([*(np.where(apart, 0, place[own]) for place in (second, first)), apart])
-        ]
-        gradients = places_of(rows, row_size)
-        self._layout.reserve(gradients, columns.inputs.kind, order)
-        return order, gradients
+    Launches do that have been recorded, have something to train behind them, and are read by a
+    head; and so does who makes what is from outside and may get a gradient.
+    """
+    segments, launches = plan.graph.segments, len(plan.order)
+    recorded = recorded_segments(plan.graph)[plan.segment]
+    trained = [any([p.grad_req != "null" for p in s.parameters]) for s in segments]
+    live, reached = np.zeros((2, launches + 2), dtype=bool)
+    live[:launches] = np.array(trained, dtype=bool)[plan.segment]
+    outside = np.flatnonzero(read_outside(plan, heads.in_graph))
+    live[np.searchsorted(plan.inputs.first, outside, "right") - 1] = True
+    live[:launches] &= recorded
+    live[launches] = True
+    reached[maker[plan.region_of[heads.term]]] = True
+    passing = np.zeros(len(plan.operands), dtype=bool)
+    ordering.flow(
+        *(plan.inputs.first, plan.inputs.differentiable, recorded, *plan.reads[:2], maker),
+        *(passing, live, reached),
+    )
+    return live, passing
 
-    def _from_operands(self, order: Array, gradients: Array, wanted: Array) -> Reads:
-        """Return what wanted targets read from gradients of operands, arena by arena."""
-        reads = self._forward.reads
-        order = order[np.argsort(gradients[order, 1], kind="stable")]
-        low, high = np.searchsorted(reads.operand, [order, order + 1])
-        found = np.empty((len(Reads._fields), int((high - low).sum())), dtype=np.int64)
-        count = resolving.transposed(
-            *(order, low, high, gradients, *reads[:4], reads.element, wanted, self._start),
-            found,
-        )
-        return Reads(*found[:, :count])
+
+def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array, Reads]:
+    """Return what gradients of heads fill, the kind of each fill, and what is read of it."""
+    pairs = heads.size * len(plan.kinds) + heads.kind
+    found, fill = np.unique(pairs, return_inverse=True)
+    numbers = [np.flatnonzero(fill == n) for n in range(len(found))]
+    position = np.empty(len(pairs), dtype=np.int64)
+    for own in numbers:
+        position[own] = np.arange(len(own))
+    region = plan.region_of[heads.term]
+    start = plan.regions[region, 2] * plan.regions[region, 4]
+    reads = Reads(
+        region,
+        len(plan.operands) + fill,
+        plan.element_of[heads.term] + heads.offset - start,
+        heads.size,
+        position * heads.size,
+    )
+    filled = tuple((own, heads.size[own]) for own in numbers)
+    return filled, found % len(plan.kinds), _some(reads, np.argsort(fill, kind="stable"))
+
+
+def _in_order(operands: Array, passing: Array) -> Array:
+    """Return the inputs that pass a gradient on, in the order of rows of these gradients.
+
+    What is read in place, side by side, gets gradients side by side, so that these are read in
+    place as well.
+    """
+    own = np.flatnonzero(passing)
+    what, first, second = operands[own, :3].T
+    apart = what != resolving.SLICE
+    keys = (np.where(apart, 0, place) for place in (second, first))
+    order: Array = own[np.lexsort([*keys, apart])]
+    return order
+
+
+def _from_operands(plan: Plan, inputs: Array, wanted: Array) -> Reads:
+    """Return what wanted regions get from the gradients of inputs, in the order of these."""
+    rank = np.full(len(plan.operands), -1)
+    rank[inputs] = np.arange(len(inputs))
+    operand, region, target, length, element = plan.reads
+    own = np.flatnonzero((rank[operand] >= 0) & wanted[region])
+    own = own[np.argsort(rank[operand[own]], kind="stable")]
+    return _some(Reads(region, operand, element, length, target), own)
+
+
+def _some(reads: Reads, which: Array) -> Reads:
+    return Reads(*(column[which] for column in reads))
 
 
 def recorded_segments(graph: Graph) -> Array:
@@ -219,16 +214,17 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     wanted &= heads.in_graph
     others = wanted.copy()
     filled: List[Tuple[int, int, int]] = []
-    for number, (fill, result) in enumerate(zip(plan.fills, backward.results)):
-        if result is not None:
-            own = fill.externals[wanted[fill.externals]]
+    results = plan.outputs.first[-1]
+    for number, (own, _) in enumerate(plan.filled):
+        if backward.operands[results + number, 0]:
+            own = own[wanted[own]]
             others[own] = False
-            size = plan.arenas[fill.region.arena].row_size
-            rows = plan.element_of[-1 - own] // size - fill.region.start
+            _, _, start, _, size = plan.regions[results + number]
+            rows = plan.element_of[-1 - own] // size - start
             filled += zip([number] * len(own), rows.tolist(), own.tolist())
-    left = np.zeros(len(plan.launches), dtype=bool)
-    left[plan.columns.launch[units]] = True
-    left[[launch.number for launch in backward.launches]] = False
+    left = np.zeros(len(plan.order), dtype=bool)
+    left[plan.members.launch[units]] = True
+    left[backward.order] = False
     return Reach(
         tuple(filled),
         tuple(np.flatnonzero(others).tolist()),

@@ -12,14 +12,11 @@ import numpy as np
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
-from ..plan.plan import Plan, Slice, Whole
+from ..plan.plan import Plan
 
 #: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
 #: given parameters and gradients memory yet.  All else it writes.
 USES = {"parameter": b"R", "external": b"a", "gradient": b"W", "external gradient": b"W"}
-
-#: Types of operands that are read where they are, as native code asks for them.
-IN_PLACE = Whole, Slice
 
 #: What is at a base: a kind of array, and all that tells which.
 Base = Tuple[Any, ...]
@@ -30,7 +27,7 @@ class Item(NamedTuple):
 
     #: Where its code ends; it begins where that of the item before ends.
     stop: int
-    #: Position of the launch in the plan.
+    #: Number of the launch.
     launch: Optional[int] = None
     #: Whether MXNet's operators run it, after the code.
     by_operators: bool = False
@@ -72,12 +69,13 @@ def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], Lis
     """Return code that fills arenas, and the numbers of the arrays whose bases come last."""
     code, externals = array("q"), []
     # Gradients that arrive at heads are added up before the program of a backward pass runs.
-    for fill in plan.fills if isinstance(assembler, assembling.Forward) else ():
+    fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
+    for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
         if arena.context.device_type == "cpu":
             count, source = len(fill.externals), assembler.stop + len(externals)
             pieces = fill.pieces(np.arange(source, source + count))
-            code.extend(copies(arena.dtype, pieces, assembler.spot(fill.region)))
+            code.extend(copies(arena.dtype, pieces, assembler.spot_of_fill(number)))
             externals += fill.externals.tolist()
     return code, externals
 

@@ -174,7 +174,7 @@ class GradientTape(Pass):
         """Return what the loop would give zeros: no gradient flows there, but it has been read."""
         arrays = [self._externals[number] for number in self._reach.others]
         for number in self._reach.launches:
-            segment = self.forward.launches[number].segment
+            segment = self.forward.launch(number).segment
             trained = (p for p in segment.parameters if p.grad_req != "null")
             arrays += (p.data(segment.context) for p in trained)
         found = {

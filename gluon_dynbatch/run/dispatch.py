@@ -74,8 +74,7 @@ class Dispatcher:
 
     def natives(self, plan: Plan) -> Dict[Segment, Optional[SegmentKernels]]:
         """Return the kernels of all segments of a plan."""
-        segments = (part.segment for launch in plan.launches for part in launch.parts)
-        return {segment: self.kernels(segment) for segment in segments}
+        return {segment: self.kernels(segment) for segment in plan.graph.segments}
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""

@@ -107,15 +107,15 @@ class Pass:
                 if low < item.stop:
                     self.push(low, item.stop)
                 if item.by_operators:
-                    self.launch(self.plan.launches[item.launch])
+                    self.launch(self.plan.launch(item.launch))
             low = item.stop
             if watch is not None and item.launch is not None:
                 watch.launched(self, item.launch)
 
-    def _shown(self, position: Optional[int]) -> ContextManager[None]:
-        if position is None or not PROFILER.running:
+    def _shown(self, number: Optional[int]) -> ContextManager[None]:
+        if number is None or not PROFILER.running:
             return nullcontext()
-        launch = self.plan.launches[position]
+        launch = self.plan.launch(number)
         name = f"{self.plan.graph.name(int(launch.units[0]))}{self.suffix}"
         written = [self.region(region) for region in launch.regions]
         return PROFILER.shown(name, len(launch.units), written)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Dict, Optional, Tuple
+from itertools import compress
+from typing import Dict, Iterator, Optional, Tuple
 
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Wanted
 from ..lower.segment import Segment
 from ..native import assembling
 from ..native.recording import untrack
-from ..plan.plan import Launch, Plan, Whole
-from ..plan.transpose import Heads, Reach, find_reach, transpose
-from ..schedule.dependencies import Array
-from .assemble import IN_PLACE, Assembled, assemble
+from ..plan.plan import Launch, Plan
+from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
+from .assemble import Assembled, assemble
 
 #: What native code trains: the number of its gradient among the bases backward, and that of the
 #: array among the bases forward or, if so, among arrays from outside; at last whether its gradient
@@ -45,17 +45,19 @@ class Prepared:
         if heads is not None:
             self.backward_plan = transpose(plan, heads)
             untrack(self.backward_plan)
-            for launch in self.backward_plan.launches:
-                own = [kernels[part.segment] for part in launch.parts]
-                wanted = _wanted(plan, launch, heads.in_graph)
+            order = self.backward_plan.order.tolist()
+            for number, wanted in zip(order, _wanted(plan, self.backward_plan, heads)):
+                own = [kernels[segment] for segment in plan.segments(number)]
                 backward = tuple(one.backward(wanted) for one in own if one is not None)
                 if backward:
-                    trained[launch.number] = backward
+                    trained[number] = backward
             #: Launches that MXNet's operators run backward, by number.
             self.recorded: Dict[int, Launch] = {
-                one.number: one for one in self.backward_plan.launches if one.number not in trained
+                number: self.backward_plan.launch(number)
+                for number in order
+                if number not in trained
             }
-        assembler = assembling.Forward(plan, IN_PLACE, kernels, trained)
+        assembler = assembling.Forward(plan, kernels, trained)
         self.forward = assemble(assembler)
         #: Knows what is where, until there is code for the backward pass.
         self._assembler = None if heads is None else assembler
@@ -71,7 +73,7 @@ class Prepared:
         It is made while the engine runs forward for the first time.
         """
         assert self.heads is not None and self._assembler is not None
-        assembler = assembling.Backward(self.backward_plan, IN_PLACE, self._assembler)
+        assembler = assembling.Backward(self.backward_plan, self._assembler)
         made = assemble(assembler)
         trained = tuple(
             (gradient, number, outside, not outside and parameter._grad_stype == "default")
@@ -83,15 +85,18 @@ class Prepared:
         return code
 
 
-def _wanted(plan: Plan, launch: Launch, in_graph: Array) -> Wanted:
-    segment, operands = launch.segment, plan.launches[launch.number].operands
-    return Wanted(
-        tuple(k for k, operand in enumerate(launch.operands) if operand is not None),
-        tuple(
-            p
-            for p, (port, operand) in enumerate(zip(segment.inputs, operands))
-            if launch.outputs[p] is not None
-            or (isinstance(operand, Whole) and port.differentiable and in_graph[operand.external])
-        ),
-        tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null"),
-    )
+def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
+    """Yield what each launch of a transposed plan is given, and what it computes."""
+    asked = read_outside(plan, heads.in_graph) | (backward.regions[: len(plan.operands), 0] > 0)
+    sides = [
+        (marks.tolist(), ports.first.tolist())
+        for marks, ports in ((backward.operands[:, 0] > 0, plan.outputs), (asked, plan.inputs))
+    ]
+    parameters = [
+        tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null")
+        for segment in plan.graph.segments
+    ]
+    for number in backward.order.tolist():
+        own = (marks[first[number] : first[number + 1]] for marks, first in sides)
+        given, computed = (tuple(compress(range(len(marks)), marks)) for marks in own)
+        yield Wanted(given, computed, parameters[plan.segment[number]])
