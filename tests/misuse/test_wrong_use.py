@@ -217,9 +217,8 @@ GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 @GRANULARITIES
 def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
     block = cell(lambda F, x: x * 3)
-    for layout in ("rows", "stack"):
-        wrong = wrong_rule(getattr(rules, layout), "_mul_scalar", {"scalar": "99"})
-        monkeypatch.setattr(rules, layout, wrong)
+    wrong = wrong_rule(rules.merge, "_mul_scalar", {"scalar": "99"})
+    monkeypatch.setattr(rules, "merge", wrong)
     with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than by itself", late=True):
         with gdb.batching(debug=True, granularity=granularity):
             got = [net(x) for x in SAMPLES]
