@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import prod
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Hashable, Iterable, Tuple
 
 from .build import Builder
 from .rule import Rule
 from .site import Ref, Site, public_attrs, require
 
-MAX_DIMS = 5
-"""Dimensions that MXNet's kernels for some operators take at most."""
+MAX_GROUPS = 5
+"""MXNet's kernels that broadcast, reduce or slice know at most this many groups of axes."""
 
 
-def leave_large(site: Site) -> None:
-    """Leave what a batch axis would make too large for MXNet to the rows rule."""
-    require(max(map(len, site.inputs[:1] + site.outputs)) < MAX_DIMS, "")
+def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
+    """Refuse if the merged call had more groups of axes than MXNet's kernels take.
+
+    MXNet joins neighbouring axes that are treated alike, which are of equal `kinds`.
+    """
+    require(
+        len(list(groupby(kinds))) <= MAX_GROUPS,
+        f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
+    )
 
 
 def _flat(site: Site, build: Builder, **changes: object) -> Tuple[Ref, ...]:
@@ -66,14 +73,14 @@ def reduced_axes(site: Site) -> Tuple[int, ...]:
 
 
 def reduce(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axes = tuple(axis + build.stacked for axis in reduced_axes(site))
+    data, axes = site.inputs[0], tuple(axis + build.stacked for axis in reduced_axes(site))
     site.keep_rows(0 not in axes)
     if not build.stacked:
         return build.same()
-    leave_large(site)
+    check_groups(site, [False, *(i in axes for i, size in enumerate(data, 1) if size != 1)])
     if not axes:
         # An empty tuple would mean all axes; excluding all of them means none.
-        return build.same(axis=tuple(range(len(site.inputs[0]) + 1)), exclude=True)
+        return build.same(axis=tuple(range(len(data) + 1)), exclude=True)
     return build.reduced(axis=axes, exclude=False)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Tuple
 
-from .axes import MAX_DIMS
+from .axes import check_groups
 from .build import Builder
 from .site import Ref, Site, padded, require
 
@@ -20,11 +19,7 @@ def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         ones.append((not own, *(extent == 1 for extent in padded(shape, ndim))))
         if own and len(shape) < ndim:
             refs[index] = build.reshape(refs[index], -1, *padded(shape, ndim))
-    groups = groupby(pair for pair in zip(*ones) if not all(pair))
-    require(
-        len(list(groups)) <= MAX_DIMS,
-        f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
-    )
+    check_groups(site, (pair for pair in zip(*ones) if not all(pair)))
     # "elemwise_add" and "_power" take no shared operand.
     return (build.add(f"broadcast_{site.op.split('_', 1)[1]}", *refs),)
 

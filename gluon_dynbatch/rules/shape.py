@@ -5,9 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import Tuple
 
-from .axes import leave_large
+from .axes import MAX_GROUPS, check_groups
 from .build import Builder
 from .site import Ref, Site, padded, require
+
+
+def _leave_large_slices(site: Site) -> None:
+    """Leave what a batch axis would make too large for MXNet's slices to the rows rule."""
+    require(len(site.inputs[0]) < MAX_GROUPS, "")
 
 
 def reshape(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -32,14 +37,14 @@ def cut(site: Site, build: Builder) -> Tuple[Ref, ...]:
         begin, end, step = ({*bound[:1]} for bound in bounds.values())
         site.keep_rows(begin <= {None, 0} and end <= {None} and step <= {None, 1})
         return build.same()
-    leave_large(site)
+    _leave_large_slices(site)
     if not bounds["step"]:
         del bounds["step"]
     return build.same(**{name: (None, *bound) for name, bound in bounds.items()})
 
 
 def slice_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    leave_large(site)
+    _leave_large_slices(site)
     out = site.outputs[0]
     begin, end = (None,) + (0,) * len(out), (None, *out)
     return (build.add("slice", build.spread(0), begin=begin, end=end),)
@@ -48,8 +53,10 @@ def slice_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     ndim = len(site.outputs[0])
     shape, reps = padded(site.inputs[0], ndim), padded(site.integers("reps"), ndim)
-    # MXNet's kernel takes five groups of axes, kept and new ones by turns.
-    require(sum(rep != 1 for rep in reps) <= 2, "This tile repeats along more than two axes.")
+    kinds = ["kept"]
+    for rep, extent in zip(reps, shape):
+        kinds += ["new"] * (rep != 1) + ["kept"] * (extent != 1)
+    check_groups(site, kinds)
     ref = build.refs[0]
     if len(site.inputs[0]) < ndim:
         ref = build.reshape(ref, -1, *shape)
@@ -57,8 +64,9 @@ def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def broadcast_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    leave_large(site)
-    return (build.add("broadcast_to", build.spread(0), shape=(0, *site.outputs[0])),)
+    data, out = site.inputs[0], site.outputs[0]
+    check_groups(site, [False, *(a != b for a, b in zip(data, out) if b != 1)])
+    return (build.add("broadcast_to", build.spread(0), shape=(0, *out)),)
 
 
 def diag_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

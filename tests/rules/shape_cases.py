@@ -99,6 +99,7 @@ def repeats(a, b, c):
     yield case("tile", Array((R,)), reps=(1,))
     yield case("tile", Array((2, 2, 1)), reps=(2, 2, 2), **NEVER)
     yield case("tile", Array((R, 2, 2)), reps=(2, 2))
+    yield case("tile", Array((1, 1, 2, 1)), reps=(2, 2, 1, 2))
     for axis, rows in [(1, "B"), (-1, "B"), (0, ""), (-3, ""), ("None", "")]:
         yield case("repeat", cube, repeats=2, axis=axis, rows=rows)
     yield case("repeat", x, repeats=3, rows="")
@@ -111,6 +112,7 @@ def repeats(a, b, c):
     yield case("broadcast_axis", thin, axis=1, size=a)
     yield case("broadcast_axis", Array((R, 1, b, 1)), axis=(1, 3), size=(a, c))
     yield case("broadcast_axis", Array((1, b)), axis=0, size=a)
+    yield case("broadcast_axis", Array((1, 2, 2, 2, 2)), axis=0, size=a)
     yield case("broadcast_axis", Array((1, 2, 1, 2, 1)), axis=(0, 2, 4), size=(2, 2, 2), **NEVER)
     yield case("broadcast_like", thin, cube)
     yield case("broadcast_like", Array((1, 1, b)), cube)
@@ -153,6 +155,7 @@ def reductions(a, b, c):
         yield case(op, vector, axis=0, exclude=True)
         yield case(op, vector, rows="")
         yield case(op, Array((2, 2, 2, 2, 2)), axis=(0, 2, 4), **NEVER)
+        yield case(op, Array((2, 2, 2, 2, 2)), axis=(0, 1))
         yield case(op, Array((R, 2, 2, 2, 2)), axis=(1, 3))
     for order in (1, 2):
         x = Array((R, a, b))
