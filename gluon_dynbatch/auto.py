@@ -11,7 +11,7 @@ this place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -50,6 +50,41 @@ def is_much(tape: Tape) -> bool:
     return work >= AHEAD and not is_recorded(tape)
 
 
+class Costs(NamedTuple):
+    """What a flush costs, and what its calls would at once, in microseconds."""
+
+    #: Identity of the block that is called first.
+    first: Optional[int]
+    #: Calls of blocks.
+    calls: int
+    at_once: int
+    recorded: int
+    #: If the plan is not known, this is to be added.
+    plan: int
+
+
+def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
+    """Return what it costs to compute a tape, given the kernels of segments that have any."""
+    blocks = (entry.block_id for entry in tape.entries.values())
+    counts = np.bincount(tape.node_entry).tolist()
+    calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
+    at_once = sum(n * (CALL + OPERATOR * entry.program.operators) for entry, n in calls)
+    segments = [plan.graph.segments[number] for number in plan.segment.tolist()]
+    launches = sum(
+        CALL + OPERATOR * count_operators(segment.ops) if natives[segment] is None else LAUNCH
+        for segment in segments
+    )
+    backward = is_recorded(tape)
+    at_once, times = (BACKWARD_AT_ONCE * at_once, BACKWARD) if backward else (at_once, 1)
+    return Costs(
+        next((block for block in blocks if block is not None), None),
+        sum(count for entry, count in calls if entry.block_id is not None),
+        at_once,
+        times * (FLUSH + RECORDED * len(tape.node_entry) + launches),
+        times * PLAN,
+    )
+
+
 class Account:
     """What a scope has cost so far, and what its calls would have cost at once; microseconds.
 
@@ -73,26 +108,15 @@ class Account:
             self._first = id(block)
         return calls < self._place.get(self._first, (0, ""))[0]
 
-    def note(self, tape: Tape, plan: Plan, natives: Mapping[Segment, Any], cached: bool) -> None:
-        """Add a flush, given the kernels of segments that have any."""
-        counts = np.bincount(tape.node_entry).tolist()
-        calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
-        blocks = [(entry.block_id, n) for entry, n in calls if entry.block_id is not None]
-        if self._first is None and blocks:
-            self._first = blocks[0][0]
-        self.calls += sum(n for _, n in blocks)
-        at_once, backward = (BACKWARD_AT_ONCE, BACKWARD) if is_recorded(tape) else (1, 1)
-        self.at_once += at_once * sum(
-            n * (CALL + OPERATOR * entry.program.operators) for entry, n in calls
-        )
-        costs = [
-            CALL + OPERATOR * count_operators(segment.ops) if natives[segment] is None else LAUNCH
-            for segment in plan.graph.segments
-        ]
-        launches = sum(costs[number] for number in plan.segment.tolist())
+    def note(self, costs: Costs, cached: bool) -> None:
+        """Add a flush."""
+        if self._first is None:
+            self._first = costs.first
+        self.calls += costs.calls
+        self.at_once += costs.at_once
         # A plan of a first scope may come again; if that of a later one is new, the next one will.
-        planning = PLAN if not cached and self._first in self._place else 0
-        self.recorded += backward * (FLUSH + planning + RECORDED * len(tape.node_entry) + launches)
+        is_new = not cached and self._first in self._place
+        self.recorded += costs.recorded + costs.plan * is_new
 
     def close(self, at_once: int) -> str:
         """End a scope in which this many calls ran at once; return what is known of such scopes."""

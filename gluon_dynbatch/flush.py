@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import Account
+from .auto import Account, Costs, costs_of
 from .cache import PlanCache
 from .debug import compare, run_alone
 from .errors import NotMergedError, Where
@@ -63,6 +63,7 @@ class Planned(NamedTuple):
     recorded: np.ndarray
     #: What is reported of all flushes with this plan, with the number of a call for its line.
     report: FlushReport
+    costs: Costs
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
     analysed: bool
 
@@ -132,7 +133,7 @@ class Flush:
             waiting=waiting,
         )
         if self._account is not None:
-            self._account.note(recording, plan, planned.kernels, cached)
+            self._account.note(planned.costs, cached)
         return plan, None if tape is None else tape.plan, kept, report
 
     def _planned(self, choice: Options) -> Tuple[Planned, bool]:
@@ -189,7 +190,8 @@ class Flush:
             **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
             split=split,
         )
-        return Planned(plan, kernels, [], graph.recorded, report, analysed)
+        costs = costs_of(recording, plan, kernels)
+        return Planned(plan, kernels, [], graph.recorded, report, costs, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:

@@ -175,6 +175,7 @@ DAMAGED_PLANS = [
     ("chains", "later", lambda p: p._replace(graph=changed(p.graph, "preds", 0, 1))),
     ("chains", "another launch", lambda p: with_table(p, "launch", 1, 0)),
     ("by_agenda", "mixes signatures", with_joined),
+    ("by_agenda", "units of a part", lambda p: p._replace(graph=changed(p.graph, "segment", 0, 1))),
     ("chains", "no parts", lambda p: with_table(p, "part0", -1, 1)),
     ("chains", "rows", lambda p: with_table(p, "rows", 1, 0)),
     ("chains", "written exactly once", lambda p: with_table(p, "regions", -1, 1, 2)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
-from ..plan.plan import Plan
+from ..plan.plan import Fill, Plan
 
 #: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
 #: given parameters and gradients memory yet.  All else it writes.
@@ -43,6 +43,8 @@ class Assembled(NamedTuple):
     items: Tuple[Item, ...]
     #: Numbers of arrays from outside that are copied into arenas; their bases come last.
     externals: Tuple[int, ...]
+    #: What arenas are filled with that are on other devices.
+    elsewhere: Tuple[Fill, ...]
     bases: Tuple[Base, ...]
     #: Letters of what is done with them.
     uses: bytes
@@ -53,21 +55,22 @@ class Assembled(NamedTuple):
 def assemble(assembler: assembling.Assembler) -> Assembled:
     """Assemble a program."""
     assembler.assemble()
-    fills, externals = _fills(assembler, assembler.plan)
+    fills, externals, elsewhere = _fills(assembler, assembler.plan)
     first = len(fills)
     return Assembled(
         assembler.program(fills),
         tuple(Item(first + end, *rest) for end, *rest in assembler.items),
         tuple(externals),
+        tuple(elsewhere),
         tuple(assembler.bases),
         b"".join([USES.get(base[0], b"w") for base in assembler.bases]),
         assembler.sizes,
     )
 
 
-def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], List[int]]:
-    """Return code that fills arenas, and the numbers of the arrays whose bases come last."""
-    code, externals = array("q"), []
+def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], List[int], List[Fill]]:
+    """Return code that fills arenas, which arrays have the last bases, and what else is filled."""
+    code, externals, elsewhere = array("q"), [], []
     # Gradients that arrive at heads are added up before the program of a backward pass runs.
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
@@ -77,7 +80,9 @@ def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], Lis
             pieces = fill.pieces(np.arange(source, source + count))
             code.extend(copies(arena.dtype, pieces, assembler.spot_of_fill(number)))
             externals += fill.externals.tolist()
-    return code, externals
+        else:
+            elsewhere.append(fill)
+    return code, externals, elsewhere
 
 
 def copies(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:

@@ -170,11 +170,10 @@ class Execution(Pass):
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
         arrays = self.find_arrays((), [self.externals[n] for n in self._assembled.externals])
-        for fill in self.plan.fills:
-            if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
-                given = [self.externals[number] for number in fill.externals.tolist()]
-                pieces = fill.pieces(np.arange(len(given)))
-                put_together(self.region(fill.region), given, pieces)
+        for fill in self._assembled.elsewhere:
+            given = [self.externals[number] for number in fill.externals.tolist()]
+            pieces = fill.pieces(np.arange(len(given)))
+            put_together(self.region(fill.region), given, pieces)
         if self._tape is not None:
             self._tape.begin(arrays)
         self.run_launches(self._watch)

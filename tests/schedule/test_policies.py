@@ -89,6 +89,13 @@ def test_stops_as_soon_as_there_is_a_launch_per_signature(policy):
     assert (analysis.launches, analysis.visits) == (1, 50)
 
 
+@pytest.mark.parametrize("policy", ["agenda", "search"])
+def test_stops_as_soon_as_there_is_a_launch_per_unit_of_a_longest_path(policy):
+    graph = build([0, 0], [[], [0]])
+    by_depth, analysis = analyze(graph, "depth", Budget()), analyze(graph, policy, Budget())
+    assert (analysis.launches, analysis.visits) == (2, by_depth.visits)
+
+
 def as_late_as_possible(search):
     """Group by the distance to the sinks instead of the sources."""
     visits = 4 * search.graph.size
