@@ -78,7 +78,7 @@ cdef int take_apart(
     elif tape is None:
         leaves.append(value)
         spec.append(LEAF)
-    elif kind is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
+    elif kind is lazy_type and slot(value, owner_at)[0] is <PyObject *>tape:
         leaves.append(value)
         spec.append(<object>slot(value, type_at)[0])
     else:

@@ -65,7 +65,7 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
     ArgumentError
         The array is sparse, or one of ``mx.np``.
     """
-    owner = <object>slot(array_, tape_at)[0] if type(array_) is lazy_type else None
+    owner = <object>slot(array_, owner_at)[0] if type(array_) is lazy_type else None
     if isinstance(owner, Constant):
         array_ = (<Constant>owner).made
     elif owner is not None and not isinstance(owner, Keeper):
@@ -122,22 +122,21 @@ def keep(
         if at < 0:
             at += arena_of.shape[0]
         keeper.add(lazy)
-        change_slot(lazy, tape_at, keeper)
+        change_slot(lazy, owner_at, keeper)
         change_slot(lazy, value_at, arena_of[at])
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
-
-
-#: What lazy arrays that have become real belong to.
-cdef Tape realised = Tape()
-realised.open = False
 
 
 def become(list lazies not None, list reals not None):
     """Let lazy arrays take the values of real ones, for good."""
     cdef Py_ssize_t i
     for i, lazy in enumerate(lazies):
-        change_slot(lazy, real_at, reals[i])
-        change_slot(lazy, tape_at, realised)
+        change_slot(lazy, owner_at, reals[i])
+
+
+cpdef bint is_to_come(object array_) noexcept:
+    """Whether an array is lazy and not real yet."""
+    return type(array_) is lazy_type and isinstance(<object>slot(array_, owner_at)[0], Owner)
 
 
 def places(list arrays not None, bytes uses not None, size_t get_data, size_t wait):
@@ -170,8 +169,8 @@ def places(list arrays not None, bytes uses not None, size_t get_data, size_t wa
         if use[i] not in b"wraWR":
             continue
         array_ = arrays[i]
-        if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
-            keeper = <Keeper?><object>slot(array_, tape_at)[0]
+        if is_to_come(array_):
+            keeper = <Keeper?><object>slot(array_, owner_at)[0]
             which = <object>slot(array_, value_at)[0]
             first = <object>slot(array_, offset_at)[0]
             address[i] = keeper.addresses.data.as_ulonglongs[which]
@@ -205,8 +204,8 @@ def in_graph(list arrays not None, Py_ssize_t node_at):
     cdef size_t handle
     for i in range(len(arrays)):
         array_ = arrays[i]
-        if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
-            found[i] = (<object>slot(array_, tape_at)[0]).recorded
+        if is_to_come(array_):
+            found[i] = (<object>slot(array_, owner_at)[0]).recorded
         else:
             handle = array_.handle.value
             found[i] = 1 if (<void **>(handle + node_at))[0] is not NULL else 0

@@ -78,7 +78,7 @@ cdef class Piece(Tape):
             argument = type(source) is int
             array_ = leaves[source] if argument else give(source, recorder, leaves, attributes)
             at[1] = 0
-            if type(array_) is lazy_type and slot(array_, tape_at)[0] is <PyObject *>tape:
+            if type(array_) is lazy_type and slot(array_, owner_at)[0] is <PyObject *>tape:
                 at[0], at[1] = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
             elif array_ is None:
                 return False

@@ -79,7 +79,7 @@ cdef int recording_bit = RECORDING, training_bit = TRAINING
 #: What a thread knows of its scope: `record.state.STATE`.
 cdef object state
 #: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
-cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
+cdef Py_ssize_t owner_at, value_at, offset_at, type_at, uncut_at
 cdef Py_ssize_t handle_at, writable_at
 
 # What the modules of `record` assign: see there.
@@ -93,12 +93,12 @@ views = {}
 def connect(state_, type lazy not None, type array_ not None, handle, tuple addresses not None):
     """Take what is to be known of lazy and plain arrays; once per process."""
     global state, lazy_type, array_type, handle_type
-    global tape_at, value_at, offset_at, type_at, real_at, uncut_at, handle_at, writable_at
+    global owner_at, value_at, offset_at, type_at, uncut_at, handle_at, writable_at
     global get_shape, get_type, get_context, get_rows, get_row, is_recording, is_training
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
-    tape_at, value_at, offset_at, type_at, real_at, uncut_at = [
+    owner_at, value_at, offset_at, type_at, uncut_at = [
         slot_offset(lazy, name)
-        for name in ("_tape", "_value", "_offset", "_type", "_real", "_uncut")
+        for name in ("_owner", "_value", "_offset", "_type", "_uncut")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
     shape, element_type, context, rows, row, recording, training = addresses
@@ -135,10 +135,8 @@ cdef Py_ssize_t slot_offset(type owner, str name) except -1:
 # ---------------------------------------------------------------------------- flat arrays
 
 cdef class Owner:
-    """What lazy arrays belong to."""
+    """What lazy arrays belong to until they are real."""
 
-    #: Whether calls may still be recorded.
-    cdef public bint open
     #: The lazy arrays that have belonged to this: of a tape themselves, so nobody else holds one of
     #: a single reference; else weak references.
     cdef public list lazies
@@ -155,6 +153,8 @@ LOOK = 1024
 cdef class Tape(Owner):
     """The flat arrays of `record.tape.Tape`."""
 
+    #: Whether calls may still be recorded.
+    cdef public bint open
     #: Who computes the values when one of the arrays handed out is asked for its own.
     cdef public object recorder
     #: Why there are no values, if there are none.
@@ -224,7 +224,7 @@ cdef class Tape(Owner):
                 self.lazies[i] = None
         self.lazies[first:] = [lazy for lazy in self.lazies[first:] if lazy is not None]
         return [
-            lazy for lazy in self.lazies[first:] if slot(lazy, real_at)[0] is <PyObject *>None
+            lazy for lazy in self.lazies[first:] if slot(lazy, owner_at)[0] is <PyObject *>self
         ]
 
 
@@ -262,11 +262,10 @@ cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcep
 
 cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     lazy = PyType_GenericAlloc(lazy_type, 0)
-    fill_slot(lazy, tape_at, owner)
+    fill_slot(lazy, owner_at, owner)
     fill_slot(lazy, value_at, value)
     fill_slot(lazy, offset_at, offset)
     fill_slot(lazy, type_at, type_id)
-    fill_slot(lazy, real_at, None)
     fill_slot(lazy, uncut_at, None)
     # A tape lets go of all when it is closed.  Thousands of them per flush would make the collector
     # look through the whole heap again and again.

@@ -210,10 +210,9 @@ cdef class Structure:
         identity = -1 - <int64_t><size_t><PyObject *>value
         if type(value) is lazy_type:
             type_id = <object>slot(value, type_at)[0]
-            real = <object>slot(value, real_at)[0]
-            owner = <object>slot(value, tape_at)[0]
-            if real is not None:
-                identity, state = -1 - <int64_t><size_t><PyObject *>real, COMPUTED
+            owner = <object>slot(value, owner_at)[0]
+            if not isinstance(owner, Owner):
+                identity, state = -1 - <int64_t><size_t><PyObject *>owner, COMPUTED
             elif owner is self.tape:
                 identity, offset = <object>slot(value, value_at)[0], <object>slot(value, offset_at)[0]
                 state = RECORDED

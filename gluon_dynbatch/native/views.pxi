@@ -4,7 +4,7 @@
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return rows as a view."""
-    owner = <object>slot(self, tape_at)[0]
+    owner = <object>slot(self, owner_at)[0]
     if slot(self, uncut_at)[0] is <PyObject *>None and (
         isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
     ):

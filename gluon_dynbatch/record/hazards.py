@@ -13,15 +13,14 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from .lazy import LazyNDArray
+from ..native import recording
 from .tape import Reads, Tape, parameters_of
 from .types import memory_of
 
 
 def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
     """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
-    real = [a._real if type(a) is LazyNDArray else a for a in arrays]
-    before_write_at(recorder, *[a.handle for a in real if a is not None])
+    before_write_at(recorder, *[a.handle for a in arrays if not recording.is_to_come(a)])
 
 
 def before_write_at(recorder: Any, *handles: Any) -> None:

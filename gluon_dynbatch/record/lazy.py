@@ -32,13 +32,13 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     `recording.make_lazy` makes one.
     """
 
-    __slots__ = ("_tape", "_value", "_offset", "_type", "_real", "_uncut", "__weakref__")
+    __slots__ = ("_owner", "_value", "_offset", "_type", "_uncut", "__weakref__")
 
-    _tape: Any
+    #: A tape, arenas or a `Constant`; or the real array, once there is one.
+    _owner: Any
     _value: int
     _offset: int
     _type: int
-    _real: Optional[NDArray]
     #: Of what is cut from the gradient graph, the array whose memory it is to share.
     _uncut: Optional[NDArray]
 
@@ -57,16 +57,16 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
-        while self._real is None:
-            self._tape.realise(self)
-        return self._real
+        while isinstance(self._owner, recording.Owner):
+            self._owner.realise(self)
+        return self._owner
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
-        if self._tape.open:
-            self._tape.realise(self)
-        if isinstance(self._tape, recording.Keeper):
-            return self._tape.read(self)
+        if self.pending:
+            self._owner.realise(self)
+        if isinstance(self._owner, recording.Keeper):
+            return self._owner.read(self)
         return self.real().asnumpy()
 
     @property
@@ -92,12 +92,12 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""
-        return bool(self._tape.open)
+        return isinstance(self._owner, recording.Tape) and self._owner.open
 
     @property
     def _has_views(self) -> bool:
         """Whether views can be made without a handle."""
-        return self._tape.open or isinstance(self._tape, recording.Keeper)
+        return self.pending or isinstance(self._owner, recording.Keeper)
 
     # By `mx.nd` it would take five times as long.
     __add__ = recording.arithmetic("broadcast_add", NDArray.__add__)
@@ -119,7 +119,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
         uncut = None if self._uncut is None else self._uncut[key]
-        return recording.make_lazy(self._tape, self._value, self._offset + view[0], view[1], uncut)
+        return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], uncut)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
@@ -131,7 +131,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             kwargs["shape"] = tuple(kwargs["shape"])
         kind = TYPES[self._type]._replace(shape=reshaped(self.shape, *shape, **kwargs))
         uncut = None if self._uncut is None else self._uncut.reshape(*shape, **kwargs)
-        return recording.make_lazy(self._tape, self._value, self._offset, TYPES.id_of(kind), uncut)
+        return recording.make_lazy(self._owner, self._value, self._offset, TYPES.id_of(kind), uncut)
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -139,7 +139,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        if not self._tape.open or STATE.recorder is not self._tape.recorder:
+        if not self.pending or STATE.recorder is not self._owner.recorder:
             return self.real().detach()
         with autograd.pause(autograd.is_training()):
             detached: LazyNDArray = mx.nd.identity(self)

@@ -61,7 +61,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        tape = lazy._tape
+        tape = lazy._owner
         if tape.open:
             if threading.get_ident() != self.thread:
                 raise ScopeError(
@@ -73,7 +73,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             if self.scope is not None:
                 self.report.forced[user_line()] += 1
                 self.scope.await_flush()
-        if lazy._real is None and lazy._tape is tape:
+        if lazy._owner is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
                 + (tape.error or "the scope ended with an exception"),

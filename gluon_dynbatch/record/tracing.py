@@ -135,7 +135,7 @@ class _Places:
         for number, leaf in enumerate(trace.leaves):
             self._arguments.setdefault(id(leaf), number)
             self._arguments.setdefault(id(_array_of(leaf)), number)
-            if type(leaf) is LazyNDArray and leaf._tape is tape:
+            if type(leaf) is LazyNDArray and leaf._owner is tape:
                 part = leaf._offset, leaf._offset + leaf.size, number
                 self._parts.setdefault(leaf._value, []).append(part)
 
@@ -191,11 +191,11 @@ class _Places:
                 yield first
             elif id(one) in self._arguments:
                 yield -1 - self._arguments[id(one)]
-            elif type(one) is LazyNDArray and isinstance(one._tape, recording.Constant):
+            elif type(one) is LazyNDArray and isinstance(one._owner, recording.Constant):
                 # An input, so that the context is looked at.
                 self.find(recording.external(self._tape, one), 0, TYPES[one._type])
-                yield one._tape
-            elif type(one) is not LazyNDArray or one._tape is not self._tape:
+                yield one._owner
+            elif type(one) is not LazyNDArray or one._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif one._uncut is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
@@ -205,11 +205,10 @@ class _Places:
 
 def _array_of(leaf: NDArray) -> NDArray:
     """Return what is among arrays from outside for an argument that is not pending."""
-    if type(leaf) is not LazyNDArray:
-        return leaf
-    if isinstance(leaf._tape, recording.Constant):
-        return leaf._tape.made
-    return leaf if leaf._real is None else leaf._real
+    owner = getattr(leaf, "_owner", leaf)
+    if isinstance(owner, recording.Constant):
+        return owner.made
+    return leaf if isinstance(owner, recording.Owner) else owner
 
 
 def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:

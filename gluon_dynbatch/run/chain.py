@@ -79,7 +79,7 @@ class Chain:
         places = [one for one in tape.externals if type(one) is LazyNDArray]
         spots, groups = find_spots(places), {}
         for number, place in enumerate(places):
-            groups.setdefault(place._tape, []).append(number)
+            groups.setdefault(place._owner, []).append(number)
         given = dict(zip(map(id, tape.externals), tape.given))
         found: Dict[int, Route] = {}
         for kept, own in groups.items():

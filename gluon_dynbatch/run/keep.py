@@ -159,7 +159,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
     def held(self) -> List[LazyNDArray]:
         """Return the arrays that belong to this and that somebody still holds."""
         held = (reference() for reference in self.lazies)
-        return [lazy for lazy in held if lazy is not None and lazy._tape is self]
+        return [lazy for lazy in held if lazy is not None and lazy._owner is self]
 
     def copies(self, memories: Memories) -> List[NDArray]:
         """Return copies of some memories."""
