@@ -42,8 +42,8 @@ class Trace:
     """
 
     def __init__(self, recorder: Any, leaves: List[NDArray]):
-        self.recorder, self.leaves = recorder, leaves
-        tape = self.tape = recorder.tape
+        self.recorder = recorder
+        tape = self._tape = recorder.tape
         #: Numbers of the first call, operand and lazy array of the run.
         self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
         outer = self.outer = recorder.tracing
@@ -56,6 +56,17 @@ class Trace:
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         if outer is None:
             self._random = _states_of_generators()
+        #: Numbers in the piece by value of the tape, and by -1 - number of an argument.
+        self._numbers: Dict[int, int] = {}
+        #: By id of an array, which argument it is; by value, the parts that are arguments.
+        self._arguments: Dict[int, int] = {}
+        self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
+        for number, leaf in enumerate(leaves):
+            self._arguments.setdefault(id(leaf), number)
+            self._arguments.setdefault(id(_array_of(leaf)), number)
+            if type(leaf) is LazyNDArray and leaf._owner is tape:
+                part = leaf._offset, leaf._offset + leaf.size, number
+                self._parts.setdefault(leaf._value, []).append(part)
         recorder.tracing = self
 
     def give_up(self, reason: str, where: Optional[Where]) -> None:
@@ -87,72 +98,31 @@ class Trace:
         ------
         Refused
         """
-        tape, (node, operand, lazy) = self.tape, self._first
+        tape, (node, operand, lazy) = self._tape, self._first
         arrays, spec = _returned(result, tape, lazy)
         made, known = recording.Piece(), {id(block) for block in attributes}
-        places = _Places(self, attributes, made.inputs)
-        made.take(tape, node, operand, places.numbers, places.find)
+        self._attributes, self._inputs = attributes, made.inputs
+        made.take(tape, node, operand, self._numbers, self._find)
         for entry in made.entries.values():
             if entry.block_id is not None and entry.block_id not in known:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
-        made.results, made.spec = tuple(places.results(arrays)), spec
+        made.results, made.spec = tuple(self._results(arrays)), spec
         return made
 
-
-def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
-    """Return the arrays that ``forward`` returns, the only ones from a first on that are held."""
-    try:
-        arrays, spec = recording.flatten(result)
-    except TypeError as error:
-        raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
-    known = set(map(id, arrays))
-    if not known.issuperset(map(id, tape.held(first))):
-        gc.collect(1)  # closures that call themselves hold what is theirs
-        if not known.issuperset(map(id, tape.held(first))):
-            raise Refused("an array that it does not return is held elsewhere")
-    return arrays, spec
-
-
-class _Places:
-    """Where another call finds what one has read: numbers of its own values, and its inputs.
-
-    Parameters
-    ----------
-    trace, attributes
-        The run, and what it may know of: see `Trace.piece`.
-    inputs : list
-        Gets source and type of each input.
-    """
-
-    def __init__(self, trace: Trace, attributes: List[Any], inputs: List[Any]):
-        self._trace, self._attributes, self._inputs = trace, attributes, inputs
-        tape = self._tape = trace.tape
-        #: Numbers by value of the tape, and by -1 - number of an argument.
-        self.numbers: Dict[int, int] = {}
-        #: By id of an array, which argument it is; by value, the parts that are arguments.
-        self._arguments: Dict[int, int] = {}
-        self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
-        for number, leaf in enumerate(trace.leaves):
-            self._arguments.setdefault(id(leaf), number)
-            self._arguments.setdefault(id(_array_of(leaf)), number)
-            if type(leaf) is LazyNDArray and leaf._owner is tape:
-                part = leaf._offset, leaf._offset + leaf.size, number
-                self._parts.setdefault(leaf._value, []).append(part)
-
-    def find(self, value: int, offset: int, kind: ArrayType, place: Any = None) -> Tuple[int, int]:
+    def _find(self, value: int, offset: int, kind: ArrayType, place: Any = None) -> Tuple[int, int]:
         """Return number and offset of what is read at a place of the program."""
         for begin, stop, argument in self._parts.get(value, ()):
             if begin <= offset and offset + kind.elements <= stop:
                 return self._number(-1 - argument, value, argument), offset - begin
-        if value not in self.numbers:
+        if value not in self._numbers:
             self._number(value, value, self._source_of(value, place))
-        return self.numbers[value], offset
+        return self._numbers[value], offset
 
     def _number(self, key: int, value: int, source: Any) -> int:
-        if key not in self.numbers:
+        if key not in self._numbers:
             self._inputs.append((source, self._tape.value_type[value]))
-            self.numbers[key] = -len(self._inputs)
-        return self.numbers[key]
+            self._numbers[key] = -len(self._inputs)
+        return self._numbers[key]
 
     def _source_of(self, value: int, place: Any) -> Any:
         """Say what gives an array from outside to another call: see `give`."""
@@ -168,11 +138,11 @@ class _Places:
     def _source(self, one: NDArray) -> Any:
         if id(one) in self._arguments:
             return self._arguments[id(one)]
-        if id(one) in self._trace.views:
-            _, whole, index = self._trace.views[id(one)]
+        if id(one) in self.views:
+            _, whole, index = self.views[id(one)]
             source = self._source(whole)
             return source if source is None else ("view", source, index)
-        for token, constant in self._trace.recorder.constants.items():
+        for token, constant in self.recorder.constants.items():
             if constant.made is one:
                 return "constant", token, mx.current_context()
         for number, known in enumerate(self._attributes):
@@ -182,7 +152,7 @@ class _Places:
                 return "parameter", number, one.context
         return None
 
-    def results(self, arrays: List[NDArray]) -> Iterator[Any]:
+    def _results(self, arrays: List[NDArray]) -> Iterator[Any]:
         """Yield what a piece has of the arrays that `forward` returns."""
         earlier: Dict[int, int] = {}
         for number, one in enumerate(arrays):
@@ -193,14 +163,28 @@ class _Places:
                 yield -1 - self._arguments[id(one)]
             elif type(one) is LazyNDArray and isinstance(one._owner, recording.Constant):
                 # An input, so that the context is looked at.
-                self.find(recording.external(self._tape, one), 0, TYPES[one._type])
+                self._find(recording.external(self._tape, one), 0, TYPES[one._type])
                 yield one._owner
             elif type(one) is not LazyNDArray or one._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif one._uncut is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
-                yield (*self.find(one._value, one._offset, TYPES[one._type]), one._type)
+                yield (*self._find(one._value, one._offset, TYPES[one._type]), one._type)
+
+
+def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
+    """Return the arrays that ``forward`` returns, the only ones from a first on that are held."""
+    try:
+        arrays, spec = recording.flatten(result)
+    except TypeError as error:
+        raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
+    known = set(map(id, arrays))
+    if not known.issuperset(map(id, tape.held(first))):
+        gc.collect(1)  # closures that call themselves hold what is theirs
+        if not known.issuperset(map(id, tape.held(first))):
+            raise Refused("an array that it does not return is held elsewhere")
+    return arrays, spec
 
 
 def _array_of(leaf: NDArray) -> NDArray:
