@@ -1,5 +1,6 @@
 """Dynamic blocks that are traced once per structure: what is kept gives the loop's results."""
 
+import collections
 import copy
 import gc
 import random
@@ -129,6 +130,14 @@ def test_equal_structures_are_one_and_others_are_not():
     assert scope(block, [(x(5), 3), (x(6), 2)]).new == 0
     assert scope(block, [(x(5, 2), 2)]).new == 1  # another shape
     assert scope(block, [(x(5, 2), True)]).new == 1  # equal, and of another type
+
+
+def test_ordered_dictionaries_are_told_apart_by_their_order():
+    block = traced(lambda block, x, scales: block.net(x) * next(iter(scales.values())))
+    scales = collections.OrderedDict(a=1.0, b=2.0)
+    for first in "ab":
+        scales.move_to_end(first, last=False)
+        assert scope(block, [(x(), scales)]).new == 1
 
 
 class Node:

@@ -41,9 +41,8 @@ cdef class Structure:
     cdef public bytes state
     cdef public object against
     cdef bint watches, loose
-    #: Dictionaries, whose versions are below, and lists with what is in them.
+    #: Dictionaries with their versions, and lists with what is in them.
     cdef list watched
-    cdef array versions
     #: By id of containers and objects, their numbers; by array on the tape, its leaf and offset.
     cdef dict seen, places
     cdef uint8_t *data
@@ -52,7 +51,6 @@ cdef class Structure:
     def __init__(self, Tape tape, bint watches=False):
         self.tape, self.watches = tape, watches
         self.leaves, self.watched, self.seen, self.places = [], [], {}, {}
-        self.versions = array("Q") if watches else None
 
     def __dealloc__(self):
         PyMem_Free(self.data)
@@ -72,23 +70,19 @@ cdef class Structure:
     def unchanged(self):
         """Whether nothing that was written has changed."""
         cdef Py_ssize_t i
-        cdef const unsigned long long *versions = self.versions.data.as_ulonglongs
         if self.loose:
             return False
-        for i in range(len(self.watched)):
-            thing = self.watched[i]
-            if type(thing) is not tuple:
-                if (<PyDictObject *><PyObject *>thing).ma_version_tag != versions[i]:
+        for thing, known in self.watched:
+            if type(thing) is not list:
+                if (<PyDictObject *><PyObject *>thing).ma_version_tag != <uint64_t>known:
                     return False
-            elif not same_items(<list>(<tuple>thing)[0], <tuple>(<tuple>thing)[1]):
-                return False
+            else:
+                if len(<list>thing) != len(<tuple>known):
+                    return False
+                for i in range(len(<tuple>known)):
+                    if (<list>thing)[i] is not (<tuple>known)[i]:
+                        return False
         return True
-
-    cdef int watch(self, object thing, uint64_t version) except -1:
-        if self.watches:
-            self.versions.append(version)
-            self.watched.append(thing)
-        return 0
 
     cdef inline int reserve(self, Py_ssize_t more) except -1:
         cdef Py_ssize_t room = 2 * (self.room + more)
@@ -163,7 +157,8 @@ cdef class Structure:
             if self.again(value):
                 return 0
             items = tuple(<list>value)
-            self.watch((value, items), 0)
+            if self.watches:
+                self.watched.append((value, items))
             return self.items(b"[", items)
         if kind is dict:
             return 0 if self.again(value) else self.mapping(<dict>value, False)
@@ -190,9 +185,12 @@ cdef class Structure:
         return 0
 
     cdef int mapping(self, dict values, bint of_block) except -1:
-        self.watch(values, (<PyDictObject *><PyObject *>values).ma_version_tag)
+        if self.watches:
+            self.watched.append((values, (<PyDictObject *><PyObject *>values).ma_version_tag))
         self.tag(b"{", 0)
-        for key, value in list(values.items()):
+        # An ordered one has an order of its own.
+        items = values.items() if type(values) is dict else (<object>values).items()
+        for key, value in list(items):
             if not (of_block and key in ignored):
                 self.walk(key)
                 self.walk(value)
@@ -256,13 +254,3 @@ cdef class Structure:
         if not slots or hasattr(value, "__dict__"):
             self.mapping(<dict>PyObject_GenericGetDict(value, NULL), of_block)
         return 0
-
-
-cdef bint same_items(list values, tuple known) except -1:
-    cdef Py_ssize_t i
-    if len(values) != len(known):
-        return False
-    for i in range(len(known)):
-        if values[i] is not known[i]:
-            return False
-    return True
