@@ -36,6 +36,12 @@ cdef enum:
 #: Names of uses, which those of bases begin with.
 MEMORY = ("temporary", "kept", "saved")
 
+#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
+#: given parameters and gradients memory yet.  All else it writes.
+cdef dict USES = {
+    "parameter": ord("R"), "external": ord("a"), "gradient": ord("W"), "external gradient": ord("W"),
+}
+
 
 cdef dict SIZES = {}
 
@@ -84,8 +90,9 @@ cdef class Assembler:
         Number of its first base: those of the forward program are known to the backward one.
     """
 
-    #: What each base is: a kind of array, and all that tells which.
+    #: What each base is: a kind of array, and all that tells which; and what is done with it.
     cdef readonly list bases
+    cdef readonly bytearray uses
     #: Where code of each launch ends, the launch, whether MXNet's operators run it, and whether the
     #: engine gets all up to here in one piece.
     cdef readonly list items
@@ -118,7 +125,7 @@ cdef class Assembler:
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.bases, self.items, self.numbers, self.kernels, self.distinct = [], [], {}, {}, {}
-        self.code, self.first, self.pieces = Code(), first, plan.pieces
+        self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
             base, size = self.base(("arena", number)), itemsize(arena.dtype)
@@ -160,6 +167,7 @@ cdef class Assembler:
         if known is None:
             known = self.numbers[name] = self.first + len(self.bases)
             self.bases.append(what)
+            self.uses.append(USES.get(what[0], ord("w")))
         return known
 
     cdef int64_t held(self, str kind, thing, context) except -1:

@@ -14,39 +14,26 @@ from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
 from ..plan.plan import Fill, Plan
 
-#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
-#: given parameters and gradients memory yet.  All else it writes.
-USES = {"parameter": b"R", "external": b"a", "gradient": b"W", "external gradient": b"W"}
-
 #: What is at a base: a kind of array, and all that tells which.
 Base = Tuple[Any, ...]
-
-
-class Item(NamedTuple):
-    """A launch, or what comes after all of them."""
-
-    #: Where its code ends; it begins where that of the item before ends.
-    stop: int
-    #: Number of the launch.
-    launch: Optional[int] = None
-    #: Whether MXNet's operators run it, after the code.
-    by_operators: bool = False
-    #: Whether the engine gets all code up to here in one piece, unless launches are looked at.
-    ends_piece: bool = True
 
 
 class Assembled(NamedTuple):
     """A pass as native code, with what it needs."""
 
     program: executing.Program
-    #: In order.
-    items: Tuple[Item, ...]
+    #: How much code fills arenas, before all launches.
+    first: int
+    #: Each launch in order, and what comes after all of them: how much code there is up to its end,
+    #: its number or None, whether MXNet's operators run it, after the code, and whether the engine
+    #: gets all code up to there in one piece, unless launches are looked at.
+    items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
     #: Numbers of arrays from outside that are copied into arenas; their bases come last.
     externals: Tuple[int, ...]
     #: What arenas are filled with that are on other devices.
     elsewhere: Tuple[Fill, ...]
     bases: Tuple[Base, ...]
-    #: Letters of what is done with them.
+    #: Letters of what is done with them, see `recording.places`.
     uses: bytes
     #: Bytes of memory by use.
     sizes: Dict[str, int]
@@ -59,11 +46,12 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     first = len(fills)
     return Assembled(
         assembler.program(fills),
-        tuple(Item(first + end, *rest) for end, *rest in assembler.items),
+        first,
+        tuple(assembler.items),
         tuple(externals),
         tuple(elsewhere),
         tuple(assembler.bases),
-        b"".join([USES.get(base[0], b"w") for base in assembler.bases]),
+        bytes(assembler.uses),
         assembler.sizes,
     )
 

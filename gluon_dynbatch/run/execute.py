@@ -100,17 +100,18 @@ class Pass:
     def run_launches(self, watch: Any = None) -> None:
         """Hand everything to the engine, some launches at a time: others' work gets in between."""
         low, looked_at = 0, watch is not None or PROFILER.running
-        for item in self._assembled.items:
-            if not (item.ends_piece or looked_at):
+        for end, number, by_operators, ends_piece in self._assembled.items:
+            if not (ends_piece or looked_at):
                 continue
-            with self._shown(item.launch):
-                if low < item.stop:
-                    self.push(low, item.stop)
-                if item.by_operators:
-                    self.launch(self.plan.launch(item.launch))
-            low = item.stop
-            if watch is not None and item.launch is not None:
-                watch.launched(self, item.launch)
+            stop = self._assembled.first + end
+            with self._shown(number):
+                if low < stop:
+                    self.push(low, stop)
+                if by_operators:
+                    self.launch(self.plan.launch(number))
+            low = stop
+            if watch is not None and number is not None:
+                watch.launched(self, number)
 
     def _shown(self, number: Optional[int]) -> ContextManager[None]:
         if number is None or not PROFILER.running:
@@ -178,15 +179,22 @@ class Execution(Pass):
             self._tape.begin(arrays)
         self.run_launches(self._watch)
 
+    def arrays(self) -> List[NDArray]:
+        """Return what is at each base."""
+        found = []
+        for base in self._assembled.bases:
+            own = base[1]._data if base[0] == "parameter" else None
+            # As `data` does, which takes four calls more; there may be thousands of parameters.
+            found.append(own[0] if own is not None and len(own) == 1 else self.array_at(*base))
+        return found
+
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
         if kind == "external":
             return self.externals[which[0]]
         if kind == "parameter":
             parameter, context = which
-            own = parameter._data
-            # As `data` does, which takes two calls more.
-            return own[0] if own is not None and len(own) == 1 else parameter.data(context)
+            return parameter.data(context)
         return super().array_at(kind, *which)
 
     def launch(self, launch: Launch) -> None:

@@ -63,7 +63,9 @@ class Prepared:
         self._assembler = None if heads is None else assembler
         #: Per base whether the backward pass reads it.  There are values, but no parameters: see
         #: design page 0011.
-        self.kept = tuple(base[0] in ("arena", "saved") for base in self.forward.bases)
+        self.kept = tuple(
+            base[0] in ("arena", "saved") for base in self.forward.bases if heads is not None
+        )
         untrack((heads, self.forward, self.kept))
 
     @cached_property
