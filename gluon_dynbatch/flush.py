@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import Account, Costs, costs_of
+from .auto import Account, Costs, costs_of, is_recorded
 from .cache import PlanCache
 from .debug import compare, run_alone
 from .errors import NotMergedError, Where
@@ -59,8 +59,8 @@ class Planned(NamedTuple):
     kernels: Dict[Segment, Optional[SegmentKernels]]
     #: Heads and what is trained, with the code of both directions: the last ones only.
     prepared: List[Tuple[Any, Prepared]]
-    #: Per value whether it is recorded for a backward pass.
-    recorded: np.ndarray
+    #: Whether a backward pass may follow.
+    recorded: bool
     #: What is reported of all flushes with this plan, with the number of a call for its line.
     report: FlushReport
     costs: Costs
@@ -71,7 +71,7 @@ class Planned(NamedTuple):
     def bytes(self) -> int:
         """About what the plan takes in memory, with one for the backward pass of the same size."""
         graph = self.plan.graph
-        parts = (self.plan, self.plan.reads, graph, graph.dependencies, (self.recorded,))
+        parts = (self.plan, self.plan.reads, graph, graph.dependencies)
         held = [array for part in parts for array in part]
         return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
 
@@ -118,7 +118,7 @@ class Flush:
         # memory.
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
-        kept = Kept(execution.arenas, execution.given, bool(planned.recorded.any()), size)
+        kept = Kept(execution.arenas, execution.given, planned.recorded, size)
         keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, routes)
@@ -191,7 +191,7 @@ class Flush:
             split=split,
         )
         costs = costs_of(recording, plan, kernels)
-        return Planned(plan, kernels, [], graph.recorded, report, costs, analysed)
+        return Planned(plan, kernels, [], is_recorded(recording), report, costs, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:
@@ -213,7 +213,7 @@ class Flush:
     def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
         """Return what names the arrays held, and the plan made ready for their gradients."""
         plan, key, heads = planned.plan, None, None
-        if planned.recorded.any():
+        if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
             trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
             marks = in_graph(self._recording.externals, NODE_AT)
@@ -222,7 +222,7 @@ class Flush:
         if known is None:
             if key is not None:
                 marks = np.frombuffer(marks, dtype=bool)
-                heads = find_heads(plan, spots, planned.recorded, plan.graph.value_term, marks)
+                heads = find_heads(plan, spots, marks)
             known = Prepared(plan, heads, planned.kernels)
         return key, known
 

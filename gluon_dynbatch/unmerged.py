@@ -6,7 +6,7 @@ A plan does not know lines: in the place of its line, each `Alone` has the numbe
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterable, Iterator, List, Sequence, Set, Tuple
+from typing import Any, DefaultDict, Dict, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -51,41 +51,28 @@ def find_unmerged(
     tuple of Alone
         The calls of one callee that share no launch, though they could if changed a little.
     """
-    split = () if granularity == "graph" else _by_number(plan.graph, entries, granularity)
-    return tuple(_unbatched(plan)), (*_by_size(plan), *split)
-
-
-def _unbatched(plan: Plan) -> Iterable[Alone]:
-    found: Dict[Tuple[str, str], Alone] = {}
-    for launch in _launches(plan):
-        if launch.segment.layout == "unbatched":
-            one = _calls_of(plan, [launch], launch.segment.reason)
-            count(found, one[:2], one)
-    return found.values()
-
-
-def _launches(plan: Plan) -> Iterator[Launch]:
-    """Yield the launches that do not merge, or that MXNet's operators run."""
-    told = [s.layout == "unbatched" or isinstance(s.kernels, str) for s in plan.graph.segments]
-    for number, segment in enumerate(plan.segment.tolist()):
-        if told[segment]:
-            yield plan.launch(number)
+    alone: Dict[Tuple[str, str], Alone] = {}
+    families: DefaultDict[str, List[Launch]] = defaultdict(list)
+    for number, place in enumerate(plan.segment.tolist()):
+        segment = plan.graph.segments[place]
+        if segment.layout == "unbatched":
+            one = _calls_of(plan, [plan.launch(number)], segment.reason)
+            count(alone, one[:2], one)
+        elif isinstance(segment.kernels, str):
+            families[segment.family].append(plan.launch(number))
+    split = [
+        _calls_of(plan, own, SIZES.format(own[0].segment.kernels))
+        for own in families.values()
+        if len({launch.segment for launch in own}) > 1
+    ]
+    if granularity != "graph":
+        split += _by_number(plan.graph, entries, granularity)
+    return tuple(alone.values()), tuple(split)
 
 
 def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
     unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
     return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
-
-
-def _by_size(plan: Plan) -> Iterator[Alone]:
-    """Find what shares no launch only because sizes differ and native steps do not run it."""
-    families: Dict[str, List[Launch]] = {}
-    for launch in _launches(plan):
-        if launch.segment.layout != "unbatched":
-            families.setdefault(launch.segment.family, []).append(launch)
-    for own in families.values():
-        if len({launch.segment for launch in own}) > 1:
-            yield _calls_of(plan, own, SIZES.format(own[0].segment.kernels))
 
 
 def _by_number(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:

@@ -24,9 +24,7 @@ from .gradient import record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
-def find_heads(
-    plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray, in_graph: np.ndarray
-) -> Optional[Heads]:
+def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads]:
     """Return where gradients may arrive, in the order of their places; None if nowhere.
 
     Parameters
@@ -35,18 +33,16 @@ def find_heads(
         What is run.
     spots : Spots
         Where the arrays that are held are among recorded values.
-    recorded, term : numpy.ndarray
-        Per value, whether it is recorded for a backward pass, and the term that stands for it.
     in_graph : numpy.ndarray
         Per array from outside, whether a gradient may go on to it.
     """
     _, kind = TYPES.columns(spots.kind)
     floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
-    own = np.flatnonzero(recorded[spots.name] & floats)
+    own = np.flatnonzero(plan.graph.recorded[spots.name] & floats)
     if not own.size:
         return None
     value, offset, size, _ = (column[own] for column in spots)
-    terms, kind = term[value], kind[own]
+    terms, kind = plan.graph.value_term[value], kind[own]
     first = plan.element_of[terms] + offset
     order, begins, counts = Spots(plan.arena_of[terms], first, size, kind).merged()
     at = order[begins]
