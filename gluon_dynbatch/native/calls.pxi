@@ -21,10 +21,6 @@ cdef class Callee:
         )
 
 
-class WithSymbols(Exception):
-    """A block is called with symbols."""
-
-
 cdef class Calls:
     """What calls come to: base of `record.recorder.Recorder`."""
 
@@ -61,11 +57,7 @@ cdef class Calls:
         callee = fields.get("_dynbatch_callee")
         if callee is None or not (<Callee?>callee).is_current(block):
             callee = (<object>self).library.callee(block)
-        try:
-            results = call(self, callee, args)
-        except WithSymbols:
-            # Gluon infers something of a block around this one.
-            return block.forward(*args)
+        results = call(self, callee, args)
         return (<object>self).enter(block, args, results) if type(results) is str else results
 
 
@@ -142,7 +134,7 @@ def call(Calls recorder not None, Callee callee not None, args):
     except TypeError as error:
         if type(error) is not TypeError:
             raise
-        (<object>recorder).refuse_argument(error.args[0], callee)
+        return (<object>recorder).refuse_argument(error.args[0], callee)
     known = tuple(key)
     entry = callee.entries.get(known)
     place = user_place()

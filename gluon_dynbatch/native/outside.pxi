@@ -44,9 +44,9 @@ cdef object type_id_of(object array_):
     cdef const int64_t *sizes
     cdef void *handle = <void *><size_t>array_.handle.value
     if (
-        get_shape(handle, &told[0], &sizes)
-        or get_type(handle, &told[1])
-        or get_context(handle, &told[2], &told[3])
+        mxnet.shape(handle, &told[0], &sizes)
+        or mxnet.dtype(handle, &told[1])
+        or mxnet.context(handle, &told[2], &told[3])
         or told[0] < 0
     ):
         return type_of(array_)
@@ -139,7 +139,7 @@ cpdef bint is_to_come(object array_) noexcept:
     return type(array_) is lazy_type and isinstance(<object>slot(array_, owner_at)[0], Owner)
 
 
-def places(list arrays not None, bytes uses not None, size_t get_data, size_t wait):
+def places(list arrays not None, bytes uses not None):
     """Return addresses and handles of some arrays, each as an array of integers.
 
     An array of MXNet's that is not computed yet may have no memory; asked for its address, it would
@@ -153,8 +153,6 @@ def places(list arrays not None, bytes uses not None, size_t get_data, size_t wa
         A letter for each: ``w`` if it is written, ``r`` if it is read, ``a`` if it is read and is to
         be waited for.  The addresses of ``W`` and ``R`` are left open, as 0: the engine asks for
         them.  Anything else is of no use.
-    get_data, wait : int
-        Addresses of MXNet's ``MXNDArrayGetData`` and ``MXNDArrayWaitToRead``.
     """
     cdef array addresses = clone(array("Q"), len(uses), True)
     cdef array handles = clone(array("Q"), len(uses), True)
@@ -181,9 +179,9 @@ def places(list arrays not None, bytes uses not None, size_t get_data, size_t wa
     with nogil:
         for i in range(count):
             if use[i] == b"a" and not address[i]:
-                failed |= (<Wait>wait)(<void *>handle[i])
+                failed |= mxnet.wait(<void *>handle[i])
             if use[i] in b"wra" and not address[i] and not failed:
-                failed |= (<GetData>get_data)(<void *>handle[i], <void **>&address[i])
+                failed |= mxnet.data(<void *>handle[i], <void **>&address[i])
     if failed:
         raise MemoryError("an array has no memory")
     return addresses, handles

@@ -51,16 +51,20 @@ cdef extern from "Python.h":
 
 # ------------------------------------------------------------------ what the Python side tells
 
-ctypedef int (*GetShape)(void *, int *, const int64_t **) noexcept
-ctypedef int (*GetType)(void *, int *) noexcept
-ctypedef int (*GetContext)(void *, int *, int *) noexcept
-ctypedef int (*GetData)(void *, void **) noexcept nogil
-ctypedef int (*Wait)(void *) noexcept nogil
-ctypedef int (*GetRows)(void *, unsigned, unsigned, void **) noexcept nogil
-ctypedef int (*GetRow)(void *, unsigned, void **) noexcept nogil
-#: Writes a bool.
-ctypedef int (*IsInMode)(unsigned char *) noexcept
+cdef struct Library:
+    int (*shape)(void *, int *, const int64_t **) noexcept
+    int (*dtype)(void *, int *) noexcept
+    int (*context)(void *, int *, int *) noexcept
+    int (*data)(void *, void **) noexcept nogil
+    int (*wait)(void *) noexcept nogil
+    int (*rows)(void *, unsigned, unsigned, void **) noexcept nogil
+    int (*row)(void *, unsigned, void **) noexcept nogil
+    int (*is_recording)(unsigned char *) noexcept
+    int (*is_training)(unsigned char *) noexcept
 
+
+#: Functions of MXNet's.
+cdef Library mxnet
 cdef type lazy_type, array_type
 #: What ctypes takes for handles.
 cdef object handle_type
@@ -69,12 +73,6 @@ cdef object handle_type
 cdef dict known_code = {}
 #: What `type_of` has told, by what MXNet's functions tell.
 cdef dict known_types = {}
-cdef GetShape get_shape
-cdef GetType get_type
-cdef GetContext get_context
-cdef GetRows get_rows
-cdef GetRow get_row
-cdef IsInMode is_recording, is_training
 cdef int recording_bit = RECORDING, training_bit = TRAINING
 #: What a thread knows of its scope: `record.state.STATE`.
 cdef object state
@@ -90,30 +88,24 @@ check_array = type_of = class_of = call_stock = describe = number_of = give = No
 views = {}
 
 
-def connect(state_, type lazy not None, type array_ not None, handle, tuple addresses not None):
+def connect(state_, type lazy not None, type array_ not None, handle, array library not None):
     """Take what is to be known of lazy and plain arrays; once per process."""
-    global state, lazy_type, array_type, handle_type
+    global mxnet, state, lazy_type, array_type, handle_type
     global owner_at, value_at, offset_at, type_at, uncut_at, handle_at, writable_at
-    global get_shape, get_type, get_context, get_rows, get_row, is_recording, is_training
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
     owner_at, value_at, offset_at, type_at, uncut_at = [
         slot_offset(lazy, name)
         for name in ("_owner", "_value", "_offset", "_type", "_uncut")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
-    shape, element_type, context, rows, row, recording, training = addresses
-    get_shape = <GetShape><size_t>shape
-    get_type = <GetType><size_t>element_type
-    get_context = <GetContext><size_t>context
-    get_rows, get_row = <GetRows><size_t>rows, <GetRow><size_t>row
-    is_recording, is_training = <IsInMode><size_t>recording, <IsInMode><size_t>training
+    mxnet = (<Library *>library.data.as_voidptr)[0]
 
 
 cpdef int current_mode() noexcept:
     """Return autograd's mode in this thread, as bits of `modes`."""
     cdef unsigned char recording = 0, training = 0
-    is_recording(&recording)
-    is_training(&training)
+    mxnet.is_recording(&recording)
+    mxnet.is_training(&training)
     return recording_bit * recording | training_bit * training
 
 
@@ -159,8 +151,6 @@ cdef class Tape(Owner):
     cdef public object recorder
     #: Why there are no values, if there are none.
     cdef public object error
-    #: What its calls read, for `record.hazards`, once that is asked for.
-    cdef public object reads
     #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
     #: spent waiting for values since; 0 before.
     cdef public double started

@@ -64,9 +64,9 @@ cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     cdef int failed
     with nogil:
         if stop:
-            failed = get_rows(handle, <unsigned>start, <unsigned>stop, &made)
+            failed = mxnet.rows(handle, <unsigned>start, <unsigned>stop, &made)
         else:
-            failed = get_row(handle, <unsigned>start, &made)
+            failed = mxnet.row(handle, <unsigned>start, &made)
     return None if failed else new_array(made)
 
 

@@ -14,7 +14,7 @@ from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..native import recording
-from .tape import Reads, Tape, parameters_of
+from .tape import parameters_of
 from .types import memory_of
 
 
@@ -27,7 +27,7 @@ def before_write_at(recorder: Any, *handles: Any) -> None:
     """Compute what is pending if it reads what is written to, of which there are handles."""
     tape = recorder.tape
     if tape.node_entry:
-        chunks, starts, stops, _ = _read_by(tape)
+        chunks, starts, stops, _ = tape.reads.words(tape)
         memories = [memory_of(handle) for handle in handles if handle is not None]
         written = np.array(memories, np.int64).reshape(-1, 3, 1)
         if np.isin(chunks, written[:, 0]).any():
@@ -60,12 +60,5 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
     tape = recorder.tape
     # One handle comes as a pointer, several as an array.
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
-    if tape.node_entry and np.isin(_read_by(tape)[3], marked).any():
+    if tape.node_entry and np.isin(tape.reads.words(tape)[3], marked).any():
         recorder.run_pending()
-
-
-def _read_by(tape: Tape) -> Any:
-    """Return chunks, starts, stops and handles of the arrays that pending calls read."""
-    if tape.reads is None:
-        tape.reads = Reads()
-    return tape.reads.words(tape)

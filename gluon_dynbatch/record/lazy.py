@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from array import array
 from typing import Any, Optional, Tuple
 
 import mxnet as mx
@@ -180,16 +181,11 @@ def reshaped(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
-recording.connect(
-    STATE,
-    LazyNDArray,
-    NDArray,
-    NDArrayHandle,
-    tuple(
-        ctypes.cast(getattr(_LIB, f"MX{name}"), ctypes.c_void_p).value
-        for name in (
-            *("NDArrayGetShapeEx64", "NDArrayGetDType", "NDArrayGetContext"),
-            *("NDArraySlice", "NDArrayAt", "AutogradIsRecording", "AutogradIsTraining"),
-        )
-    ),
+#: Functions of MXNet's that native code calls, in its order.
+_CALLED = (
+    *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
+    *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt"),
+    *("MXAutogradIsRecording", "MXAutogradIsTraining"),
 )
+_ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
+recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, array("Q", _ADDRESSES))

@@ -27,6 +27,8 @@ from .where import user_line
 
 #: What callers may pass, for error messages.
 ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
+#: Why a call is not recorded from which Gluon infers something.
+SYMBOLS = "it is called with symbols"
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
@@ -111,6 +113,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def enter(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block that is not recorded as one call: as Python, or at once if it has none."""
+        if why is SYMBOLS:
+            return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)
         context = recording.flatten(args)[0][0].context
@@ -146,13 +150,11 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
-    def refuse_argument(self, value: Any, callee: Any) -> None:
-        """Raise for an argument that is no array, nor anything that may be among arrays."""
-        raise (
-            recording.WithSymbols
-            if isinstance(value, mx.sym.Symbol)
-            else bad_argument(value, callee.name)
-        )
+    def refuse_argument(self, value: Any, callee: Any) -> str:
+        """Raise for an argument that may not be among arrays, unless it is a symbol."""
+        if isinstance(value, mx.sym.Symbol):
+            return SYMBOLS
+        raise bad_argument(value, callee.name)
 
     def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
         """Make the entry of a call like which none was recorded before, from a place."""

@@ -73,7 +73,11 @@ class Tape(recording.Tape):  # type: ignore[misc]
         Who computes the values when one of the arrays handed out is asked for its own.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "reads")
+
+    def __init__(self, recorder: Any = None) -> None:
+        super().__init__(recorder)
+        self.reads = Reads()
 
     def calls(self) -> Iterator[Call]:
         """Yield the calls in the order in which they were made."""

@@ -20,12 +20,9 @@ from .assemble import code_of
 from .pool import allocate
 
 #: Addresses of functions of MXNet.
-PUSH, DETACH, FREE, GET_DATA, WAIT = (
+PUSH, DETACH, FREE, GET_DATA = (
     ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value
-    for name in (
-        *("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree"),
-        *("MXNDArrayGetData", "MXNDArrayWaitToRead"),
-    )
+    for name in ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 )
 #: This one has no name in C, and is there only if MXNet has oneDNN.
 _REORDER = getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None)
@@ -88,7 +85,7 @@ def take_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
 
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
     """Return arrays as a program takes them, each with a letter that says what is done with it."""
-    return executing.Bases(arrays, *recording.places(arrays, uses, GET_DATA, WAIT), uses)
+    return executing.Bases(arrays, *recording.places(arrays, uses), uses)
 
 
 def add_to(total: NDArray, array: NDArray) -> None:
