@@ -191,10 +191,19 @@ def joined():
     return traced(sides, inner=traced(lambda block, a, b, more: block.net(a + more) + b * a))
 
 
+def real(array):
+    """Return a lazy array that is real."""
+    with gdb.batching(**FIXED):
+        lazy = dense(WIDTH)(array)
+    assert lazy.handle
+    return lazy
+
+
 #: A block, and what it takes for a sample.
 KEPT = {
     "views of arrays and of results": (lambda: traced(views), lambda i: (x(i, 4), 3)),
     "views of variables": (lambda: traced(views), lambda i: (*attached([x(i, 4)]), 3)),
+    "arrays of an earlier scope": (lambda: traced(views), lambda i: (real(x(i, 4)), 3)),
     "arrays within objects": (
         lambda: traced(lambda block, node: chain(block, node.array, node.times)),
         lambda i: (Node(2, x(i)),),
@@ -228,6 +237,13 @@ def test_constants_parameters_and_arrays_of_the_block():
     block.mask[:] = 3
     account = scope(block, samples)
     assert (account.new, account.known) == (0, 3)
+
+
+def test_constants_are_on_the_device_of_the_moment():
+    block, sample = traced(lambda block, x: (block.net(x), mx.nd.zeros((1, 2)))), x()
+    for number in range(2):
+        with gdb.batching(**FIXED), mx.cpu(number):
+            assert block(sample)[1].context == mx.cpu(number)
 
 
 def test_results_are_the_arguments_and_share_memory_as_without_a_piece():

@@ -72,9 +72,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                     advice="call batch.flush() in the scope's own thread first",
                 )
             self.refuse("it reads a value")
-            if self.scope is not None:
-                self.report.forced[user_line()] += 1
-                self.scope.await_flush()
+            self.report.forced[user_line()] += 1
+            self.scope.await_flush()
         if lazy._owner is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "

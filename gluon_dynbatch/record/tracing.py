@@ -63,7 +63,8 @@ class Trace:
         self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
         for number, leaf in enumerate(leaves):
             self._arguments.setdefault(id(leaf), number)
-            self._arguments.setdefault(id(_array_of(leaf)), number)
+            # What is among arrays from outside for one that is real.
+            self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
             if type(leaf) is LazyNDArray and leaf._owner is tape:
                 part = leaf._offset, leaf._offset + leaf.size, number
                 self._parts.setdefault(leaf._value, []).append(part)
@@ -185,14 +186,6 @@ def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
         if not known.issuperset(map(id, tape.held(first))):
             raise Refused("an array that it does not return is held elsewhere")
     return arrays, spec
-
-
-def _array_of(leaf: NDArray) -> NDArray:
-    """Return what is among arrays from outside for an argument that is not pending."""
-    owner = getattr(leaf, "_owner", leaf)
-    if isinstance(owner, recording.Constant):
-        return owner.made
-    return leaf if isinstance(owner, recording.Owner) else owner
 
 
 def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:
