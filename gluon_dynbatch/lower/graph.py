@@ -6,8 +6,6 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..modes import RECORDING
-from ..native import lowering
 from ..schedule.dependencies import Array, Dependencies
 from .segment import Cut, Segment
 
@@ -40,16 +38,6 @@ class Graph(NamedTuple):
     #: Per node its entry, in the order of the tape; and how the calls of each entry are cut.
     entry: Array
     cuts: Sequence[Cut]
-
-    @property
-    def recorded(self) -> Array:
-        """Tell of each value whether a call made it that is recorded for a backward pass."""
-        found = np.empty(len(self.value_term), dtype=bool)
-        segments = bytes(bool(segment.mode & RECORDING) for segment in self.segments)
-        lowering.made_by(
-            *(segments, self.segment, self.slot_unit, self.value_term, found.view(np.uint8)),
-        )
-        return found
 
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""

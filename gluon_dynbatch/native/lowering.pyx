@@ -4,7 +4,7 @@
 
 cimport cython
 from cpython.array cimport array, clone, extend
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
@@ -110,15 +110,3 @@ cdef class Cuts:
             operand += arity
         input0[unit], term0[item], pred0[unit] = item, count, edges
         return edges
-
-
-def made_by(
-    const uint8_t[::1] segments, const int32_t[::1] segment, const int32_t[::1] slot_unit,
-    const int64_t[::1] value_term, uint8_t[::1] found,
-):
-    """Fill in for each value whether one of some segments makes it."""
-    cdef Py_ssize_t value
-    cdef int64_t term
-    for value in range(found.shape[0]):
-        term = value_term[value]
-        found[value] = term >= 0 and segments[segment[slot_unit[term]]]

@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 from ..modes import FLOATS
 from ..native.recording import part
 from ..plan.plan import Plan
-from ..plan.transpose import Heads
+from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -38,11 +38,14 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
     """
     _, kind = TYPES.columns(spots.kind)
     floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
-    own = np.flatnonzero(plan.graph.recorded[spots.name] & floats)
+    graph = plan.graph
+    terms = graph.value_term[spots.name]
+    own = np.flatnonzero(floats & (terms >= 0))
+    own = own[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[own]]]]]
     if not own.size:
         return None
-    value, offset, size, _ = (column[own] for column in spots)
-    terms, kind = plan.graph.value_term[value], kind[own]
+    _, offset, size, _ = (column[own] for column in spots)
+    terms, kind = terms[own], kind[own]
     first = plan.element_of[terms] + offset
     order, begins, counts = Spots(plan.arena_of[terms], first, size, kind).merged()
     at = order[begins]
