@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -53,8 +53,6 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
 
     @functools.lru_cache(maxsize=None)
     def takes(count: int) -> bool:
-        if signature is None:
-            return True
         try:
             signature.bind(*[None] * count)
         except TypeError:
@@ -124,12 +122,12 @@ def _called(fn: Any) -> Tuple[Any, Collection[str]]:
     return fn.__call__, ()
 
 
-def _signature(called: Any, given: Collection[str]) -> Optional[inspect.Signature]:
-    """Return what a user may pass; None if Python does not tell."""
+def _signature(called: Any, given: Collection[str]) -> inspect.Signature:
+    """Return what a user may pass: anything if Python does not tell."""
     try:
         signature = inspect.signature(called)
     except (TypeError, ValueError):
-        return None
+        return inspect.signature(lambda *samples: None)
     kept = [p for name, p in signature.parameters.items() if name not in given]
     return signature.replace(parameters=kept)
 
@@ -138,7 +136,7 @@ def _name(fn: Any) -> str:
     return getattr(fn, "name" if isinstance(fn, Block) else "__name__", type(fn).__name__)
 
 
-def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
+def _misfit(fn: Any, signature: inspect.Signature, sample: Any) -> ArgumentError:
     given = f"of type {type(sample).__name__}"
     if isinstance(sample, tuple):
         given = f"a tuple of {len(sample)}"

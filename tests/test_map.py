@@ -61,7 +61,7 @@ TWO = [lambda left, right: left * 2 + right, PARTIAL, Object(), Object().__call_
 BLOCKS = [Cell, Plain, Dynamic, Called, lambda: gdb.convert(Plain()), gluon.loss.L2Loss]
 
 
-ONE = [lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len]
+ONE = [lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len, str]
 
 
 @pytest.mark.parametrize("apply", [gdb.map, lambda *args: [*gdb.imap(*args)]], ids=["map", "imap"])
