@@ -11,11 +11,6 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     ctypedef struct PyDictObject:
         uint64_t ma_version_tag
-    PyObject *PyTuple_GET_ITEM(object values, Py_ssize_t number)
-
-
-cdef extern from *:
-    void __builtin_prefetch(const void *) noexcept
 
 
 # --------------------------------------------------------------------------- structures
@@ -176,10 +171,7 @@ cdef class Structure:
 
     cdef int items(self, uint8_t tag, tuple values) except -1:
         """Write what is in a tuple, which may be of a subclass."""
-        cdef Py_ssize_t i
         self.tag(tag, len(values))
-        for i in range(len(values)):  # which else are waited for, one after another
-            __builtin_prefetch(PyTuple_GET_ITEM(values, i))
         for value in values:
             self.walk(value)
         return 0
