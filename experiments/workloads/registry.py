@@ -40,7 +40,7 @@ WORKLOADS = {
     "sick": Entry(
         pairs.relatedness,
         "Zha et al. 2019: 6.25 times as fast as imperative in inference, 5.96 in training.",
-        "The claim holds, and joining and splitting was what it left: 48 to 89 times here. By "
+        "The claim holds, and joining and splitting was what it left: 50 to 80 times here. By "
         "hand, PyTorch has four fifths of the speed in inference, and half of it in training.",
         (1, 8, 64, 256, 1024),
     ),
