@@ -25,6 +25,11 @@ from .where import user_line
 BASIC = (int, slice, type(None), type(Ellipsis))
 
 
+def _is_open(owner: Any) -> bool:
+    """Whether what an array belongs to is a tape on which calls may still be recorded."""
+    return isinstance(owner, recording.Tape) and owner.open
+
+
 class LazyNDArray(NDArray):  # type: ignore[misc]
     """An array that a scope has recorded and not yet computed.
 
@@ -35,7 +40,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     __slots__ = ("_owner", "_value", "_offset", "_type", "_uncut", "__weakref__")
 
-    #: A tape, arenas or a `Constant`; or the real array, once there is one.
+    #: A tape, arenas or a `Constant`; or the real array, once there is one.  It is read once for
+    #: each question, as another thread may make the array real in between.
     _owner: Any
     _value: int
     _offset: int
@@ -58,16 +64,16 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
-        while isinstance(self._owner, recording.Owner):
-            self._owner.realise(self)
-        return self._owner
+        while isinstance(owner := self._owner, recording.Owner):
+            owner.realise(self)
+        return owner
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
-        if self.pending:
-            self._owner.realise(self)
-        if isinstance(self._owner, recording.Keeper):
-            return self._owner.read(self)
+        if _is_open(owner := self._owner):
+            owner.realise(self)
+        if isinstance(owner := self._owner, recording.Keeper):
+            return owner.read(self)
         return self.real().asnumpy()
 
     @property
@@ -93,7 +99,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""
-        return isinstance(self._owner, recording.Tape) and self._owner.open
+        return _is_open(self._owner)
 
     @property
     def _has_views(self) -> bool:
@@ -140,7 +146,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        if not self.pending or STATE.recorder is not self._owner.recorder:
+        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
             return self.real().detach()
         with autograd.pause(autograd.is_training()):
             detached: LazyNDArray = mx.nd.identity(self)

@@ -98,9 +98,11 @@ class GradientTape(Pass):
 
     def begin(self, arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""
-        kept = self._prepared.kept
-        #: Those that are not read as None.
-        self._before = [array if keep else None for keep, array in zip(kept, arrays)]
+        bases = self._prepared.forward.bases
+        #: What is not read as None: there are values, but no parameters, see design page 0011.
+        self._before = [
+            array if base[0] in ("arena", "saved") else None for base, array in zip(bases, arrays)
+        ]
         self._given = arrays
 
     def arrays(self) -> List[NDArray]:

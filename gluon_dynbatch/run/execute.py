@@ -9,6 +9,7 @@ from typing import Any, ContextManager, List, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet.base import MXNetError, check_call
+from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
@@ -181,21 +182,14 @@ class Execution(Pass):
 
     def arrays(self) -> List[NDArray]:
         """Return what is at each base."""
-        found = []
-        for base in self._assembled.bases:
-            own = base[1]._data if base[0] == "parameter" else None
-            # As `data` does, which takes four calls more; there may be thousands of parameters.
-            found.append(own[0] if own is not None and len(own) == 1 else self.array_at(*base))
-        return found
+        return [
+            _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
+            for base in self._assembled.bases
+        ]
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
-        """Return an array that native code works on."""
-        if kind == "external":
-            return self.externals[which[0]]
-        if kind == "parameter":
-            parameter, context = which
-            return parameter.data(context)
-        return super().array_at(kind, *which)
+        """Return an array that native code works on, unless it is a parameter."""
+        return self.externals[which[0]] if kind == "external" else super().array_at(kind, *which)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -241,3 +235,10 @@ class Execution(Pass):
             units.name(first),
             "open the scope with analysis_budget=0 to run the calls one by one",
         )
+
+
+def _data(parameter: Parameter, context: mx.Context) -> NDArray:
+    """Return the array that a parameter has on a device."""
+    own = parameter._data
+    # As `data` does, which takes two calls more.
+    return own[0] if own is not None and len(own) == 1 else parameter.data(context)

@@ -61,12 +61,7 @@ class Prepared:
         self.forward = assemble(assembler)
         #: Knows what is where, until there is code for the backward pass.
         self._assembler = None if heads is None else assembler
-        #: Per base whether the backward pass reads it.  There are values, but no parameters: see
-        #: design page 0011.
-        self.kept = tuple(
-            base[0] in ("arena", "saved") for base in self.forward.bases if heads is not None
-        )
-        untrack((heads, self.forward, self.kept))
+        untrack((heads, self.forward))
 
     @cached_property
     def backward(self) -> Tuple[Assembled, Tuple[Trained, ...], Reach]:
