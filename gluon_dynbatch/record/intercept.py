@@ -20,7 +20,7 @@ from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
 from .lazy import LazyNDArray
-from .operators import operator_of
+from .operators import OF_NUMBERS, operator_of
 from .state import STATE
 
 
@@ -49,6 +49,8 @@ def _invoke_hook(original: Any) -> Any:
         if not wanted or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+        if info.name in OF_NUMBERS:
+            info, arrays, keys, values = recorder.with_number(info, arrays, keys, values)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)

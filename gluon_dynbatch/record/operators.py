@@ -16,6 +16,18 @@ from ..native import recording
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
 
+_ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
+_COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"
+#: By operator of an array and a number: that of two arrays, and whether the number comes first.
+OF_NUMBERS: Dict[str, Tuple[str, bool]] = {
+    **{f"_{name}_scalar": (f"broadcast_{name}", False) for name in (*_ARITHMETIC, *_COMPARISONS)},
+    **{f"_r{name}_scalar": (f"broadcast_{name}", True) for name in ("div", "mod", "power")},
+    "_plus_scalar": ("broadcast_add", False),
+    "_minus_scalar": ("broadcast_sub", False),
+    "_rminus_scalar": ("broadcast_sub", True),
+}
+
+
 class OperatorInfo(NamedTuple):
     """What is known of an operator."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from textwrap import shorten
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
@@ -17,18 +19,33 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
 )
+from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, count
 from .lazy import LazyNDArray
-from .operators import Operator
+from .operators import OF_NUMBERS, Operator, OperatorInfo
 from .tape import Tape
-from .types import TYPES
+from .types import TYPES, ArrayType
 from .where import user_line
 
 #: What callers may pass, for error messages.
 ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
 #: Why a call is not recorded from which Gluon infers something.
 SYMBOLS = "it is called with symbols"
+
+
+#: So many numbers stand in one array.
+AT_ONCE = 1024
+
+
+class Numbers:
+    """Numbers that calls read, and the array in which they stand."""
+
+    def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
+        self.values, self.used = values, 0
+        # Only the view that is lent can no longer be written to.
+        on_cpu = mx.nd.from_numpy(values[:], zero_copy=True)
+        self.array = on_cpu.as_in_context(like.context)
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
@@ -60,6 +77,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self.watch = watch
         #: What creation operators made, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
+        #: By type of elements and device, the numbers that calls read.
+        self._numbers: Dict[Any, Numbers] = {}
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
@@ -108,6 +127,42 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             made = self.scope.at_work(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, made)
         lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
+        return lazy
+
+    def with_number(
+        self, info: OperatorInfo, arrays: List[Any], keys: List[str], values: List[Any]
+    ) -> Tuple[OperatorInfo, List[Any], List[str], List[Any]]:
+        """Return a call of an operator of an array and a number, perhaps as one of two arrays.
+
+        As part of an operator, each number has a launch of its own, and a program that is kept.  So
+        it is one only where it is the same in every call from a line of the user's.
+        """
+        number, kind = float(values[keys.index("scalar")]), TYPES[arrays[0]._type]
+        place = recording.user_place(), info.name
+        before = self.library.numbers.setdefault(place, number)
+        if self.tracing is not None or before == number or kind.dtype not in FLOATS:
+            return info, arrays, keys, values
+        self.library.numbers[place] = math.nan
+        name, first = OF_NUMBERS[info.name]
+        both = [*arrays, self._as_array(number, kind)]
+        return OperatorInfo(name, "", False, ""), both[::-1] if first else both, [], []
+
+    def _as_array(self, number: float, like: ArrayType) -> LazyNDArray:
+        """Return an array of one element: numbers stand side by side in one array from outside."""
+        if len(self.tape.node_entry) >= self.tape.ask_at:
+            self.run_ahead()  # or the call that is to read it would, before it has
+        own = self._numbers.get(like[1:])
+        if own is None or own.used == len(own.values):
+            # Who watches what calls read must not see it change; other devices get a copy.
+            count = 1 if self.watch is not None or like.context != mx.cpu() else AT_ONCE
+            values = np.full(count, number, like.dtype)
+            made: Numbers = self.scope.at_work(lambda: Numbers(values, like))
+            own = self._numbers[like[1:]] = made
+        own.values[own.used] = number
+        own.used += 1
+        value = recording.external(self.tape, own.array)
+        kind = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
+        lazy: LazyNDArray = recording.make_lazy(self.tape, value, own.used - 1, kind)
         return lazy
 
     def enter(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:

@@ -112,6 +112,8 @@ class Library:
     def __init__(self) -> None:
         #: Operators with their attributes, by token.
         self.operators: Dict[Any, Operator] = {}
+        #: By line of the user's and operator, the number it is called with; NaN if it differs.
+        self.numbers: Dict[Any, float] = {}
         self._lock = threading.RLock()
 
     def operator(self, token: Any, info: Any) -> Operator:

@@ -165,9 +165,15 @@ class Author:
         """Write what samples of one kind do, and try it with two numbers of rows."""
         inputs = []
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
-        net = harness.build(names["Net"], self.dtype)
+        net, sample = harness.build(names["Net"], self.dtype), {"tree": [0, [1, 2]], "number": 0.5}
         environments = [
-            {**names, "F": mx.nd, "s": {"tree": [0, [1, 2]]}, "shared": shared, "net": net}
+            {
+                **names,
+                "F": mx.nd,
+                "s": {"tree": [0, [1, 2]], "number": 0.5},
+                "shared": shared,
+                "net": net,
+            }
             for _ in leading
         ]
 
@@ -193,7 +199,9 @@ class Author:
 
     def _add_step(self, body):
         what, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
-        if what < 9:
+        if self.choose.count(0, 13) == 13:
+            body.add(f"{body.value().name} {self.choose.pick(['+', '*', '-', '/'])} s['number']")
+        elif what < 9:
             found = self._add_cell_call(body) if what < 5 else self._add_any(body, eager=True)
             if found and what in (4, 8):
                 body.hide(found)
@@ -244,7 +252,8 @@ class Author:
             arrays = "".join(
                 f', "x{i}": {self._text(given, rows)}' for i, given in enumerate(inputs[kind])
             )
-            lines.append(f'    {{"run": run{kind}, "tree": {tree}{arrays}}},')
+            number = self.choose.pick([0.5, 1.5, -2.0])
+            lines.append(f'    {{"run": run{kind}, "tree": {tree}, "number": {number}{arrays}}},')
         lines += ["]", f"net = build(lambda: Net(prefix='net_'), {self.dtype!r}, grad_req)"]
         lines.append('return Case(lambda s: s["run"](net, shared, s), samples, shared, net)')
         return _function("make(grad_req)", lines)
