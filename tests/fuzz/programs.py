@@ -165,16 +165,10 @@ class Author:
         """Write what samples of one kind do, and try it with two numbers of rows."""
         inputs = []
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
-        net, sample = harness.build(names["Net"], self.dtype), {"tree": [0, [1, 2]], "number": 0.5}
+        net = harness.build(names["Net"], self.dtype)
+        sample = {"tree": [0, [1, 2]], "number": 0.5}
         environments = [
-            {
-                **names,
-                "F": mx.nd,
-                "s": {"tree": [0, [1, 2]], "number": 0.5},
-                "shared": shared,
-                "net": net,
-            }
-            for _ in leading
+            {**names, "F": mx.nd, "s": dict(sample), "shared": shared, "net": net} for _ in leading
         ]
 
         def add_input(template, kind, bound):
