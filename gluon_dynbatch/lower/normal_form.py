@@ -33,6 +33,9 @@ HANDS_THROUGH = frozenset(
     ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
 )
 
+#: Operators for whose indices, or running statistics, MXNet refuses to find a gradient.
+REFUSED = frozenset(["Embedding", "BatchNorm"])
+
 
 def concat_segment(variant: Variant) -> Segment:
     """Return the segment of a call in layout "concat": its input, in which arrays lie end to end.
@@ -119,14 +122,18 @@ class NormalForm:
     def _with_gradients(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
         """Return the ports; a gradient flows into what results depend on, and is no index.
 
-        MXNet refuses to be asked for the gradient of what is embedded, however far back it is.
+        MXNet refuses to be asked for the gradient of what is embedded, however far back it is, and
+        of what is a running statistic as well as something else.
         """
-        ops = self._builder.ops
         reached = self._behind(row for row, _ in heads)
-        embedded = self._behind(op.inputs[0][0] for op in ops if op.op == "Embedding")
+        refused = self._behind(
+            op.inputs[k][0]
+            for op in self._builder.ops
+            for k in (rules.of(op.op).no_gradient if op.op in REFUSED else ())
+        )
         ports = list(self._ports)
         for row, number in self._inputs.items():
-            if row not in reached or row in embedded:
+            if row not in reached or row in refused:
                 ports[number] = ports[number]._replace(differentiable=False)
         return tuple(ports)
 

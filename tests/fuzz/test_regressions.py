@@ -173,3 +173,19 @@ def test_a_cell_that_mxnet_cannot_compile(granularity):
         results = [net(before(x)) for x in samples]
     equal(results, samples)
     assert [row.name for row in batch.report.alone] == ["_shuffle"]
+
+
+def test_a_scale_that_is_a_running_mean():
+    """MXNet has no gradient for it, and refused to go backward without any other."""
+    net = cell(lambda F, x, w: F.BatchNorm(F.tile(x, 2), w, w, w, w, use_global_stats=True))
+
+    def run(scope):
+        (scale,) = attached([mx.nd.ones(4)])
+        with autograd.record(train_mode=False):
+            with scope:
+                results = [net(array(n, 2), scale) for n in (1, 2, 3)]
+            total = mx.nd.add_n(*[y.sum() for y in results]) * attached([mx.nd.ones(1)])[0]
+        total.backward()
+        return [total, scale.grad]
+
+    loop_and_scope(run, granularity="operator")
