@@ -236,11 +236,6 @@ CASES = {
         [*map(mx.nd.ones, [(1, 3), (2, 3), (5, 3), (1, 4)]), mx.nd.ones((1, 3), dtype="float64")],
         ("depth",), {"block": 2, "operator": 2},
     ),
-    # 2 and -1 are two programs, and so are 0.0 and -0.0.
-    "numbers": (
-        unpacked(cell(lambda F, x, factor: x * factor)),
-        list(zip(inputs(7), [2, -1, 2, -1, 0.0, -0.0, 2])), ("depth",), each(4),
-    ),
     # Queries are joined along rows; the one memory is passed as it is.
     "a memory that all samples read": (
         unpacked(LOOKUP), [(x, MEMORIES[0]) for x in inputs(6)], ("depth",), each(1),

@@ -130,7 +130,7 @@ def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
         )
         assert ragged.report.alone == []
         assert ragged.report.launches <= 1.1 * padded.report.launches, policy
-        assert "x7 of 6 sizes(" in str(ragged.plan)
+        assert "x7 in 6 parts(" in str(ragged.plan)
 
 
 def test_what_mxnet_runs_has_a_launch_for_each_length():

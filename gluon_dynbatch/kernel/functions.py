@@ -60,7 +60,7 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    "clip": lambda y, x, low, high: 1 - _f("greater", x, high) - _f("lesser", x, low),
+    "clip": lambda y, x, low, high: (1 - _f("greater", x, high)) * (1 - _f("lesser", x, low)),
     "smooth_l1": lambda y, x, scalar: _f("clip", x * scalar**2, values=(-1, 1)),
     "add": lambda y, a, b: (1, 1),
     "sub": lambda y, a, b: (1, -1),

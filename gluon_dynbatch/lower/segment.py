@@ -24,8 +24,10 @@ ARGUMENT = -1
 Source = Tuple[int, int]
 
 
-#: Attributes of operators that say how large arrays are.
+#: Attributes of operators that say how large arrays are, and that are numbers: they may differ
+#: between the parts of a launch.
 SIZES = frozenset(["shape", "begin", "end", "reps", "repeats", "size", "depth", "num_outputs"])
+NUMBERS = frozenset(["scalar", "a_min", "a_max"])
 
 
 class Port(NamedTuple):
@@ -81,9 +83,9 @@ class Segment:
 
     @cached_property
     def family(self) -> str:
-        """What segments have in common that are equal but for the sizes of their arrays."""
+        """What segments have in common that are equal but for sizes and numbers."""
         ops, heads, ports, *rest = self.key
-        like = [(*op[:2], [a for a in op[2] if a[0] not in SIZES], *op[3:]) for op in ops]
+        like = [(*op[:2], [a for a in op[2] if a[0] not in SIZES | NUMBERS], *op[3:]) for op in ops]
         shapeless = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
         return sys.intern(repr((like, heads, shapeless, *rest)))
 

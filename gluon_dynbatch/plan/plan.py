@@ -333,8 +333,8 @@ class Plan(NamedTuple):
         for launch in self.launches:
             made, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
             kind = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
-            sizes = f" of {len(launch.parts)} sizes" if len(launch.parts) > 1 else ""
-            name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}{sizes}"
+            parts = f" in {len(launch.parts)} parts" if len(launch.parts) > 1 else ""
+            name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}{parts}"
             lines.append(f"{launch.number:<7d} {made} <- {name}({read})")
         lines += [f"fill {i}  <- {_text(found)}" for i, found in enumerate(self.results)]
         if not self.results:
