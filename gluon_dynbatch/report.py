@@ -16,6 +16,10 @@ NOTHING = (
     "nothing was recorded, or the scope is still open: a scope records calls of hybridized\n"
     "blocks, so call hybridize() on the outermost block, and call the block inside the scope"
 )
+ORDINARY = (
+    "{} operators on ordinary arrays, most often {}: a scope records operators on the\n"
+    "            results of hybridized blocks; put others into hybrid_forward of a block"
+)
 
 
 class Alone(NamedTuple):
@@ -196,6 +200,8 @@ class Report:
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
         Calls that "auto" ran at once, because recording them costs more than it saves.
+    ordinary : dict of str to int
+        Operators on ordinary arrays, which run at once, by name.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
     """
@@ -207,6 +213,7 @@ class Report:
         self.immediate: Dict[str, Alone] = {}
         self.traced = Traced()
         self.at_once = 0
+        self.ordinary: Counter[str] = Counter()
         self.choice = ""
 
     @classmethod
@@ -220,6 +227,7 @@ class Report:
             total.traced.known += report.traced.known
             total.traced.refused.update(report.traced.refused)
             total.forced.update(report.forced)
+            total.ordinary.update(report.ordinary)
             for name, one in report.immediate.items():
                 count(total.immediate, name, one)
         return total
@@ -313,6 +321,10 @@ class Report:
             rows.append(("at once", f"{self.at_once} calls, since recording them costs more"))
         for flush in self.flushes[-8:]:
             rows += _describe(flush)
+        ordinary = sum(self.ordinary.values())
+        if ordinary > self.nodes:
+            most = max(self.ordinary, key=self.ordinary.__getitem__)
+            rows.append(("at once", ORDINARY.format(ordinary, most)))
         traced = self.traced
         if traced.known or traced.new:
             told = f"{traced.known} calls known, {traced.new} run in {traced.new_ms:.1f} ms"

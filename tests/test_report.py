@@ -150,6 +150,16 @@ def test_lists_of_several_lengths(how, granularity, wanted):
     assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
 
 
+def test_operators_on_ordinary_arrays(net):
+    """They run at once; the report tells if they are the most of a program."""
+    for times in (1, 6):
+        with gdb.batching(**FIXED) as batch:
+            xs = [x for x in inputs(3) for _ in range(times) if mx.nd.relu(x) is not None]
+            _ = [net(x) for x in xs[:4]]
+        told = f"at once     {len(xs)} operators on ordinary arrays, most often relu: a scope"
+        assert (told in str(batch.report)) == (times > 1)
+
+
 def test_print():
     report = gdb.Report()
     assert report.analysis_share == 0

@@ -43,7 +43,10 @@ def _invoke_hook(original: Any) -> Any:
             recorder.refuse("it writes to an array")
             hazards.before_write(recorder, [*written, *(arrays if info.writes else ())])
         if arrays:
-            wanted = recording.any_lazy(arrays) and info.writes != "always"
+            lazy = recording.any_lazy(arrays)
+            wanted = lazy and info.writes != "always"
+            if not lazy:
+                recorder.report.ordinary[info.name] += 1
         else:
             wanted = info.creates and "ctx" in keys
         if not wanted or out is not None or is_np_op:
