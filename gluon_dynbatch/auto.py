@@ -21,13 +21,11 @@ from .plan.plan import Plan
 from .record.tape import Tape
 from .trace.symbols import count_operators
 
-#: Microseconds that a call at once takes, and each operator of it, in Python and in the engine.
-#: Like all that follow, on one machine; on others, their ratios are much the same.
-CALL, OPERATOR = 40, 14
-#: What a flush takes, a plan that is not known, a recorded call, and a launch of native steps.
-FLUSH, PLAN, RECORDED, LAUNCH = 100, 1300, 8, 20
-#: With a backward pass, calls at once and flushes take so many times as long.
-BACKWARD_AT_ONCE, BACKWARD = 3, 2
+#: Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
+#: others, their ratios are much the same.  What a call at once takes, and each operator of it;
+CALL, OPERATOR = (40, 120), (14, 21)
+#: a flush, a plan that is not known, a recorded call, and a launch of native steps.
+FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (1300, 2600), (8, 16), (20, 40)
 #: Operations of products that take several times as long as the flush that runs them ahead, also if
 #: half of the rows are equal to others.
 AHEAD = 900_000_000
@@ -68,20 +66,21 @@ def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
     blocks = (entry.block_id for entry in tape.entries.values())
     counts = np.bincount(tape.node_entry).tolist()
     calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
-    at_once = sum(n * (CALL + OPERATOR * entry.program.operators) for entry, n in calls)
+    backward = is_recorded(tape)
+    call, operator, flush, new_plan, recorded, launch = (
+        costs[backward] for costs in (CALL, OPERATOR, FLUSH, PLAN, RECORDED, LAUNCH)
+    )
     segments = [plan.graph.segments[number] for number in plan.segment.tolist()]
     launches = sum(
-        CALL + OPERATOR * count_operators(segment.ops) if natives[segment] is None else LAUNCH
+        call + operator * count_operators(segment.ops) if natives[segment] is None else launch
         for segment in segments
     )
-    backward = is_recorded(tape)
-    at_once, times = (BACKWARD_AT_ONCE * at_once, BACKWARD) if backward else (at_once, 1)
     return Costs(
         next((block for block in blocks if block is not None), None),
         sum(count for entry, count in calls if entry.block_id is not None),
-        at_once,
-        times * (FLUSH + RECORDED * len(tape.node_entry) + launches),
-        times * PLAN,
+        sum(n * (call + operator * entry.program.operators) for entry, n in calls),
+        flush + recorded * len(tape.node_entry) + launches,
+        new_plan,
     )
 
 

@@ -25,8 +25,8 @@ BLOCKS = {
 }
 OPERATORS = NUMBERS.format("", "")
 SIZES = (
-    "the sizes of its arrays differ, and each size is a launch of its own, because MXNet's own "
-    "operators run it: {}"
+    "the sizes of its arrays, or its numbers, differ, and each is a launch of its own, because "
+    "MXNet's own operators run it: {}"
 )
 
 

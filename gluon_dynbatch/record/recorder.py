@@ -137,7 +137,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         As part of an operator, each number has a launch of its own, and a program that is kept.  So
         it is one only where it is the same in every call from a line of the user's.
         """
-        number, kind = float(values[keys.index("scalar")]), TYPES[arrays[0]._type]
+        number, kind = float(dict(zip(keys, values)).get("scalar", 1)), TYPES[arrays[0]._type]
         place = recording.user_place(), info.name
         before = self.library.numbers.setdefault(place, number)
         if self.tracing is not None or before == number or kind.dtype not in FLOATS:
