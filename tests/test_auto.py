@@ -23,6 +23,11 @@ def plain_net():
     return ready(gluon.nn.Dense(3, in_units=3))
 
 
+def gru():
+    cell = ready(gluon.rnn.GRUCell(3, input_size=3))
+    return lambda x: cell(x, [x])[0]
+
+
 def rows(count):
     return [mx.nd.random.normal(shape=(1, 3)) for _ in range(count)]
 
@@ -37,11 +42,16 @@ def run(net, samples, **options):
 # What accounts settle
 
 
-@pytest.mark.parametrize("make", [make_net, plain_net], ids=["dynamic", "stock"])
-def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make):
+READ = {"dynamic": (make_net, autograd.pause), "stock": (plain_net, autograd.pause),
+        "in training": (gru, autograd.record)}  # fmt: skip
+
+
+@pytest.mark.parametrize("make, mode", READ.values(), ids=list(READ))
+def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make, mode):
     """Blocks that are not dynamic are counted too; minibatches may grow and shrink."""
     net, counts = make(), (20, 25, 30, 3, 30, 100, 100, 100)
-    found = [run(lambda x: net(x).asnumpy(), rows(n))[0].report for n in counts]
+    with mode():
+        found = [run(lambda x: net(x).asnumpy(), rows(n))[0].report for n in counts]
     assert [report.at_once for report in found[:5]] == [0, 25, 30, 3, 30]
     assert found[-1].at_once == 100 and not found[-1].flushes
     assert found[-1].choice.startswith("auto: run calls at once")
