@@ -72,12 +72,18 @@ def test_numbers_that_are_attributes_are_parts_of_a_launch(fn, numbers):
 
 
 class Traced(gdb.DynamicHybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.cell = CELL
+
     def forward(self, x, number):
-        return CELL(x) * number
+        return self.cell(x) * number
 
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_in_traced_blocks_numbers_are_arguments(debug):
-    net = Traced()
+    net, samples = Traced(), drawn()
     net.hybridize(trace_once=True)
-    check_against_loop(net, drawn(), debug=debug)
+    for known in (0, 0 if debug else len(samples)):
+        batch = check_against_loop(net, samples, debug=debug)
+        assert batch.report.traced.known == known and not batch.report.traced.refused

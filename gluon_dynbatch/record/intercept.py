@@ -52,11 +52,11 @@ def _invoke_hook(original: Any) -> Any:
         if not wanted or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        if info.name in OF_NUMBERS:
-            info, arrays, keys, values = recorder.with_number(info, arrays, keys, values)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
+        if info.name in OF_NUMBERS:
+            token, arrays = recorder.with_number(token, arrays)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
         results = recording.call(recorder, callee, arrays)
         if type(results) is str:

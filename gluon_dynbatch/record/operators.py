@@ -63,7 +63,7 @@ class Operator(recording.Callee):  # type: ignore[misc]
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
-        self.token, self.info, self.name = token, info, info.name
+        self.token, self.info, self.name = token, info, token[1]
         self.programs: Dict[Any, Any] = {}
 
     def attributes(self, inputs: int) -> Dict[str, str]:

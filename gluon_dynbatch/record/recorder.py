@@ -23,7 +23,7 @@ from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, count
 from .lazy import LazyNDArray
-from .operators import OF_NUMBERS, Operator, OperatorInfo
+from .operators import OF_NUMBERS, Operator
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import user_line
@@ -129,23 +129,22 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
         return lazy
 
-    def with_number(
-        self, info: OperatorInfo, arrays: List[Any], keys: List[str], values: List[Any]
-    ) -> Tuple[OperatorInfo, List[Any], List[str], List[Any]]:
+    def with_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
         """Return a call of an operator of an array and a number, perhaps as one of two arrays.
 
         As part of an operator, each number has a launch of its own, and a program that is kept.  So
         it is one only where it is the same in every call from a line of the user's.
         """
-        number, kind = float(dict(zip(keys, values)).get("scalar", 1)), TYPES[arrays[0]._type]
-        place = recording.user_place(), info.name
+        _, name, *attributes = token
+        number, kind = float(dict(zip(*attributes)).get("scalar", 1)), TYPES[arrays[0]._type]
+        place = recording.user_place(), name
         before = self.library.numbers.setdefault(place, number)
         if self.tracing is not None or before == number or kind.dtype not in FLOATS:
-            return info, arrays, keys, values
+            return token, arrays
         self.library.numbers[place] = math.nan
-        name, first = OF_NUMBERS[info.name]
+        same, first = OF_NUMBERS[name]
         both = [*arrays, self._as_array(number, kind)]
-        return OperatorInfo(name, "", False, ""), both[::-1] if first else both, [], []
+        return ("op", same, (), ()), both[::-1] if first else both
 
     def _as_array(self, number: float, like: ArrayType) -> LazyNDArray:
         """Return an array of one element: numbers stand side by side in one array from outside."""
