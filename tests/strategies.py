@@ -14,7 +14,6 @@ def examples(count):
     """Run `count` programs, the same ones each time; what fails is shrunk."""
     return settings(
         max_examples=count,
-        deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),
