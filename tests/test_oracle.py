@@ -64,13 +64,6 @@ def test_random_trees(granularity, policy, steps):
     run()
 
 
-@examples(12)
-@given(tree_batches())
-def test_without_analysis_every_call_runs_by_itself(program):
-    batch = check_against_loop(program.fn, program.samples, program.params, analysis_budget=0)
-    assert batch.report.launches == batch.report.nodes
-
-
 @examples(10)
 @given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "other"])))
 def test_cells_that_are_not_hybridized(program, plain):

@@ -18,7 +18,7 @@ from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.record.intercept import FOR_GOOD, OPEN, WAITS, replace_for_good
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import array, dense, equal
-from tests.common import ROOT, SAMPLES
+from tests.common import FIXED, ROOT, SAMPLES
 
 
 def test_scope_entered_again_and_within_itself(net):
@@ -104,13 +104,12 @@ def test_defaults_and_settings(net, monkeypatch, given, environment, options, ra
         got = [net(x) for x in SAMPLES * 8]
     (flush,) = batch.report.flushes
     assert (flush.granularity, flush.policy, flush.budget) == ran
+    assert flush.launches == (40 if flush.budget == "0 ms" else 1)
     equal(got, [net(x) for x in SAMPLES * 8])
 
 
 def test_one_line_per_flush_in_the_log(net, caplog):
-    with caplog.at_level(logging.DEBUG, "gluon_dynbatch"), gdb.batching(
-        granularity="block", policy="depth"
-    ) as b:
+    with caplog.at_level(logging.DEBUG, "gluon_dynbatch"), gdb.batching(**FIXED) as b:
         net(SAMPLES[0]).asnumpy()
         net(SAMPLES[1])
     assert [(r.levelname, r.name) for r in caplog.records] == [("DEBUG", "gluon_dynbatch")] * 2
