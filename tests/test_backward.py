@@ -9,20 +9,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.gradient import _ALIVE, forget
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import (
-    SQUARING,
-    WIDTH,
-    array,
-    attached,
-    cell,
-    dense,
-    gradients,
-    inputs,
-    make_cells,
-    ready,
-    tree_losses,
-)
-from tests.common import ALL, loop_and_scope
+from tests.cells import SQUARING, attached, cell, dense, gradients, inputs, make_cells, tree_losses
+from tests.common import ALL, loop_and_scope, prepared
 
 HEADS = {
     "sum": lambda losses: sum(losses).backward(),
@@ -75,7 +63,7 @@ def test_ways_to_go_backward(name, how, granularity):
 @ALL
 def test_autograd_grad_on_inputs(granularity):
     net = make_cells()
-    xs = [array(1, WIDTH, seed=i) for i in range(4)]
+    xs = inputs(4)
 
     def run(scope):
         attached(xs)
@@ -157,7 +145,7 @@ def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
 @ALL
 def test_a_parameter_that_is_frozen_and_thawed(granularity):
     """The recordings are equal, so the plan is the same; what goes backward is not."""
-    embedding = ready(gdb.convert(nn.Embedding(5, 3)))
+    embedding = prepared(nn.Embedding(5, 3))
     (scale,) = attached([mx.nd.ones((1, 3))])
     found = []
 
@@ -178,21 +166,15 @@ def test_a_parameter_that_is_frozen_and_thawed(granularity):
 def test_other_results_are_held_after_the_same_calls(granularity):
     """The plan is the same, but gradients arrive elsewhere."""
     net = make_cells().linear
-    samples = attached([mx.nd.ones((1, WIDTH)) * k for k in (1, 2)])
+    samples = attached(inputs(2))
 
-    def run(kept, scope):
-        with autograd.record(), scope:
-            first = [net(x) for x in samples]
-            losses = [net(y) for y in first] + [first[kept]]
-            del first
-        autograd.backward(losses)
-        return [x.grad for x in samples]
+    def fn(xs, kept):
+        first = [net(x) for x in xs]
+        return [net(y) for y in first] + [first[kept]]
 
-    wanted = []
     for kept in (0, 1):
-        options = {"granularity": granularity, "policy": "depth"}
-        wanted.append(loop_and_scope(lambda scope, k=kept: run(k, scope), 1e-4, 1e-6, **options)[0])
-    assert not np.allclose(wanted[0][0], wanted[1][0])
+        batch = check_against_loop(fn, [(samples, kept)], granularity=granularity, policy="depth")
+    assert batch.report.flushes[-1].cached
 
 
 @ALL
@@ -219,9 +201,8 @@ def test_custom_operators_train(in_a_cell):
     more = {} if in_a_cell else SQUARING
     for _ in range(4):
         batch = check_against_loop(
-            lambda x: squared(layer(x) ** 2, **more), [array(1, 4, seed=i) for i in range(5)],
-            [layer.weight], policy="depth",
-        )  # fmt: skip
+            lambda x: squared(layer(x) ** 2, **more), inputs(5), [layer.weight], policy="depth"
+        )
     (told,) = batch.report.alone
     assert told.calls == 5 and "may never finish its backward pass" in told.reason
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxnet import autograd
 from mxnet.gluon import nn
 
+import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Maps, Place, Slot
 from gluon_dynbatch.kernel.step import Convolved
-from tests.common import loop_and_scope
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import equal
 from tests.kernel.native import launch
 
 from .test_products import surrounded, within
@@ -80,7 +81,7 @@ def flat(array):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(convolutions(), st.integers(0, 3), st.booleans(), st.integers(0, 9))
 @pytest.mark.usefixtures("instruction_set")
 def test_convolutions(dtype, maps, rows, has_bias, seed):
@@ -129,15 +130,7 @@ def test_weights_that_onednn_has_put_in_an_order_of_its_own():
     net.hybridize()
     samples = [mx.nd.random.normal(shape=(1, 16, 8, 8)) for _ in range(3)]
 
-    def outcomes(scope):
-        with scope:
-            inferred = [net(x) for x in samples]
-        with autograd.record():
-            with scope:
-                found = [net(x) for x in samples]
-            total = mx.nd.add_n(*(y * y for y in found))
-        total.backward()
-        return [*inferred, *found, net.weight.grad(), net.bias.grad()]
-
     for _ in range(2):
-        loop_and_scope(outcomes, 1e-4, 1e-4)
+        wanted = [net(x) for x in samples]
+        equal(gdb.map(net, samples), wanted, 1e-4, 1e-4)
+        check_against_loop(net, samples, net.collect_params(), (1e-4, 1e-4))

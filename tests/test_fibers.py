@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, by_mxnets_operators, interpreter_with, loop_and_scope
 from tests.strategies import examples
@@ -86,15 +87,12 @@ def test_values_and_gradients_of_programs_steered_by_values(
     loop_and_scope(run, **options)
 
 
-def reads_of(walk, x):
-    with gdb.batching(**FIXED) as batch:
-        walk(x)
-    return sum(batch.report.forced.values())
-
-
 def test_one_flush_serves_all_that_wait(step):
-    walk, samples = walker(step), inputs(8)
-    lengths = [reads_of(walk, x) for x in samples]
+    walk, samples, lengths = walker(step), inputs(8), []
+    for x in samples:
+        with gdb.batching(**FIXED) as batch:
+            walk(x)
+        lengths.append(sum(batch.report.forced.values()))
     with gdb.batching(**FIXED) as batch:
         batch.map(walk, samples)
     served = [flush.waiting for flush in batch.report.flushes if flush.waiting]
@@ -316,17 +314,13 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
 def test_one_array_of_an_earlier_flush_for_all_calls_of_mxnets_operators(step):
     """It is passed as it is, and is read again after that."""
     look = cell(lambda F, x, matrix: F.dot(x, matrix))
-    samples = inputs(5)
 
-    def run(scope):
-        xs = attached(samples)
-        with mx.autograd.record(), scope:
-            rows = [step(x, x, x)[1] for x in xs]
-            matrix = mx.nd.concat(*rows[:WIDTH], dim=0)
-            rows[0].asnumpy()
-            found = [look(row, matrix) for row in rows] + [matrix * 2]
-        mx.autograd.backward(found)
-        return found, [x.grad for x in xs]
+    def fn(xs):
+        rows = [step(x, x, x)[1] for x in xs]
+        matrix = mx.nd.concat(*rows[:WIDTH], dim=0)
+        rows[0].asnumpy()
+        return [look(row, matrix) for row in rows] + [matrix * 2]
 
     with by_mxnets_operators():
-        loop_and_scope(run, **FIXED)
+        batch = check_against_loop(fn, [attached(inputs(5))], **FIXED)
+    assert len(batch.report.flushes) == 2

@@ -21,7 +21,7 @@ from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from gluon_dynbatch.trace import entry
 from tests.cells import WIDTH, array, binary, cell, chain, complete, inputs, ready, tree, unary
-from tests.common import output_of
+from tests.common import FIXED, output_of
 from tests.strategies import examples
 
 A, JOIN = ready(unary(prefix="reuse_a_")), ready(binary(prefix="reuse_join_"))
@@ -69,21 +69,14 @@ def test_calls_are_analysed_once_whatever_the_number_of_rows(granularity, monkey
     assert {types[0].shape[0] for _, types, *_ in asked} == {4, 1}
 
 
-@pytest.fixture
-def cached():
-    """Give what tells whether the plan of a scope was known, after comparing with the loop."""
-    RUNTIME.plans.clear()
-
-    def run(fn, samples, **options):
-        options = {"granularity": "block", "policy": "depth", **options}
-        batch = check_against_loop(fn, samples, **options)
-        return batch.report.flushes[-1].cached
-
-    return run
+def cached(fn, samples, **options):
+    """Whether the plan of a scope was known, after comparing with the loop."""
+    return check_against_loop(fn, samples, **{**FIXED, **options}).report.flushes[-1].cached
 
 
-def test_plans_are_reused_for_equal_graphs(cached):
+def test_plans_are_reused_for_equal_graphs():
     """By structure: other values hit, another order or another shape does not."""
+    RUNTIME.plans.clear()
     x, y, z = inputs(3)
 
     def run(*samples):
@@ -100,7 +93,9 @@ def test_plans_are_reused_for_equal_graphs(cached):
     assert not run((x, y), x)
 
 
-def test_options_and_what_is_read_of_an_array_are_part_of_what_a_plan_is_for(cached):
+def test_options_and_what_is_read_of_an_array_are_part_of_what_a_plan_is_for():
+    RUNTIME.plans.clear()
+
     def run(**options):
         return cached(lambda x: chain([A, A], x), inputs(4), **options)
 
