@@ -7,7 +7,7 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
-from tests.cells import dense, equal, ready
+from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
 from tests.test_pieces import Given
 
@@ -19,17 +19,9 @@ def make_net():
 net = pytest.fixture(make_net, name="net")
 
 
-def plain_net():
-    return ready(gluon.nn.Dense(3, in_units=3))
-
-
 def gru():
     cell = ready(gluon.rnn.GRUCell(3, input_size=3))
     return lambda x: cell(x, [x])[0]
-
-
-def rows(count):
-    return [mx.nd.random.normal(shape=(1, 3)) for _ in range(count)]
 
 
 def run(net, samples, **options):
@@ -42,8 +34,8 @@ def run(net, samples, **options):
 # What accounts settle
 
 
-READ = {"dynamic": (make_net, autograd.pause), "stock": (plain_net, autograd.pause),
-        "in training": (gru, autograd.record)}  # fmt: skip
+READ = {"dynamic": (make_net, autograd.pause), "in training": (gru, autograd.record),
+        "stock": (lambda: ready(gluon.nn.Dense(3, in_units=3)), autograd.pause)}  # fmt: skip
 
 
 @pytest.mark.parametrize("make, mode", READ.values(), ids=list(READ))
@@ -51,7 +43,7 @@ def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(ma
     """Blocks that are not dynamic are counted too; minibatches may grow and shrink."""
     net, counts = make(), (20, 25, 30, 3, 30, 100, 100, 100)
     with mode():
-        found = [run(lambda x: net(x).asnumpy(), rows(n))[0].report for n in counts]
+        found = [run(lambda x: net(x).asnumpy(), inputs(n, 3))[0].report for n in counts]
     assert [report.at_once for report in found[:5]] == [0, 25, 30, 3, 30]
     assert found[-1].at_once == 100 and not found[-1].flushes
     assert found[-1].choice.startswith("auto: run calls at once")
@@ -60,7 +52,7 @@ def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(ma
 
 def test_wide_launches_are_recorded_whatever_the_sizes(net):
     for count in (60, 150, 40, 80, 400):
-        batch, _ = run(net, rows(count))
+        batch, _ = run(net, inputs(count, 3))
         assert batch.report.at_once == 0 and batch.report.nodes == count
     assert batch.report.choice.startswith("auto: record calls")
 
@@ -70,7 +62,7 @@ def test_a_plan_that_is_never_known_counts(net):
 
     def chains(steps):
         with gdb.batching() as batch:
-            for x in rows(2):
+            for x in inputs(2, 3):
                 for _ in range(steps):
                     x = net(x)
         return batch.report.at_once
@@ -84,7 +76,7 @@ def test_launches_that_mxnet_runs_save_less_than_native_ones():
     nets = [dense(n, 3) for n in range(1, 60)]
 
     def scope():
-        x = rows(1)[0]
+        x = inputs(1, 3)[0]
         with gdb.batching() as batch:
             for net in nets:
                 net(x)
@@ -105,7 +97,7 @@ def test_launches_that_mxnet_runs_save_less_than_native_ones():
 )  # fmt: skip
 def test_whoever_asks_for_something_is_not_run_at_once(net, options):
     for _ in range(4):
-        batch, _ = run(net, rows(1), **options)
+        batch, _ = run(net, inputs(1, 3), **options)
         assert batch.report.at_once == 0 and batch.report.nodes == 1
 
 
@@ -114,8 +106,8 @@ def test_whoever_asks_for_something_is_not_run_at_once(net, options):
 
 def test_recording_begins_when_more_calls_come_than_expected(net):
     for _ in range(2):
-        run(net, rows(1))
-    samples = rows(60)
+        run(net, inputs(1, 3))
+    samples = inputs(60, 3)
     batch, got = run(net, samples)
     assert batch.report.at_once == 2 and batch.report.nodes == 58, "twice as many are at once"
     assert type(got[0]) is mx.nd.NDArray and type(got[-1]) is LazyNDArray
@@ -125,7 +117,7 @@ def test_recording_begins_when_more_calls_come_than_expected(net):
 
 
 def test_gradients_over_calls_at_once_and_recorded_ones(net):
-    samples = rows(40)
+    samples = inputs(40, 3)
     weight, found = net.weight, []
     for count in (None, 1, 1, 40):
         with autograd.record():
@@ -139,23 +131,23 @@ def test_an_exception_says_nothing_of_a_place_and_hybridizing_anew_ends_what_was
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             run(net, (1 / 0 for _ in range(1)))
-    assert run(net, rows(40))[0].report.nodes == 40
+    assert run(net, inputs(40, 3))[0].report.nodes == 40
     for _ in range(3):
-        batch, _ = run(net, rows(1))
+        batch, _ = run(net, inputs(1, 3))
     assert batch.report.at_once == 1
     net.hybridize(granularity="block", policy="depth")
-    batch, _ = run(net, rows(4))
+    batch, _ = run(net, inputs(4, 3))
     assert batch.report.at_once == 0 and batch.report.flushes[0].granularity == "block"
 
 
 def test_another_place_or_model_is_recorded(net):
     other = make_net()
     for _ in range(3):
-        small, large = run(net, rows(1))[0], run(other, rows(300))[0]
+        small, large = run(net, inputs(1, 3))[0], run(other, inputs(300, 3))[0]
         assert large.report.at_once == 0 and large.report.nodes == 300
     assert small.report.at_once == 1
     with gdb.batching() as batch:
-        net(rows(1)[0])
+        net(inputs(1, 3)[0])
     assert batch.report.at_once == 0 and batch.report.nodes == 1
 
 
@@ -183,7 +175,7 @@ def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(
     equal(outputs, [wide(x) for x in samples], 1e-5)
     for options in ({"policy": "depth"}, {"max_rows": 5000}):
         assert nodes(run(wide, samples, **options)[0]) == [1100]
-    assert nodes(run(net, rows(1100))[0]) == [1100], "it is little work"
+    assert nodes(run(net, inputs(1100, 3))[0]) == [1100], "it is little work"
     with autograd.record():
         batch, _ = run(wide, samples)
     assert nodes(batch) == [1100], "it may go backward"

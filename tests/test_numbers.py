@@ -4,13 +4,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-import gluon_dynbatch as gdb
 from gluon_dynbatch.record import recorder
 from gluon_dynbatch.record.operators import OF_NUMBERS
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
 from tests.common import FIXED
+from tests.test_pieces import Given
 
 CELL = cell(lambda F, x: F.tanh(x))
 
@@ -71,19 +71,9 @@ def test_numbers_that_are_attributes_are_parts_of_a_launch(fn, numbers):
     assert batch.report.launches == (1 if fn is SCALED else 2)
 
 
-class Traced(gdb.DynamicHybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.cell = CELL
-
-    def forward(self, x, number):
-        return self.cell(x) * number
-
-
 @pytest.mark.parametrize("debug", [False, True])
 def test_in_traced_blocks_numbers_are_arguments(debug):
-    net, samples = Traced(), drawn()
-    net.hybridize(trace_once=True)
+    net, samples = Given(lambda block, x, number: block.net(x) * number, CELL), drawn()
     for known in (0, 0 if debug else len(samples)):
-        batch = check_against_loop(net, samples, debug=debug)
+        batch = check_against_loop(lambda x, n: net(x, n), samples, debug=debug)
         assert batch.report.traced.known == known and not batch.report.traced.refused

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import gluonnlp as nlp
 import mxnet as mx
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +16,9 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Attention, attached, cell, check_invariants, launches
+from tests.cells import WIDTH, Attention, cell, check_invariants, launches, ready
+from tests.common import arrays
 from tests.strategies import examples
-
-WIDTH = 4
 
 
 def additive():
@@ -77,18 +75,14 @@ KINDS = Attention, additive, multi_head
 @lru_cache(maxsize=None)
 def reader(kind, encoded, **flags):
     net = Reader(kind, encoded, prefix=f"{kind.__name__.lower()}_{encoded:d}{len(flags)}_")
-    mx.random.seed(3)
-    net.initialize(mx.init.Uniform(0.8))
-    net(*samples_of([(2, 1)])[0])
+    ready(net, 0.8)(*samples_of([(2, 1)])[0])
     net.hybridize(**flags)
     return net
 
 
 def samples_of(sizes):
-    draw = np.random.RandomState(7)
-    found = [(mx.nd.array(draw.uniform(-1, 1, (n, WIDTH))), steps) for n, steps in sizes]
-    attached([rows for rows, _ in found])
-    return found
+    memories = arrays(*[(n, WIDTH) for n, _ in sizes])
+    return [(rows, steps) for rows, (_, steps) in zip(memories, sizes)]
 
 
 def compare(net, sizes, **options):

@@ -11,13 +11,10 @@ import benchmark as program
 from suite import remote
 from suite.contest import Local
 from suite.runner import Runner
+from tests.experiments.test_benchmark import TINY
 from workloads.registry import make
 
-TINY = [
-    *("--embedding-size", "5", "--hidden", "4", "--limit", "12", "--rounds", "2", "--seconds", "0"),
-    *("--batch-sizes", "3", "--workloads", "sick"),
-    *("--peers-python", sys.executable),
-]
+SICK = [*TINY, "--batch-sizes", "3", "--workloads", "sick", "--peers-python", sys.executable]
 #: Answers as ours would, told beforehand, and looks at what it is asked for.
 FAKE = """
 import json, os
@@ -68,7 +65,7 @@ def fakes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("workload", ["sick", "tagger", "sst"])
 def test_a_task_is_the_workload_in_plain_data(workload):
-    args = program.parse(TINY)
+    args = program.parse(SICK)
     made = make(workload, args, **args.sizes)
     read = remote.plain(made)
     assert len(read.samples) == 12
@@ -84,11 +81,11 @@ def test_a_task_is_the_workload_in_plain_data(workload):
 
 
 def test_all_run_the_same_minibatches_and_who_differs_is_left_out(tmp_path, fakes):
-    args = program.parse(TINY)
+    args = program.parse(SICK)
     made = make("sick", args, **args.sizes)
     answer = Local(Runner(made), "gdb").check([made.samples[i : i + 3] for i in (0, 3, 6)])
     fakes.write_text(json.dumps({**answer, "values": answer["values"].tolist()}))
-    argv = [*TINY, "--ways", "gdb:block:depth,dynet,torch,dgl", "--output", str(tmp_path / "out")]
+    argv = [*SICK, "--ways", "gdb:block:depth,dynet,torch,dgl", "--output", str(tmp_path / "out")]
     assert program.main(argv) == 0
     own = json.loads((tmp_path / "out" / "benchmark.json").read_text())["workloads"]["sick"]
     assert own["versions"]["dynet"] == "1.0; --fast"

@@ -11,6 +11,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import Apply, array, attached, cell, equal, ready
 from tests.common import ALL, by_mxnets_operators, loop_and_scope
+from tests.test_backward import Signs
 
 
 def rows(dtype="float32"):
@@ -72,17 +73,12 @@ def test_cells(name, steps, granularity):
 def test_a_result_of_parameters_alone(granularity):
     """Its flush has nothing for native code to do: there was no program."""
 
-    class Constant(gdb.DynamicHybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.w = self.params.get("w", shape=(1, 3))
-
+    class Constant(Signs):
         def hybrid_forward(self, F, x, w):
             return F.tanh(w)
 
     net = ready(Constant())
-    parameters = list(net.collect_params().values())
-    check_against_loop(net, [array(1, 2)], parameters, granularity=granularity)
+    check_against_loop(net, [array(1, 2)], net.collect_params(), granularity=granularity)
 
 
 @ALL

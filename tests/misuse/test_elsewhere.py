@@ -38,9 +38,8 @@ def test_values_asked_for_in_other_threads_are_refused_or_right(net):
 LOADING = """
     from mxnet.gluon.data import ArrayDataset, DataLoader, SimpleDataset
 
-    net = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
-    net.initialize("ones")
-    net.hybridize()
+    net = dense()
+    net.initialize("ones", force_reinit=True)
     numbers = np.arange(24, dtype="float32").reshape(6, 4)
 
     def load(mode, make):
@@ -79,10 +78,7 @@ TRAINING = """
         out = nn.Dense(9, in_units=64, params=table.params if tied else None)
         net = nn.HybridSequential()
         net.add(table, nn.Dense(64, in_units=64, activation="relu"), out)
-        for layer in net:
-            gdb.convert(layer)
-        net.initialize(mx.init.Uniform(0.1))
-        net.hybridize()
+        ready(gdb.convert(net), 0.1)
         trainer = mx.gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01})
         for step in range(6):
             with mx.autograd.record(), gdb.batching(granularity="block"):
