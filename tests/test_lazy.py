@@ -92,6 +92,13 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call():
     assert batch.report.nodes == 3 and len(got) == 7
 
 
+def assigned(y, key):
+    """Assign a part to that of a real array."""
+    target = mx.nd.array(np.zeros(SHAPE))
+    target[key] = y if key == slice(None) else y[key]
+    return target
+
+
 INDEX = mx.nd.array([2, 0], dtype="int32")
 USES = {
     "real on the left": lambda y: mx.nd.ones(SHAPE) >= y, "eq itself": lambda y: y == y,
@@ -122,6 +129,8 @@ USES = {
     "copy.deepcopy": copy.deepcopy, "deepcopy of a nest": lambda y: copy.deepcopy([y, (y,)]),
     "wait_to_read": lambda y: y.wait_to_read(), "nd.array": mx.nd.array,
     "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()),
+    **{f"assigned to {key}": lambda y, key=key: assigned(y, key)
+       for key in (slice(None), 1, (1, 2), slice(1, 3), (slice(None), 0), (0, 1, 1), [0, 2])},
     # What programs of the fuzzer are made of.
     **{text: lambda y, text=text: eval(text.format("y"), {"mx": mx, "F": mx.nd, "y": y})
        for text in (*EAGER, *CHAINS)},
@@ -152,15 +161,3 @@ def test_hash_and_identity():
         known = {y: "y"}
         y.asnumpy()
         assert known[y] == "y" and y in known and SHIFT(real(), 1) not in known
-
-
-@pytest.mark.parametrize(
-    "key", [slice(None), 1, (1, 2), slice(1, 3), (slice(None), 0), (0, 1, 1), [0, 2]], ids=str
-)
-def test_assigned_to_a_real_array(key):
-    def assign(y):
-        target = mx.nd.array(np.zeros(SHAPE))
-        target[key] = y if key == slice(None) else y[key]
-        return target
-
-    check_use(assign)

@@ -18,26 +18,21 @@ from tests.common import FIXED, named_lines, output_of
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time passes only where the tests say so: the result is called with seconds."""
+    """Time passes only where the test says so, and five seconds in every wait of MXNet's."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
     def take(seconds):
         now[0] += seconds
 
+    for name in WAITS:
+        original = getattr(_LIB, name)
+        monkeypatch.setattr(_LIB, name, lambda *args, real=original: take(5) or real(*args))
     return take
 
 
-@pytest.fixture
-def slow(clock, monkeypatch):
-    """Let every wait of MXNet's take five seconds."""
-    for name in WAITS:
-        original = getattr(_LIB, name)
-        monkeypatch.setattr(_LIB, name, lambda *args, real=original: clock(5) or real(*args))
-
-
 @pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])
-def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, slow, name):
+def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, name):
     """Waiting is a figure of its own, of the flush whose values are waited for."""
     x = inputs(1)[0]
     with gdb.batching(**FIXED) as batch:
