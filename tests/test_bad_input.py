@@ -12,10 +12,7 @@ import gluon_dynbatch as gdb
 from tests.cells import array, cell, equal
 from tests.common import refused, user_frame
 
-
-@pytest.fixture
-def net(unharmed):
-    return unharmed
+net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
 
 class Tree:

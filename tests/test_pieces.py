@@ -54,12 +54,8 @@ def chain(block, x, times=1):
 
 
 def scope(block, samples, **options):
-    return check_against_loop(
-        lambda sample: block(*sample),
-        samples,
-        block.collect_params().values(),
-        **{**FIXED, **options},
-    ).report.traced
+    params, options = block.collect_params(), {**FIXED, **options}
+    return check_against_loop(lambda s: block(*s), samples, params, **options).report.traced
 
 
 def x(seed=0, rows=1):
@@ -252,12 +248,8 @@ def test_results_are_the_arguments_and_share_memory_as_without_a_piece():
     def cut(block, a, b):
         h = block.net(a)
         shared = {"b": b, "h": [h, (h, h[0])], "a": a}
-        return (
-            shared,
-            h.reshape((WIDTH,)),
-            h.expand_dims(0),
-            [mx.nd.zeros((1, 2)) for _ in range(2)],
-        )
+        zeros = [mx.nd.zeros((1, 2)) for _ in range(2)]
+        return shared, h.reshape((WIDTH,)), h.expand_dims(0), zeros
 
     block = traced(cut)
     with gdb.batching(**FIXED) as batch:

@@ -14,12 +14,10 @@ SIZES = [(1, 1, 1), (2, 3, 5), (3, 16, 4), (5, 33, 1), (4, 48, 17), (7, 49, 31),
 SIZES += [(131, 53, 20), (9, 17, 600), (10, 97, 257), (0, 5, 3), (5, 0, 3), (6, 50, 0)]
 
 
-pytestmark = pytest.mark.usefixtures("instruction_set")
-
-
-@pytest.fixture(params=["float32", "float64"])
-def dtype(request):
-    return request.param
+pytestmark = [
+    pytest.mark.usefixtures("instruction_set"),
+    pytest.mark.parametrize("dtype", ["float32", "float64"]),
+]
 
 
 def draw(seed, dtype, *shape):

@@ -29,10 +29,7 @@ def tiny(name, limit=4):
     return make(name, args, embedding_size=3, hidden_size=4)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in WORKLOADS if name not in ("experts64", "experts256", "experts1024")],
-)
+@pytest.mark.parametrize("name", sorted({*WORKLOADS} - {"experts64", "experts256", "experts1024"}))
 def test_workloads_compute_what_the_loop_computes(name):
     workload = tiny(name)
     trained = [p for p in workload.trainer._params if p.grad_req != "null"]

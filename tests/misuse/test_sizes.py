@@ -43,14 +43,7 @@ def with_deep_stack(work, depth):
         threading.stack_size(size)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"granularity": "operator", "policy": "agenda"},
-        {"granularity": "block", "policy": "search"},
-    ],
-    ids=lambda options: options["granularity"],
-)
+@pytest.mark.parametrize("options", [("operator", "agenda"), ("block", "search")])
 def test_recursion_deep_down(options):
     """A level takes ``__call__``, ``forward`` and what Python puts between, as it does eagerly.
 
@@ -62,7 +55,7 @@ def test_recursion_deep_down(options):
     with_deep_stack(lambda: gdb.map(lambda x: net(x, 3), samples), 200)
 
     def run():
-        with autograd.record(), gdb.batching(**options) as batch:
+        with autograd.record(), gdb.batching(None, *options) as batch:
             outputs = [net(x, DEPTH) for x in samples]
         return outputs, batch.report
 

@@ -22,10 +22,7 @@ from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SAMPLES, named_lines, refused, user_frame, works
 from tests.fuzz.test_fuzz import wrong_rule
 
-
-@pytest.fixture
-def net(unharmed):
-    return unharmed
+net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
 
 @pytest.mark.parametrize("use", [str, lambda y: y[:, 1], lambda y: float(y[0, 0])])
@@ -108,22 +105,19 @@ def test_wrong_budget_in_the_environment(monkeypatch, value):
         dense()(array(1, 4))
 
 
-@pytest.mark.parametrize(
-    "inner",
-    [
-        {"granularity": "operator"}, {"policy": "search"}, {"analysis_budget": 3}, {"max_rows": 7},
-        {"strict": True}, {"debug": True},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_nested_scope_with_other_settings(net, inner):
+INNER = {"granularity": "operator", "policy": "search", "analysis_budget": 3, "max_rows": 7,
+         "strict": True, "debug": True}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_nested_scope_with_other_settings(net, name):
     """The outer scope goes on where the error is caught."""
-    (name,) = (n.replace("analysis_", "") for n in inner)
+    told = name.replace("analysis_", ""), "outer scope", f"opened at {__file__}:"
     options = {"analysis_budget": gdb.Budget(visits=99), "max_rows": 9}
     with gdb.batching(granularity="block", policy="depth", **options) as batch:
         first = net(array(1, 4))
-        with refused(gdb.ScopeError, name, "outer scope", f"opened at {__file__}:"):
-            with gdb.batching(**inner):  # wrong
+        with refused(gdb.ScopeError, *told):
+            with gdb.batching(**{name: INNER[name]}):  # wrong
                 net(array(1, 4))
         second = net(array(1, 4))
     assert batch.report.launches == 1

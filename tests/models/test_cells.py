@@ -85,27 +85,21 @@ RUNS = [
 ]
 
 
-#: Cells are launches of the last one.
-ORDER = ("graph", "operator", "block")
-
-
 @pytest.mark.parametrize("name, run", RUNS)
 def test_cells(name, run):
     """Ragged sequences; each step that several samples take is taken together."""
     cell = prepared(UNROLLED[name]())
-    batch = check(run(cell), ragged(), cell, granularities=ORDER, policy="depth")
+    order = "graph", "operator", "block"  # cells are launches of the last one
+    batch = check(run(cell), ragged(), cell, granularities=order, policy="depth")
     assert batch.report.alone == [] and batch.report.forced == {}
     assert batch.report.launches < batch.report.nodes
     if "with_length" not in getattr(run, "keywords", {}):
         assert sum(n > 1 for n in widths(batch)) >= sorted(LENGTHS)[-2]
 
 
-GATED = ("RNN", "LSTM", "GRU")
-
-
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
-@pytest.mark.parametrize("kind", GATED)
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_fused_layers(kind, bidirectional, layout):
     """One launch for each of the four lengths; a layer's states come and go as well."""
     options = {"num_layers": 2, "bidirectional": bidirectional, "input_size": WIDTH}

@@ -187,16 +187,12 @@ class Loop:
     rng: np.random.Generator
 
     def __post_init__(self):
-        shared = {
-            k: array.draw(self.rng, self.leading[0])
-            for k, array in enumerate(self.case.inputs)
-            if self.pattern[k] == "S"
-        }
+        shared = [a.draw(self.rng, self.leading[0]) for a in self.case.inputs]
         self.samples = [
             [
                 # Copies, as Deconvolution of MXNet 1.9.1 fails if two calls train one weight.
-                shared[k].copy() if k in shared else a.draw(self.rng, r)
-                for k, a in enumerate(self.case.inputs)
+                one.copy() if letter == "S" else a.draw(self.rng, r)
+                for letter, a, one in zip(self.pattern, self.case.inputs, shared)
             ]
             for r in self.leading
         ]
