@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
 
 from ..native import assembling, executing
-from .layout import Place, Slot
-from .step import Kernel, Packed, Product, Sum
+from .layout import Place, Slot, Weight
+from .step import Kernel, Product, Sum
 
 #: Operations of products for each byte that is copied, from which on rows are worth comparing.
 WORTH = 16
@@ -46,10 +46,10 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     n: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
     chooses = _chooses(forward)
     put = KEPT if chooses else TEMPORARY
-    ours = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
+    ours = [pair for pair in packs.items() if pair[0].place.slot.kind == "param"]
     shared = (s for one in natives[1:] for s in one.slots if s in last.arrays)
     single = _find_single(forward, natives[0])
-    equal = (Slot("in", single), *_of(forward, "out"), *forward.works) if single >= 0 else ()
+    equal = (Slot("in", single), *_of(forward, "out"), *_of(forward, "work")) if single >= 0 else ()
     tables: Tables = {
         "bytes": ((last.row_bytes.get(key, 0),) for key in n),
         ("operands", 0): (
@@ -57,10 +57,10 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         ),
         ("results", 0): ((n[slot],) for slot in _of(forward, "out")),
         ("apart", 0): _apart(forward, equal, dict.fromkeys(("out", "work"), executing.REPEAT), n),
-        "saved": ((n[slot],) for slot in forward.works if slot in read),
+        "saved": ((n[slot],) for slot in _of(forward, "work") if slot in read),
         "parameters": ((n[slot],) for slot in _of(last, "param")),
-        "packs": (_pack(*pair, n) for pair in ours),
-        "operand_packs": (_pack(*pair, n) for pair in packs.items() if pair not in ours),
+        "packs": (_pack(last, *pair, n) for pair in ours),
+        "operand_packs": (_pack(last, *pair, n) for pair in packs.items() if pair not in ours),
         "shared": (_shared(last, slot, n) for slot in shared if last.arrays[slot].every),
         **({} if backward is None else _backward_tables(backward, n)),
     }
@@ -89,7 +89,7 @@ def _backward_tables(kernel: Kernel, n: Numbers) -> Tables:
         ),
         ("results", 1): ((n.get(slot, -1),) for slot in gradients),
         ("apart", 1): _apart(kernel, own, done, n),
-        "added": ((n[slot],) for slot in kernel.works if slot in kernel.summed),
+        "added": ((n[slot],) for slot in _of(kernel, "work") if slot in kernel.summed),
         "sums": (_sum(kernel, found, n) for found in kernel.sums),
         "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
         "reached": ((slot.number, arrays[slot].row_bytes) for slot in inputs),
@@ -106,13 +106,12 @@ def _type(kernel: Kernel, slot: Slot) -> Tuple[int, int]:
     return assembling.kind_of(dtype), assembling.itemsize(dtype)
 
 
-def _pack(packed: Packed, use: int, n: Numbers) -> Tuple[int, ...]:
-    weight = packed.weight
-    source, first = n[weight.place.slot], weight.place.column * assembling.itemsize(packed.dtype)
+def _pack(kernel: Kernel, weight: Weight, use: int, n: Numbers) -> Tuple[int, ...]:
+    (slot, first), (kind, size) = weight.place, _type(kernel, weight.place.slot)
     shape = weight.columns, 1, weight.rows, weight.columns
-    if packed.transposed:
+    if weight.transposed:
         shape = 1, weight.columns, weight.columns, weight.rows
-    return (n[packed], source, first, assembling.kind_of(packed.dtype), *shape, use)
+    return (n[weight], n[slot], first * size, kind, *shape, use)
 
 
 def _shared(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:

@@ -24,7 +24,7 @@ HOW: Dict[Any, int] = {how: number for number, how in enumerate(_HOWS)}
 
 
 class Slots(Dict[Any, int]):
-    """Slots, and packed matrices, by the numbers that a native kernel has for them."""
+    """Slots, and weights that are packed, by the numbers that a native kernel has for them."""
 
     def __missing__(self, slot: Any) -> int:
         return self.setdefault(slot, len(self))
@@ -42,14 +42,6 @@ def _bits(*values: float) -> array[int]:
     return array("q", array("d", values).tobytes())
 
 
-class Packed(NamedTuple):
-    """A matrix, packed for products with it or with its transpose."""
-
-    weight: Weight
-    transposed: bool
-    dtype: str
-
-
 class Product(NamedTuple):
     """Rows times a matrix."""
 
@@ -63,23 +55,16 @@ class Product(NamedTuple):
     parts: int
     dtype: str
 
-    def matrix(self, few: bool) -> Union[Slot, Packed]:
-        """Return what is read of the weight: to pack it for few rows takes too long."""
-        weight = self.weight
-        if weight.chosen or (few and weight.transposed):
-            return weight.place.slot
-        return Packed(weight._replace(transposed=False), weight.transposed, self.dtype)
-
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Return the step as native code reads it."""
-        weight, matrix = self.weight, self.matrix(few)
-        # What is packed begins with the first row.
-        column = 0 if isinstance(matrix, Packed) else weight.place.column
+        weight = self.weight
+        # To pack a matrix for few rows takes too long.
+        unpacked = few and weight.transposed
+        matrix = slots.at(weight.place) if weight.chosen or unpacked else (slots[weight], 0)
         return _step(
             CHOSEN if weight.chosen else PRODUCT, self.dtype,
-            *slots.at(self.left), slots[matrix], column, *slots.at(self.result),
-            *slots.at(self.bias), weight.rows, weight.inputs, weight.units, self.parts, self.adds,
-            few and weight.transposed,
+            *slots.at(self.left), *matrix, *slots.at(self.result), *slots.at(self.bias),
+            weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -265,11 +250,6 @@ class Kernel:
     def row_bytes(self) -> Dict[Slot, int]:
         """Bytes that each row of a launch adds to an array."""
         return {s: 0 if array.every else array.row_bytes for s, array in self.arrays.items()}
-
-    @cached_property
-    def works(self) -> Tuple[Slot, ...]:
-        """What steps leave for others."""
-        return tuple(slot for slot in self.arrays if slot.kind == "work")
 
     @cached_property
     def read(self) -> FrozenSet[Slot]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gluon_dynbatch.kernel.layout import Slot
-from gluon_dynbatch.kernel.step import Array, Kernel, Packed
+from gluon_dynbatch.kernel.layout import Slot, Weight
+from gluon_dynbatch.kernel.step import Array, Kernel
 from gluon_dynbatch.native import executing
 
 
@@ -44,8 +44,8 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
     native, made = Kernel(tuple(steps), described).native(few), Code()
     places = []
     for slot in native.slots:
-        if isinstance(slot, Packed):
-            places += (pack(made, slot, arrays[slot.weight.place.slot]), 0)
+        if isinstance(slot, Weight):
+            places += (pack(made, slot, arrays[slot.place.slot]), 0)
         else:
             places += (made.base(arrays[slot]), 0)
     if keys:
@@ -66,11 +66,11 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
     made.run([native])
 
 
-def pack(made, packed, matrix):
+def pack(made, weight, matrix):
     """Add the packing of a matrix; return where it is."""
-    weight, kind = packed.weight, executing.DTYPES[packed.dtype]
+    kind = executing.DTYPES[matrix.dtype.name]
     size, strides = (weight.rows, weight.columns), (weight.columns, 1)
-    if packed.transposed:
+    if weight.transposed:
         size, strides = size[::-1], strides[::-1]
     target = made.base(np.empty(executing.packed_bytes(kind, *size), np.uint8))
     made.code += [executing.PACK, kind, made.base(matrix), 0, *strides, *size, target, 0]
