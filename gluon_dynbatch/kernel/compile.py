@@ -10,7 +10,7 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from .expression import PLACED, Node
+from .expression import Node
 from .layout import Place, Slot
 from .step import Access, Array, Convolved, Dots, How, Instruction, Pointwise, Product, Step, Sum
 
@@ -20,7 +20,8 @@ CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "selec
 OWN_STEP = frozenset(["product", "dot", "convolved"])
 #: What is computed of values that are in memory.
 OF_STORED = OWN_STEP | {"moved"}
-STORED = PLACED - {"read"}
+#: What no loop computes again.
+STORED = OF_STORED | {"reduced"}
 #: What is there before any step.
 GIVEN = frozenset(["read", "const", "ramp"])
 
@@ -76,16 +77,17 @@ class Compiler:
     def _choose_targets(self, stores: Sequence[Store]) -> None:
         """Let values be computed where they are wanted."""
         for place, node in stores:
-            if _is_read(node) or (node.kind == "columns" and not node.attrs[1]):
+            source, _, follow = node.run()
+            if source.kind == "read" or not follow:
                 continue
             self.stored.setdefault(node, place)
-            for target, piece in _pieces(place, node) if node.kind == "join" else ():
+            for target, piece in pieces(place, node):
                 if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
     def _not_there(self, place: Place, node: Node) -> List[Store]:
         """Return what stands side by side in a value, as far as it is stored elsewhere."""
-        return [pair for pair in _pieces(place, node) if self.stored.get(pair[1]) != pair[0]]
+        return [pair for pair in pieces(place, node) if self.stored.get(pair[1]) != pair[0]]
 
     def _work(self, node: Node) -> None:
         slot = Slot("work", self._works)
@@ -237,10 +239,8 @@ class Compiler:
             return self._load(node.args[0], False)
         if node.kind == "moved" and computed:
             return self.place_of(node.args[0]), node.attrs[0], 0.0
-        if node.kind != "columns":
-            return self.place_of(node), "row", 0.0
-        (source,), (start, step) = node.args, node.attrs
-        return self.place_of(source).at(start), "row" if step else "spread", 0.0
+        source, start, follow = node.run()
+        return self.place_of(source).at(start), "row" if follow else "spread", 0.0
 
     def _computes(self, node: Node, time: int) -> bool:
         """Whether a loop at some time has to compute a value itself."""
@@ -262,24 +262,13 @@ def _reachable(
     return sorted(found, key=lambda node: node.number)
 
 
-def _is_read(node: Node) -> bool:
-    """Whether a value is what was read, or neighbouring columns of it."""
-    if node.kind == "columns" and node.attrs[1]:
-        (node,) = node.args
-    return node.kind == "read"
-
-
 def _is_cheap(node: Node) -> bool:
     return node.attrs[0] in CHEAP and all(a.kind in GIVEN or a.kind == "columns" for a in node.args)
 
 
-def _pieces(place: Place, node: Node) -> List[Store]:
+def pieces(place: Place, node: Node) -> List[Store]:
     """Return what stands side by side in a value, and where each belongs."""
-    found, at = [], place.column
-    for piece in node.args if node.kind == "join" else (node,):
-        found.append((Place(place.slot, at), piece))
-        at += piece.width
-    return found
+    return [(place.at(start), piece) for start, piece in node.pieces()]
 
 
 def _parts(product: Node) -> int:

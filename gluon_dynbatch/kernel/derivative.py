@@ -72,10 +72,8 @@ class Differentiation:
             start, step = node.attrs
             self._add(node.args[0], g if step else build.reduced(g), start)
         elif node.kind == "join":
-            start = 0
-            for piece in node.args:
+            for start, piece in node.pieces():
                 self._add(piece, build.part(g, start, piece.width))
-                start += piece.width
         elif node.kind == "cast":
             if node.args[0].dtype in FLOATS:
                 self._add(node.args[0], build.cast(g, node.args[0].dtype))

@@ -8,7 +8,6 @@ what is left in between are functions of one element at a time.
 from __future__ import annotations
 
 from functools import reduce
-from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
 from .layout import Dot, Maps, Order, Place, Slot, Weight
@@ -19,8 +18,6 @@ Kind = Literal[
     "read", "product", "dot", "convolved", "moved", "reduced",
     "const", "ramp", "function", "cast", "columns", "join",
 ]  # fmt: skip
-#: Nodes with a place in memory.
-PLACED = frozenset(["read", "product", "dot", "convolved", "moved", "reduced"])
 #: Reductions of columns, and the function of two values that does the same.
 TOTAL, TOP = "total", "top"
 _OF_TWO = {TOTAL: "add", TOP: "greatest"}
@@ -74,6 +71,17 @@ class Node(Arithmetic):
     def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Return a function of values and numbers."""
         return self.owner.function(name, *args, values=values)
+
+    def pieces(self) -> Iterable[Tuple[int, Node]]:
+        """Return what stands side by side in the value, each with its first column."""
+        start = 0
+        for piece in self.args if self.kind == "join" else (self,):
+            yield start, piece
+            start += piece.width
+
+    def run(self) -> Tuple[Node, int, int]:
+        """Return of what the value has columns, the first, and whether others follow."""
+        return (self.args[0], *self.attrs) if self.kind == "columns" else (self, 0, 1)
 
     def __str__(self) -> str:
         if self.kind == "function":
@@ -140,14 +148,11 @@ class Expressions:
 
     def _piecewise(self, make: Callable[..., Node], nodes: Sequence[Node]) -> Node:
         """Return what is made of values side by side, side by side."""
-        cuts = {0}
-        for node in nodes:
-            ends = accumulate(p.width for p in node.args) if node.kind == "join" else (node.width,)
-            cuts.update(ends)
-        ordered = sorted(cuts)
+        starts = {start for node in nodes for start, _ in node.pieces()}
+        cuts = sorted({*starts, nodes[0].width})
         return self.join(
             make(*(self.part(node, low, high - low) for node in nodes))
-            for low, high in zip(ordered, ordered[1:])
+            for low, high in zip(cuts, cuts[1:])
         )
 
     def cast(self, x: Node, dtype: str) -> Node:
@@ -218,22 +223,21 @@ class Expressions:
         return self._make(x.kind, args, x.attrs, x.width, x.dtype)
 
     def _part_of_join(self, x: Node, start: int, width: int) -> Node:
-        pieces, at = [], 0
-        for piece in x.args:
-            low, high = max(start, at), min(start + width, at + piece.width)
+        pieces = []
+        for at, piece in x.pieces():
+            low, high = max(start - at, 0), min(start + width - at, piece.width)
             if low < high:
-                pieces.append(self.part(piece, low - at, high - low))
-            at += piece.width
+                pieces.append(self.part(piece, low, high - low))
         return self.join(pieces)
 
     def join(self, pieces: Iterable[Node]) -> Node:
         """Return columns side by side."""
         flat: List[Node] = []
         for piece in pieces:
-            for one in piece.args if piece.kind == "join" else (piece,):
-                source, first, step = _run(flat[-1]) if flat else (one, 0, 0)
+            for _, one in piece.pieces():
+                source, first, step = flat[-1].run() if flat else (one, 0, 0)
                 before = flat[-1].width if flat else 0
-                if step and source.kind in PLACED and _run(one) == (source, first + before, 1):
+                if step and one.run() == (source, first + before, 1):
                     # They are neighbours in memory.
                     flat[-1] = self.part(source, first, before + one.width)
                 else:
@@ -256,7 +260,7 @@ class Expressions:
 
     def own_product(self, x: Node) -> Node:
         """Return columns of one product with the transpose of a matrix as a product."""
-        product, first, step = _run(x)
+        product, first, step = x.run()
         is_one = product.kind == "product" and len(product.args) == 1
         weight = product.attrs[0][0] if is_one else None
         if weight is None or not (step and weight.transposed and weight.units == product.width):
@@ -287,11 +291,10 @@ class Expressions:
             return x
         if x.kind == "join" and any(map(_is_permuted, x.args)):
             sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
-            before, start = [], 0
-            for piece, source in zip(x.args, sources):
-                own = piece.attrs[0] if source is not piece else range(piece.width)
+            before = []
+            for start, piece in x.pieces():
+                own = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
                 before += [start + i for i in own]
-                start += piece.width
             return self.moved(self.join(sources), Order(before[i] if i >= 0 else -1 for i in order))
         if _is_transposed_product(x, order):
             (source,), ((weight,), _) = x.args[0].args, x.attrs
@@ -332,8 +335,3 @@ def _is_transposed_product(x: Node, order: Order) -> bool:
         and order == Order.of_transpose(parts, weight.units)
         and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)
     )
-
-
-def _run(x: Node) -> Tuple[Node, int, int]:
-    """Return of what a value has columns, the first, and whether others follow."""
-    return (x.args[0], *x.attrs) if x.kind == "columns" else (x, 0, 1)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ..lower.segment import Segment
 from ..native import assembling
 from ..rules.site import RefuseError
-from .compile import Compiler
+from .compile import Compiler, pieces
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
 from .expression import Expressions, Node
@@ -66,7 +66,10 @@ class SegmentKernels:
         stored = compiler.stored
         #: What the backward pass can read.
         self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
-        self._stored.update(_copied(self._stored))
+        # Operands that stand there once more need not be kept themselves.
+        copies = [pair for x, place in self._stored.items() for pair in pieces(place, x)]
+        own = ((x, place) for place, x in copies if x.kind == "read" and not x.attrs[1])
+        self._stored.update(own)
         self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
@@ -118,18 +121,6 @@ class SegmentKernels:
             for found in sums
         )
         return Kernel(steps, arrays, tuple(placed), wanted)
-
-
-def _copied(stored: Dict[Node, Place]) -> Dict[Node, Place]:
-    """Return where operands stand once more: then they need not be kept themselves."""
-    found = {}
-    for node, place in stored.items():
-        at = place.column
-        for piece in node.args if node.kind == "join" else ():
-            if piece.kind == "read" and not piece.attrs[1]:
-                found[piece] = Place(place.slot, at)
-            at += piece.width
-    return found
 
 
 def _remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:
