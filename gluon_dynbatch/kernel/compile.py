@@ -6,9 +6,10 @@ time; what is needed at several times is stored at the first, unless it is cheap
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Callable, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .expression import Node
 from .layout import Place, Slot
@@ -90,20 +91,14 @@ class Compiler:
         return [pair for pair in pieces(place, node) if self.stored.get(pair[1]) != pair[0]]
 
     def _work(self, node: Node) -> None:
-        slot = Slot("work", self._works)
-        self._works += 1
+        slot = Slot("work", self._works + len(self.arrays))
         self.arrays[slot] = Array(node.width, node.dtype)
         self.stored[node] = Place(slot)
 
     def _keep(self, node: Node) -> None:
-        """See to it that a value is stored; of neighbouring columns, what they are of."""
-        if (
-            node.kind == "columns"
-            and node.attrs[1]
-            and not (node in self._dense or node in self.stored)
-        ):
-            self._keep(node.args[0])
-        elif node.kind != "read" and node not in self.stored:
+        """See to it that a value is in memory; what columns are of is."""
+        is_part = node.kind == "columns" and node.attrs[1] and node not in self._dense
+        if not (is_part or node.kind == "read" or node in self.stored):
             self._work(node)
 
     def _schedule(self) -> None:
@@ -112,21 +107,13 @@ class Compiler:
             if node.kind in GIVEN:
                 self._time[node] = 0
                 continue
-            if node.kind in OWN_STEP:
+            # What is cast is loaded.
+            if node.kind in OF_STORED or (node.kind == "cast" and node.args[0].kind != "columns"):
                 for x in node.args:
                     self._keep(x)
-                when = max(self._there(x) for x in node.args) | 1
-            else:
-                if node.kind == "cast":
-                    (source,) = node.args
-                    self._keep(source.args[0] if source.kind == "columns" else source)
-                if node.kind == "moved":
-                    self._keep(node.args[0])
-                # What the same loop computes it need not read.
-                together = node.kind == "function"
-                when = max(self._there(x, together) for x in node.args)
-                when += when & 1
-            self._time[node] = when
+            # What the same loop computes it need not read.
+            when = max(self._there(x, together=node.kind == "function") for x in node.args)
+            self._time[node] = when | 1 if node.kind in OWN_STEP else when + (when & 1)
             if node.kind in STORED:
                 self._keep(node)
 
@@ -137,23 +124,20 @@ class Compiler:
 
     def _keep_what_is_used_twice(self) -> None:
         """Find at which times values are needed, and store those that are needed at several."""
-        needed: Dict[Node, Set[int]] = {}
+        needed: DefaultDict[Node, Set[int]] = defaultdict(set)
         for _, node in self._copies:
-            needed.setdefault(node, set()).add(self._when_copied(node))
+            needed[node].add(self._when_copied(node))
         for node in reversed(self._order):
-            times = needed.setdefault(node, set())
-            if node.kind in GIVEN:
-                continue
-            if node in self.stored or node.kind in STORED:
+            times = needed[node]
+            if node in self.stored:
                 times = {self._time[node]}
             elif node.kind == "function" and len(times) > 1 and not _is_cheap(node):
                 self._work(node)
                 times = {min(times)}
                 # It may have been possible earlier, but nobody asked.
                 self._time[node] = min(times)
-            needed[node] = times
             for x in node.args:
-                needed.setdefault(x, set()).update(times)
+                needed[x] |= times
 
     def _when_copied(self, node: Node) -> int:
         """Return when a value can be stored that may stand elsewhere, too."""
