@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
 from .expression import TOTAL, Expressions, Node
 from .functions import DERIVATIVES, Factor
-from .layout import OF_DATA, OF_KERNEL, Dot, Place, Slot, Weight
+from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
 
 
@@ -43,22 +45,17 @@ class Differentiation:
 
     def _assembled(self, node: Node) -> Node:
         """Return the gradient of a node: sums of pieces that overlap, zeros between pieces."""
-        build, pieces = self._build, self._pieces[node]
-        ends = {0, node.width}
-        for start, piece in pieces:
-            ends |= {start, start + piece.width}
-        cuts = sorted(ends)
-        number = {cut: i for i, cut in enumerate(cuts)}
-        totals: List[Optional[Node]] = [None] * (len(cuts) - 1)
-        for start, piece in pieces:
-            for i in range(number[start], number[start + piece.width]):
-                term = build.part(piece, cuts[i] - start, cuts[i + 1] - cuts[i])
-                before = totals[i]
-                totals[i] = term if before is None else before + term
-        return build.join(
-            build.const(0, cuts[i + 1] - cuts[i], node.dtype) if total is None else total
-            for i, total in enumerate(totals)
-        )
+        build, pieces, found = self._build, self._pieces[node], []
+        ends = (end for start, piece in pieces for end in (start, start + piece.width))
+        cuts = sorted({0, node.width, *ends})
+        for low, high in zip(cuts, cuts[1:]):
+            terms = [
+                build.part(piece, low - start, high - low)
+                for start, piece in pieces
+                if start <= low < start + piece.width
+            ]
+            found.append(reduce(add, terms) if terms else build.const(0, high - low, node.dtype))
+        return build.join(found)
 
     def _visit(self, node: Node, g: Node) -> None:
         build, value = self._build, self._values
@@ -107,19 +104,17 @@ class Differentiation:
 
     def _dot(self, node: Node, g: Node) -> None:
         (how,), (left, right), value = node.attrs, node.args, self._values
-        gradients: List[Optional[Tuple[bool, Dot]]] = list(how.gradients())
-        if _is_shared(left) and how.matrices == 1 and not how.turned[1]:
-            # What adds up is one product, of the columns of all rows.
-            turned = how.turned[0]
-            sizes = (how.k, how.m) if turned else (how.m, how.k)
-            weight = Weight(Place(left.attrs[0]), *sizes, not turned)
-            self._sums.append(Sum(weight, g, value[right], 1, how.n))
-            gradients[0] = None
-        for x, other, found in zip((left, right), (right, left), gradients):
-            if found is not None:
-                second, how = found
-                pair = (value[other], g) if second else (g, value[other])
-                self._add(x, self._build.dot(*pair, how))
+        shared = left.kind == "read" and left.attrs[1]
+        for x, other, own in zip((left, right), (right, left), how.gradients()):
+            if x is left and shared and how.matrices == 1 and not how.turned[1]:
+                # What adds up is one product, of the columns of all rows.
+                turned = how.turned[0]
+                sizes = (how.k, how.m) if turned else (how.m, how.k)
+                weight = Weight(Place(left.attrs[0]), *sizes, not turned)
+                self._sums.append(Sum(weight, g, value[right], 1, how.n))
+            else:
+                pair = (value[other], g) if own.gradient else (g, value[other])
+                self._add(x, self._build.dot(*pair, own))
 
     def _convolved(self, node: Node, g: Node) -> None:
         (x, *shared), (how,), build = node.args, node.attrs, self._build
@@ -137,11 +132,6 @@ class Differentiation:
             part = None if arg.kind == "const" else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)
-
-
-def _is_shared(x: Node) -> bool:
-    """Whether a value is an array that all rows share."""
-    return x.kind == "read" and bool(x.attrs[1])
 
 
 def _times(g: Node, factor: Factor, chosen: bool) -> Optional[Node]:

@@ -79,8 +79,8 @@ class Dot(NamedTuple):
     #: A value, 0 or 1, that is a gradient: where a matrix of it is zero, so is the product.
     gradient: int = -1
 
-    def gradients(self) -> Tuple[Tuple[bool, Dot], Tuple[bool, Dot]]:
-        """Return for either value how the gradient is multiplied, and whether it comes second."""
+    def gradients(self) -> Tuple[Dot, Dot]:
+        """Return for either value how the gradient is multiplied with the other."""
         count, m, k, n, (left, right), _ = self
         first = Dot(count, m, n, k, (False, not right), 0)
         if left:
@@ -88,7 +88,7 @@ class Dot(NamedTuple):
         second = Dot(count, k, m, n, (not left, False), 1)
         if right:
             second = Dot(count, n, m, k, (True, left), 0)
-        return (left, first), (not right, second)
+        return first, second
 
 
 #: What a convolution computes: its result, of data, kernel and perhaps bias; or of the gradient of
