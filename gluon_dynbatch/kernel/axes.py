@@ -14,7 +14,7 @@ from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, MOST_MOVED, NUMBERS, Call, Handler, Shape, Tensor, few
+from .tensor import DTYPES, MOST_MOVED, Call, Handler, Shape, Tensor, few
 
 # Elements that move.
 
@@ -149,18 +149,17 @@ def layer_norm(call: Call) -> Tensor:
 
 def pick(call: Call) -> Tensor:
     x, index = call.tensors
-    axis, build = call.own_axis(), call.build
+    axis = call.own_axis()
     require(index.rows or not x.rows, "all rows choose the same")
     kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    last, places = x.shape[axis] - 1, build.cast(index.node(NUMBERS), x.dtype)
-    places = build.function("trunc", places)
+    last, places = x.shape[axis] - 1, x.apply("trunc", index.cast(x.dtype))
     if call.attrs.get("mode", "clip") == "wrap":
-        places = build.function("mod", places, last + 1)
+        places = x.apply("mod", places, last + 1)
     else:
-        least = build.function("minimum", places, last)
-        places = build.function("select", build.function("greater", places, 0), least, 0)
+        least = x.apply("minimum", places, last)
+        places = x.apply("select", x.apply("greater", places, 0), least, 0)
     numbers = ramp(x, last + 1, x.dtype, len(x.shape) - axis)
-    mask = x.apply("equal", index.of(places).shaped(kept), numbers)
+    mask = x.apply("equal", places.shaped(kept), numbers)
     found = x.apply("select", mask, x, 0).reduced([axis])
     return found if call.flag("keepdims") else without(found, [axis])
 
@@ -168,7 +167,7 @@ def pick(call: Call) -> Tensor:
 def one_hot(call: Call) -> Tensor:
     x, dtype = call.tensors[0], call.attrs.get("dtype", "float32")
     numbers = ramp(x, call.integer("depth", 0) or 0, dtype)
-    places = call.build.function("trunc", call.build.cast(x.node(NUMBERS), dtype))
-    found = x.apply("equal", x.of(places).shaped((*x.shape, 1)), numbers)
+    places = x.apply("trunc", x.cast(dtype)).shaped((*x.shape, 1))
+    found = x.apply("equal", places, numbers)
     on, off = call.number("on_value", 1), call.number("off_value", 0)
     return found.apply("select", found, found.const(on), off)

@@ -79,12 +79,6 @@ def leaky_relu(call: Call) -> Tensor:
     return x.apply("select", x.apply("lesser_equal", x, 0), below * slope, x)
 
 
-def cast(call: Call) -> Tensor:
-    x, dtype = call.tensors[0], call.attrs["dtype"]
-    require(dtype in DTYPES, f"{dtype} has no kernels")
-    return x if dtype == x.dtype else x.of(call.build.cast(x.node(NUMBERS), dtype))
-
-
 def amp_cast(call: Call) -> Tensor:
     # For other types, MXNet's own gradient fails.
     require({call.attrs["dtype"], call.tensors[0].dtype} == {"float32"}, "it casts")
@@ -141,7 +135,6 @@ def split(call: Call) -> List[Tensor]:
 
 def take(call: Call) -> Tensor:
     """Choose rows of a matrix: products with rows of which a single element is one."""
-    build = call.build
     index, table = (0, 1) if call.op == "Embedding" else (1, 0)
     mode, (count, *inner) = call.attrs.get("mode", "clip"), call.inputs[table]
     x, dtype = call.tensors[index], call.tensors[table].dtype
@@ -149,13 +142,12 @@ def take(call: Call) -> Tensor:
     require(call.op == "Embedding" or call.axis("axis", 0) == 0, "it chooses columns")
     require(x.rows, "all rows choose the same")
     require(mode in ("clip", "wrap"), f"its mode is {mode}")
-    numbers = x.node(NUMBERS)
     if mode == "wrap":
         # Places are counted on from the beginning behind the end.
-        numbers = build.function("trunc", build.cast(numbers, "float64"))
-        numbers = build.function("mod", numbers, count)
+        x = x.apply("mod", x.apply("trunc", x.cast("float64")), count)
     weight = Weight(call.matrix(table, table), count, prod(inner), False, chosen=True)
-    return x.of(build.product([(numbers, weight)], dtype=dtype), (*x.shape, *inner))
+    product = call.build.product([(x.node(NUMBERS), weight)], dtype=dtype)
+    return x.of(product, (*x.shape, *inner))
 
 
 def dot(call: Call) -> Tensor:
@@ -232,7 +224,7 @@ HANDLERS: Dict[str, Handler] = {
     "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),
     "Activation": activation,
     "LeakyReLU": leaky_relu,
-    "Cast": cast,
+    "Cast": lambda call: call.tensors[0].cast(call.attrs["dtype"]),
     "amp_cast": amp_cast,
     "_contrib_quadratic": quadratic,
     "_contrib_div_sqrt_dim": div_sqrt_dim,

@@ -69,6 +69,11 @@ class Tensor(Arithmetic):
         """Return the same elements in another shape."""
         return replace(self, shape=tuple(shape))
 
+    def cast(self, dtype: str) -> Tensor:
+        """Return the same numbers in another type."""
+        require(dtype in DTYPES, f"{dtype} has no kernels")
+        return self if dtype == self.dtype else self.of(self.build.cast(self.node(NUMBERS), dtype))
+
     def own_axes(self, *axes: int) -> None:
         """Give up if one of these is the axis of rows."""
         require(not self.rows or 0 not in axes, "it works along the axis of rows")
