@@ -217,7 +217,6 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
 
 static const gdb_kernels F(kernels) = {
     F(functions), F(add_sums), F(raise_maxima), F(packed_elements), F(pack), F(multiply),
-    F(multiply_small), F(multiply_few), F(gradient_scratch), F(weight_gradient), F(bias_gradient),
-    F(maps_scratch),
-    F(convolve),
+    F(multiply_small), F(multiply_few), F(is_zero), F(gradient_scratch), F(weight_gradient),
+    F(bias_gradient), F(maps_scratch), F(convolve),
 };

@@ -6,8 +6,9 @@
 
 #endif
 
-INLINE int F(is_zero)(const T *row, int64_t n)
+INLINE int F(is_zero)(const void *numbers, int64_t n)
 {
+    const T *row = numbers;
     for (int64_t j = 0; j < n; j += 64) {
         int found = 0;
         for (int64_t i = j; i < n && i < j + 64; i++) found |= row[i] != 0;

@@ -62,6 +62,9 @@ typedef struct {
                          const void *w, int64_t w_row, void *c, int64_t c_row, const void *bias,
                          int accumulate);
 
+    /* Whether numbers are all zero. */
+    int (*is_zero)(const void *numbers, int64_t n);
+
     /* Bytes of scratch that weight_gradient takes; each thread needs its own. */
     int64_t (*gradient_scratch)(int64_t n, int64_t k);
 

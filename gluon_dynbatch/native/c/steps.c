@@ -37,13 +37,6 @@ static void run_product(const gdb_product *p, const gdb_array *slots, int64_t ro
         kernels->multiply(m, n, k, a, a_row, 1, matrix, c, c_row, bias, p->adds);
 }
 
-static int is_zero(int64_t dtype, const char *matrix, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if ((dtype ? ((const double *)matrix)[i] : ((const float *)matrix)[i]) != 0)
-            return 0;
-    return 1;
-}
-
 /* Multiply matrices of which each row has its own. */
 static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, char *scratch) {
     const gdb_kernels *kernels = gdb_kernels_of(d->step.dtype);
@@ -54,8 +47,8 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
         const char *left = at(slots, d->left, row), *right = at(slots, d->right, row);
         char *result = at(slots, d->result, row);
         for (int64_t i = 0; i < d->matrices; i++) {
-            if ((d->gradient == 0 && is_zero(d->step.dtype, left, m * k))
-                || (d->gradient == 1 && is_zero(d->step.dtype, right, k * n))) {
+            if ((d->gradient == 0 && kernels->is_zero(left, m * k))
+                || (d->gradient == 1 && kernels->is_zero(right, k * n))) {
                 memset(result, 0, m * n * size);
             } else if (m == 1 && d->turn_right) {
                 kernels->multiply_few(m, n, k, left, k, right, k, result, n, NULL, 0);

@@ -54,7 +54,7 @@ typedef struct {
     int64_t table_rows, inputs, units, parts, adds, unpacked;
 } gdb_product;
 
-/* As `kernel.expression.Dot` says. */
+/* As `kernel.layout.Dot` says. */
 typedef struct {
     gdb_step step;
     gdb_place left, right, result;
