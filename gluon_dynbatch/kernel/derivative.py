@@ -126,19 +126,22 @@ class Differentiation:
             start += each.width
 
     def _function(self, node: Node, g: Node) -> None:
-        (name, numbers), value = node.attrs, self._values
-        factors = DERIVATIVES[name](value[node], *(value[x] for x in node.args), *numbers)
-        for arg, factor in zip(node.args, factors if isinstance(factors, tuple) else (factors,)):
-            part = None if arg.kind == "const" else _times(g, factor, name == "select")
+        (name, numbers), args = node.attrs, [self._values[x] for x in node.args]
+        if name == "select":
+            # Where something else was chosen a gradient is zero whatever it was.
+            first, second = (g.apply(name, args[0], *pair) for pair in ((g, 0), (0, g)))
+            parts = [None, first, second]
+        else:
+            found = DERIVATIVES[name](self._values[node], *args, *numbers)
+            factors = found if isinstance(found, tuple) else (found,)
+            parts = [_times(g, factor) for factor in factors]
+        for arg, part in zip(node.args, parts):
             if part is not None:
                 self._add(arg, part)
 
 
-def _times(g: Node, factor: Factor, chosen: bool) -> Optional[Node]:
-    """Multiply a gradient with a derivative: a node or a number; None if that is zero.
-
-    Where something else was chosen a gradient is zero whatever it was.
-    """
+def _times(g: Node, factor: Factor) -> Optional[Node]:
+    """Multiply a gradient with a derivative: a node or a number; None if that is zero."""
     if isinstance(factor, Node):
-        return g.owner.function("gate", *((factor, g) if chosen else (g, factor)))
+        return g.apply("gate", g, factor)
     return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor

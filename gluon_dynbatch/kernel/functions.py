@@ -21,7 +21,8 @@ def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
 
 
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns what a gradient is multiplied with;
-#: of several arguments, what for each.  "gate", a part of gradients, has none.
+#: of several arguments, what for each.  "gate", a part of gradients, has none, and gradients of
+#: "select" are selected.
 DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     # A copy; gradients that come back are multiplied with its value, which may be 0.
     "multiplier": lambda y, x, factor: factor,
@@ -73,7 +74,6 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     # As MXNet does where a maximum is at several places.
     "greatest": lambda y, a, b: (_f("equal", a, y), _f("equal", b, y)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
-    "select": lambda y, c, a, b: (0, _f("not_equal", c, 0), _f("equal", c, 0)),
 }
 _STEPS = "ceil floor rint round fix trunc logical_not"
 _TRUTHS = (

@@ -68,10 +68,9 @@ class Product(NamedTuple):
         )  # fmt: skip
 
     def __str__(self) -> str:
-        if self.weight.chosen:
-            return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.left}]"
-        bias = f" + {self.bias}" if self.bias else ""
-        return f"{self.result} {'+=' if self.adds else '='} {self.left} x {self.weight}{bias}"
+        weight, left, bias = self.weight, self.left, f" + {self.bias}" if self.bias else ""
+        product = f"{weight}[{left}]" if weight.chosen else f"{left} x {weight}"
+        return f"{self.result} {'+=' if self.adds else '='} {product}{bias}"
 
 
 class Dots(NamedTuple):
