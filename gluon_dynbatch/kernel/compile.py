@@ -23,8 +23,6 @@ OWN_STEP = frozenset(["product", "dot", "convolved"])
 OF_STORED = OWN_STEP | {"moved"}
 #: What no loop computes again.
 STORED = OF_STORED | {"reduced"}
-#: What is there before any step.
-GIVEN = frozenset(["read", "const", "ramp"])
 
 #: What a loop stores: where, what, and how (of an `Access`).
 Job = Tuple[Place, Node, str]
@@ -104,15 +102,13 @@ class Compiler:
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
         for node in self._order:
-            if node.kind in GIVEN:
-                self._time[node] = 0
-                continue
             # What is cast is loaded.
             if node.kind in OF_STORED or (node.kind == "cast" and node.args[0].kind != "columns"):
                 for x in node.args:
                     self._keep(x)
             # What the same loop computes it need not read.
-            when = max(self._there(x, together=node.kind == "function") for x in node.args)
+            together = node.kind == "function"
+            when = max((self._there(x, together) for x in node.args), default=0)
             self._time[node] = when | 1 if node.kind in OWN_STEP else when + (when & 1)
             if node.kind in STORED:
                 self._keep(node)
@@ -247,7 +243,7 @@ def _reachable(
 
 
 def _is_cheap(node: Node) -> bool:
-    return node.attrs[0] in CHEAP and all(a.kind in GIVEN or a.kind == "columns" for a in node.args)
+    return node.attrs[0] in CHEAP and all(not a.args or a.kind == "columns" for a in node.args)
 
 
 def pieces(place: Place, node: Node) -> List[Store]:

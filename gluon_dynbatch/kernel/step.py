@@ -19,8 +19,7 @@ from .layout import Dot, Maps, Order, Place, Slot, Weight
 
 #: Numbers of kinds of steps, and of ways to load and to store registers: see `native/c/steps.h`.
 LOOP, PRODUCT, CHOSEN, DOTS, CONVOLVED = range(5)
-_HOWS = ("row", "spread", "moved", "ramp", "total", "top")
-HOW: Dict[Any, int] = {how: number for number, how in enumerate(_HOWS)}
+HOWS = ("row", "spread", "moved", "ramp", "total", "top")
 
 
 class Slots(Dict[Any, int]):
@@ -162,8 +161,8 @@ class Pointwise(NamedTuple):
         found += map(len, (self.loads, self.stores, self.instructions))
         behind = 3 + len(found) + 6 * len(accesses) + 7 * len(self.instructions)
         for register, place, how, value in accesses:
-            order = () if isinstance(how, str) else how
-            found += register, *slots.at(place), HOW["moved" if order else how]
+            name, order = (how, ()) if isinstance(how, str) else ("moved", how)
+            found += register, *slots.at(place), HOWS.index(name)
             found += behind + len(orders) // 2, *_bits(value)
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:

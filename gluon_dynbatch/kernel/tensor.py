@@ -127,9 +127,9 @@ class Tensor(Arithmetic):
         return self.of(build.join(found), kept)
 
 
-def few(places: Array, times: int = 1) -> Array:
-    """Give up if so many times so many elements are too many to be moved."""
-    require(places.size * times <= MOST_MOVED, "its rows are too long to be moved")
+def few(places: Array) -> Array:
+    """Give up if elements are too many to be moved."""
+    require(places.size <= MOST_MOVED, "its rows are too long to be moved")
     return places
 
 
@@ -201,9 +201,9 @@ class Call(Site):
         value = default if text == "None" else float(text)
         return float(np.float32(value)) if single else value
 
-    def own_axis(self, name: str = "axis", default: int = -1) -> int:
+    def own_axis(self, default: int = -1) -> int:
         """Read an axis of the first input that is not that of rows."""
-        axis = self.axis(name, default)
+        axis = self.axis("axis", default)
         self.tensors[0].own_axes(axis)
         return axis
 
