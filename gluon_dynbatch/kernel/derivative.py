@@ -134,7 +134,8 @@ class Differentiation:
         else:
             found = DERIVATIVES[name](self._values[node], *args, *numbers)
             factors = found if isinstance(found, tuple) else (found,)
-            parts = [_times(g, factor) for factor in factors]
+            pairs = zip(node.args, factors)
+            parts = [None if arg.kind == "const" else _times(g, factor) for arg, factor in pairs]
         for arg, part in zip(node.args, parts):
             if part is not None:
                 self._add(arg, part)
