@@ -1,5 +1,7 @@
 """Numbers that differ from call to call: their calls share a launch."""
 
+import operator as python_operator
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -35,6 +37,23 @@ def test_operators(name, dtype):
     known = len(RUNTIME.library.operators)
     check_against_loop(fn, drawn(shape, dtype))
     assert len(RUNTIME.library.operators) == known, "numbers are not kept"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("operator", "add sub mul truediv pow mod".split())
+def test_python_operators(operator, swapped):
+    """Of a lazy array with anything that MXNet's take, on either side."""
+    apply = getattr(python_operator, operator)
+
+    def fn(x, other):
+        h = CELL(x) + 1.5
+        other = h * 2 if other is None else other
+        return apply(other, h) if swapped else apply(h, other)
+
+    others = [2, 0.5, True, np.float32(3), np.float64(0.75), mx.nd.full((2, 3), 1.25), None]
+    for _ in range(2):
+        samples = [(x, other) for (x, _), other in zip(drawn(), others)]
+        check_against_loop(fn, samples, **FIXED)
 
 
 def test_a_number_that_is_the_same_belongs_to_the_operator():

@@ -26,9 +26,10 @@ class Experts(gdb.DynamicHybridBlock):
     def __init__(self, experts, embedding_size=64, hidden_size=64):
         super().__init__()
         self.share = nn.Dense(CHOSEN, in_units=embedding_size)
-        self.experts = nn.HybridSequential()
-        for _ in range(experts):
-            self.experts.add(nn.Dense(hidden_size, in_units=embedding_size, activation="relu"))
+        self.experts = [nn.Dense(hidden_size, in_units=embedding_size, activation="relu")
+                        for _ in range(experts)]  # fmt: skip
+        for expert in self.experts:  # a Sequential makes a list of all to find one
+            self.register_child(expert)
         self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
     def forward(self, x, experts):

@@ -94,16 +94,24 @@ def any_lazy(arrays):
     return False
 
 
-def arithmetic(str operator not None, original):
-    """Return a method of lazy arrays, as ``__add__``: what an operator makes of two arrays."""
-    token = "op", operator, (), ()
+def arithmetic(original, str of_number not None, str of_arrays=None):
+    """Return a method of lazy arrays, as ``__add__``, given MXNet's and its operators.
 
+    Those of arrays are left to MXNet's if the array comes second, as in ``__rsub__``.
+    """
     @cython.binding(True)  # becomes a method
     def apply(self, other):
         recorder = state.recorder
-        if recorder is not None and type(other) in (lazy_type, array_type):
+        if recorder is not None:
+            if isinstance(other, (int, float)):
+                token = "op", of_number, ("scalar",), (str(float(other)),)
+                token, args = recorder.with_number(token, [self])
+            elif of_arrays is not None and type(other) in (lazy_type, array_type):
+                token, args = ("op", of_arrays, (), ()), (self, other)
+            else:
+                return original(self, other)
             callee = recorder.operators.get(token)
-            results = None if callee is None else call(recorder, callee, (self, other))
+            results = None if callee is None else call(recorder, callee, args)
             if type(results) is list:
                 return (<list>results)[0]
         return original(self, other)

@@ -106,11 +106,13 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Whether views can be made without a handle."""
         return self.pending or isinstance(self._owner, recording.Keeper)
 
-    # By `mx.nd` it would take five times as long.
-    __add__ = recording.arithmetic("broadcast_add", NDArray.__add__)
-    __sub__ = recording.arithmetic("broadcast_sub", NDArray.__sub__)
-    __mul__ = recording.arithmetic("broadcast_mul", NDArray.__mul__)
-    __truediv__ = recording.arithmetic("broadcast_div", NDArray.__truediv__)
+    # By `mx.nd` it would take several times as long.
+    __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
+    __sub__ = recording.arithmetic(NDArray.__sub__, "_minus_scalar", "broadcast_sub")
+    __rsub__ = recording.arithmetic(NDArray.__rsub__, "_rminus_scalar")
+    __mul__ = recording.arithmetic(NDArray.__mul__, "_mul_scalar", "broadcast_mul")
+    __truediv__ = recording.arithmetic(NDArray.__truediv__, "_div_scalar", "broadcast_div")
+    __rtruediv__ = recording.arithmetic(NDArray.__rtruediv__, "_rdiv_scalar")
     # Slices and numbers that were asked for before it knows, for all others it calls `_index`.
     __getitem__ = recording.index
 
