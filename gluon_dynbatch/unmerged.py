@@ -77,10 +77,13 @@ def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
 
 def _by_number(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:
     """Find callees with pieces that only calls with one number of arrays have."""
+    sizes: DefaultDict[Any, Set[int]] = defaultdict(set)
+    for entry in entries:
+        sizes[entry.token].add(len(entry.in_types))
     #: Per callee and piece, the numbers of arrays of its calls.
     pieces: DefaultDict[Any, DefaultDict[str, Set[int]]] = defaultdict(lambda: defaultdict(set))
     for entry, cut in zip(entries, graph.cuts):
-        for segment in cut.segments:
+        for segment in cut.segments if len(sizes[entry.token]) > 1 else ():
             if segment.layout != "unbatched":
                 pieces[entry.token][segment.family].add(len(entry.in_types))
     for token, found in pieces.items():

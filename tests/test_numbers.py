@@ -40,7 +40,7 @@ def test_operators(name, dtype):
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("operator", "add sub mul truediv pow mod".split())
+@pytest.mark.parametrize("operator", ["add", "sub", "mul", "truediv", "pow", "mod"])
 def test_python_operators(operator, swapped):
     """Of a lazy array with anything that MXNet's take, on either side."""
     apply = getattr(python_operator, operator)
