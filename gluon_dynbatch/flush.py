@@ -22,7 +22,7 @@ from .plan.make import Outside, make_plan
 from .plan.plan import Plan
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
-from .record.types import NODE_AT, TYPES
+from .record.types import TYPES
 from .report import Alone, FlushReport
 from .run.backward import GradientTape
 from .run.chain import Chain, find_heads
@@ -216,7 +216,7 @@ class Flush:
         if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
             trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-            marks = in_graph(self._recording.externals, NODE_AT)
+            marks = in_graph(self._recording.externals)
             key = [column.tobytes() for column in spots], trained, marks
         known = next((made for own, made in planned.prepared if own == key), None)
         if known is None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..native import lowering, recording
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
-from ..record.types import NODE_AT, TYPES
+from ..record.types import TYPES
 from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
@@ -29,7 +29,7 @@ def find_weights(tape: Tape) -> Tuple[int, ...]:
     several = np.frombuffer(bytes(TYPES.several), np.uint8)[tape.external_type]
     found = [(tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()]
     # A variable is in MXNet's graph; to ask for a gradient takes much longer.
-    marks = recording.in_graph([array for _, array in found], NODE_AT)
+    marks = recording.in_graph([array for _, array in found])
     return tuple(
         value
         for (value, array), mark in zip(found, marks)

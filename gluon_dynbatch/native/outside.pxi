@@ -187,24 +187,25 @@ def places(list arrays not None, bytes uses not None):
     return addresses, handles
 
 
-def in_graph(list arrays not None, Py_ssize_t node_at):
+cdef inline bint has_node(size_t handle) noexcept nogil:
+    """Whether an array is in MXNet's tape."""
+    return (<void **>(handle + node_at))[0] is not NULL
+
+
+def in_graph(list arrays not None):
     """Tell of each array by a byte whether a gradient may go from it to MXNet's tape.
 
     Parameters
     ----------
     arrays : list of NDArray
         Real arrays, or lazy ones that are kept in arenas.
-    node_at : int
-        Where an array of MXNet's has its node in the tape: see `record.types`.
     """
     cdef bytearray found = bytearray(len(arrays))
     cdef Py_ssize_t i
-    cdef size_t handle
     for i in range(len(arrays)):
         array_ = arrays[i]
         if is_to_come(array_):
             found[i] = (<object>slot(array_, owner_at)[0]).recorded
         else:
-            handle = array_.handle.value
-            found[i] = 1 if (<void **>(handle + node_at))[0] is not NULL else 0
+            found[i] = has_node(array_.handle.value)
     return bytes(found)

@@ -61,6 +61,7 @@ cdef struct Library:
     int (*row)(void *, unsigned, void **) noexcept nogil
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
+    int (*set_recording)(int, int *) noexcept nogil
 
 
 #: Functions of MXNet's.
@@ -79,6 +80,8 @@ cdef object state
 #: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
 cdef Py_ssize_t owner_at, value_at, offset_at, type_at, uncut_at
 cdef Py_ssize_t handle_at, writable_at
+#: Where an array of MXNet's has its node in the tape: `record.types.NODE_AT`.
+cdef Py_ssize_t node_at
 
 # What the modules of `record` assign: see there.
 libraries = ()
@@ -88,9 +91,11 @@ check_array = type_of = class_of = call_stock = describe = number_of = give = No
 views = {}
 
 
-def connect(state_, type lazy not None, type array_ not None, handle, array library not None):
+def connect(
+    state_, type lazy not None, type array_ not None, handle, Py_ssize_t node, array library not None
+):
     """Take what is to be known of lazy and plain arrays; once per process."""
-    global mxnet, state, lazy_type, array_type, handle_type
+    global mxnet, state, lazy_type, array_type, handle_type, node_at
     global owner_at, value_at, offset_at, type_at, uncut_at, handle_at, writable_at
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
     owner_at, value_at, offset_at, type_at, uncut_at = [
@@ -98,7 +103,7 @@ def connect(state_, type lazy not None, type array_ not None, handle, array libr
         for name in ("_owner", "_value", "_offset", "_type", "_uncut")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
-    mxnet = (<Library *>library.data.as_voidptr)[0]
+    node_at, mxnet = node, (<Library *>library.data.as_voidptr)[0]
 
 
 cpdef int current_mode() noexcept:

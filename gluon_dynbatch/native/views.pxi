@@ -61,12 +61,17 @@ cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return some rows, or a single one without axis 0; None if MXNet refuses."""
     cdef void *handle = <void *><size_t>array_.handle.value
     cdef void *made = NULL
-    cdef int failed
+    cdef int failed, recorded = 0
     with nogil:
+        # For an array without gradients MXNet would record nothing, but prepare to do so.
+        if not has_node(<size_t>handle):
+            mxnet.set_recording(0, &recorded)
         if stop:
             failed = mxnet.rows(handle, <unsigned>start, <unsigned>stop, &made)
         else:
             failed = mxnet.row(handle, <unsigned>start, &made)
+        if recorded:
+            mxnet.set_recording(1, &recorded)
     return None if failed else new_array(made)
 
 

@@ -18,7 +18,7 @@ from mxnet.util import is_np_shape
 from ..errors import GradientError
 from ..native import recording
 from .state import STATE
-from .types import TYPES
+from .types import NODE_AT, TYPES
 from .where import user_line
 
 #: Types of indices that leave a part of an array, or its elements in another shape.
@@ -193,7 +193,7 @@ def reshaped(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt"),
-    *("MXAutogradIsRecording", "MXAutogradIsTraining"),
+    *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
-recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, array("Q", _ADDRESSES))
+recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, NODE_AT, array("Q", _ADDRESSES))
