@@ -111,10 +111,9 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
 	$(call SHOW,installing packages,$$(grep -c == requirements.txt),^Collecting) \
 	  $(BIN)/python -m pip install --no-build-isolation -r requirements.txt
-	$(call SHOW,compiling native code,12,Cythonizing| -shared ) \
-	  $(BIN)/python setup.py build_ext --inplace
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	$(BIN)/python -m pip check
+# The package is imported from this folder; `pip install -e` would compile the native code once more.
+	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gluon_dynbatch.pth"
 	@touch $@
 
 $(DOCS_STAMP): docs/requirements.txt $(STAMP)
@@ -135,7 +134,7 @@ $(PEERS_STAMP): experiments/peers/requirements.txt
 	@touch $@
 
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/*.pxi gluon_dynbatch/native/c/*)
-	$(call SHOW,compiling native code,12,Cythonizing| -shared ) \
+	$(call SHOW,compiling native code,14,Cythonizing| -shared ) \
 	  $(BIN)/python setup.py build_ext --inplace
 	@touch $@
 

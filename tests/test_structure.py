@@ -2,6 +2,7 @@
 
 import copy
 import enum
+import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from itertools import product
@@ -86,6 +87,37 @@ def test_specs_and_keys_are_equal_exactly_if_the_structures_are():
         assert (first == second) == (key == other) == (a == b), (a, b)
         assert (first != second) == (a != b), (a, b)
         assert first != second or hash(first) == hash(second), (a, b)
+
+
+def key(value):
+    return Structure(None).write(0, value)
+
+
+@settings(max_examples=50)
+@given(nests(STATICS), st.sampled_from([list, dict, Leaf]))
+def test_keys_of_long_tuples_are_kept_unless_something_in_them_can_change(value, changeable):
+    long = Pair(tuple(range(60)), value)
+    assert key(long) == key(long) == key(copy.deepcopy(long))
+    inner = changeable()
+    holder = long, inner
+    before = key(holder)
+    if changeable is list:
+        inner.append(1)
+    elif changeable is dict:
+        inner[1] = 1
+    else:
+        inner.times = 1
+    assert key(holder) != before == key((long, changeable()))
+
+
+def test_the_memory_of_kept_keys_is_bounded():
+    first = tuple(range(1000))
+    before = sys.getrefcount(first)
+    key(first)
+    assert sys.getrefcount(first) == before + 1
+    for number in range(1200):
+        key((number, *first))
+    assert sys.getrefcount(first) == before
 
 
 class Shape(NamedTuple):

@@ -42,6 +42,7 @@ cdef class Constant(Owner):
 cdef object type_id_of(object array_):
     cdef int[4] told  # how many dimensions, type of elements, kind of device and its number
     cdef const int64_t *sizes
+    cdef char *text
     cdef void *handle = <void *><size_t>array_.handle.value
     if (
         mxnet.shape(handle, &told[0], &sizes)
@@ -50,7 +51,10 @@ cdef object type_id_of(object array_):
         or told[0] < 0
     ):
         return type_of(array_)
-    key = (<char *>told)[: sizeof(told)] + (<const char *>sizes)[: 8 * told[0]]
+    key = PyBytes_FromStringAndSize(NULL, sizeof(told) + 8 * told[0])
+    text = key
+    memcpy(text, told, sizeof(told))
+    memcpy(text + sizeof(told), sizes, 8 * told[0])
     known = known_types.get(key)
     if known is None:
         known = known_types[key] = type_of(array_)

@@ -18,8 +18,16 @@ cdef extern from "Python.h":
 cdef enum:
     #: What an array is on this tape: real, recorded, or lazy once.
     REAL, RECORDED, COMPUTED
-    #: Values within each other at most, as C has one stack.
+    #: The deepest nesting, as walking a value recurses in C.
     DEEPEST = 1500
+    #: Bytes from which on the text of a tuple is kept, and of all texts before they are dropped.
+    LONG_TEXT = 48
+    MOST_TEXT = 2097152
+
+#: By id of a tuple that holds nothing that can change, itself, so that the id stays its own, and its
+#: text; and the bytes of all texts.
+cdef dict texts = {}
+cdef Py_ssize_t text_bytes = 0
 
 
 @cython.final
@@ -42,6 +50,8 @@ cdef class Structure:
     cdef dict seen, places
     cdef uint8_t *data
     cdef Py_ssize_t size, room, depth
+    #: How many values were written that can change, or whose text depends on others.
+    cdef Py_ssize_t changeable
 
     def __init__(self, Tape tape, bint watches=False):
         self.tape, self.watches = tape, watches
@@ -139,8 +149,36 @@ cdef class Structure:
         if self.depth == DEEPEST:
             raise RecursionError
         self.depth += 1
-        self.container(kind, value)
+        if isinstance(value, tuple) and not self.watches:
+            self.constant(kind, value)
+        else:
+            self.container(kind, value)
         self.depth -= 1
+        return 0
+
+    cdef int constant(self, object kind, object value) except -1:
+        """Write a tuple; if it holds nothing that can change, keep its text for the next time."""
+        cdef Py_ssize_t start = self.size, changeable = self.changeable
+        global text_bytes
+        identity = <size_t><PyObject *>value
+        known = texts.get(identity)
+        if known is not None:
+            return self.text((<tuple>known)[1])
+        self.container(kind, value)
+        if self.changeable > changeable or self.size - start < LONG_TEXT:
+            return 0
+        text_bytes += self.size - start
+        if text_bytes > MOST_TEXT:
+            texts.clear()
+            text_bytes = self.size - start
+        texts[identity] = value, PyBytes_FromStringAndSize(
+            <char *>self.data + start, self.size - start)
+        return 0
+
+    cdef int text(self, bytes text) except -1:
+        self.reserve(len(text))
+        memcpy(self.data + self.size, <char *>text, len(text))
+        self.size += len(text)
         return 0
 
     cdef int container(self, object kind, object value) except -1:
@@ -161,6 +199,7 @@ cdef class Structure:
 
     cdef bint again(self, object value) except -1:
         """Whether this very object was written before: then that is written."""
+        self.changeable += 1
         identity = <size_t><PyObject *>value
         known = self.seen.get(identity)
         if known is None:
@@ -197,6 +236,7 @@ cdef class Structure:
         """Write the type of an array; if an earlier one has the same values, where."""
         cdef int64_t offset = 0
         cdef int state = REAL
+        self.changeable += 1
         identity = -1 - <int64_t><size_t><PyObject *>value
         if type(value) is lazy_type:
             type_id = <object>slot(value, type_at)[0]
@@ -228,6 +268,7 @@ cdef class Structure:
             return self.items(b"(", <tuple>value)
         if how == "values":
             self.loose = True
+            self.changeable += 1
             return self.walk(more(value))
         if how == "identity" or how == "attribute" and self.watches:
             return self.attribute(value) if self.watches else self.tag(b"x", number_of(value))
