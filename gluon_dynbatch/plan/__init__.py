@@ -1,6 +1,6 @@
-"""Groups in, a plan out: the launches in order, with the place of every operand and result.
+"""Groups in, a plan out: launches in order, with a memory location for every operand and result.
 
-Read `plan.py` (what a plan is), `order.py` (members within a launch), `make.py` (the forward
-plan), `transpose.py` (the plan of its backward pass, and what gets a gradient), `check.py` (what
-holds for every plan).
+Read `plan.py` (the type), `order.py` (the order of members within a launch), `make.py` (the forward
+plan), `transpose.py` (the backward plan, and which arrays get a gradient), `check.py` (the
+invariants of every plan).
 """

@@ -1,6 +1,7 @@
-"""Groups of units in, the forward plan out.
+"""Build the forward plan from groups of units.
 
-The members of launches are put in order, everything is given its place, and operands are resolved.
+Three steps: order the members of each launch, assign arena rows to all results and to the arrays
+from outside, and resolve each operand to a slice of an arena or to pieces that are gathered.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Outside(NamedTuple):
-    """The arrays from outside, by number."""
+    """The external arrays: those that existed before the scope."""
 
-    #: Elements of each, and the number of its kind.
+    #: Per array: number of elements, and index into `kinds`.
     size: Array
     kind: Array
-    #: Type of elements, and device.
+    #: Pairs of dtype and device.
     kinds: Sequence[Tuple[str, Context]]
 
 
@@ -36,11 +37,11 @@ def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
     Parameters
     ----------
     graph : Graph
-        What the analyzer saw, with operands.
+        Units and their operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
     outside : Outside
-        What is read but not made.
+        The external arrays.
     """
     sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]
     members = order_members(graph, groups, *sides)
@@ -48,23 +49,25 @@ def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
     inputs, outputs = (side.of_launches(segment) for side in sides)
     operands, results = _places(members, sides[0], inputs), _places(members, sides[1], outputs)
     operands[inputs.shared > 0, 3] = 1
-    found = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
-    # Externals are numbered from -1 downwards: from the end of the table.
+    columns = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
+    # Externals are numbered from -1 downwards: they are at the end of the table.
     terms = np.full((2, len(graph.slot_unit) + len(outside.size)), -1, dtype=np.int64)
-    order = np.empty(len(outside.size), dtype=np.int64)
+    externals = np.empty(len(outside.size), dtype=np.int64)
     reader = resolving.Reader(
-        *(graph, members, inputs, outputs, outside, operands, terms, order, found)
+        *(graph, members, inputs, outputs, outside, operands, terms, externals, columns)
     )
-    reads = Reads(*found[:, : reader.reads].copy())
+    reads = Reads(*columns[:, : reader.reads].copy())
     row_size, kind = np.array(reader.fills, dtype=np.int64).reshape((-1, 2)).T
     fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
-    # Fills come first.
-    first = np.roll(np.arange(len(regions)), len(fills))
-    arenas, sizes, pieces = resolve(operands, regions, reads, kind, first, outside.kinds)
-    order = order[: reader.externals]
-    numbers = [order[terms[0, -1 - order] == n] for n in range(len(results), len(regions))]
-    filled = tuple((own, outside.size[own]) for own in numbers)
+    # Fills are written before all results, so their rows come first.
+    order = np.roll(np.arange(len(regions)), len(fills))
+    arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, outside.kinds)
+    externals = externals[: reader.externals]
+    by_fill = [
+        externals[terms[0, -1 - externals] == fill] for fill in range(len(results), len(regions))
+    ]
+    filled = tuple((numbers, outside.size[numbers]) for numbers in by_fill)
     return Plan(
         *(graph, members, segment, np.arange(len(segment)), inputs, outputs, operands, regions),
         filled,
@@ -85,57 +88,60 @@ def resolve(
     order: Array,
     kinds: Sequence[Tuple[str, Context]],
 ) -> Tuple[Tuple[Arena, ...], Tuple[int, ...], Array]:
-    """Give regions their rows, and find out how operands are read: in place, or put together.
+    """Allocate arena rows to regions, and resolve operands: in place, or gathered from pieces.
 
     Parameters
     ----------
     operands, regions : numpy.ndarray of int64, shape (places, 5)
-        Tables, in which rows and elements of each row are known.
+        Tables of places with rows and row sizes; the other columns are filled in.
     reads : Reads
-        What to read.  Several reads of one element are added up, in their order.
+        The elements that operands read.  Several reads of one element are summed in their order.
     kind : numpy.ndarray of int64
-        Per region the type of elements and the device.
+        Per region, its index into `kinds`.
     order : numpy.ndarray of int64
         The regions that are written, in the order of their rows.
     kinds : sequence of (str, Context)
-        These types and devices.
+        Pairs of dtype and device.
 
     Returns
     -------
     tuple
-        The arenas, rows of each, and all pieces.
+        The arenas, the number of rows of each, and all pieces.
     """
-    found = resolving.reserve(regions, kind, order)
-    arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in found)
+    rows = resolving.reserve(regions, kind, order)
+    arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in rows)
     pieces = np.frombuffer(resolving.resolve(operands, regions, *reads), dtype=np.int64)
-    return arenas, tuple(found.values()), pieces.reshape((-1, 5))
+    return arenas, tuple(rows.values()), pieces.reshape((-1, 5))
 
 
 def _places(members: Members, side: Ports, ports: Ports) -> Array:
-    """Return a table of what inputs or outputs of launches stand for, with the rows of each.
+    """Return a table of places for the inputs or outputs of launches, with rows and row sizes.
 
     Parameters
     ----------
     members : Members
-        The launches.
-    side, ports : Ports
-        Those of the graph's segments, and of the launches.
+        The members of all launches.
+    side : Ports
+        Inputs or outputs of the graph's segments.
+    ports : Ports
+        The same of the launches.
     """
     rows = np.add.reduceat(members.rows, members.part0[:-1])
     rows, row_size = np.repeat(rows, np.diff(ports.first)), ports.row_size.copy()
     for number in np.flatnonzero(np.diff(members.part0) > 1).tolist():
-        # Rows of several sizes are seen as shorter ones.
-        own = slice(*ports.first[number : number + 2])
+        # Rows of several sizes become rows of their greatest common divisor.
+        launch_ports = slice(*ports.first[number : number + 2])
         parts = slice(*members.part0[number : number + 2])
         firsts = side.first[members.segment[parts]]
-        sizes = side.row_size[np.add.outer(firsts, np.arange(own.stop - own.start))]
-        row_size[own] = np.gcd.reduce(sizes)
-        rows[own] = members.rows[parts] @ sizes // row_size[own]
+        count = launch_ports.stop - launch_ports.start
+        sizes = side.row_size[np.add.outer(firsts, np.arange(count))]
+        row_size[launch_ports] = np.gcd.reduce(sizes)
+        rows[launch_ports] = members.rows[parts] @ sizes // row_size[launch_ports]
     return places_of(rows, row_size)
 
 
 def _placed(terms: Array, regions: Array) -> Tuple[Array, Array, Array]:
-    """Return the region of each term, its arena, and its first element; -1 for what has none."""
+    """Return per term its region, its arena and its first element, or -1 where there is none."""
     region, element = terms
     start = regions[:, 2] * regions[:, 4]
     arena, start = (np.append(column, -1)[region] for column in (regions[:, 1], start))

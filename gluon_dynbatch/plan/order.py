@@ -1,21 +1,20 @@
-"""The order of units within their launches, chosen so that operands lie side by side.
+"""Order the members of launches so that operands are contiguous.
 
-Rows that a launch reads are copied together, unless they already follow each other in an arena in
-the order of the launch's members.  So each unit stands where a reader of it stands: the last
-launch is ordered first, and what it reads is ordered like it.  A unit with several readers follows
-one of them:
+The rows that a launch reads are gathered, unless they already follow each other in an arena in the
+order of the launch's members.  So each unit follows one of its readers: launches are ordered from
+the last to the first, and the units that a launch reads are ordered as its members are.  A unit
+with several readers follows
 
-* among those that read a result nobody else reads, the latest.  A gate of a Tree-LSTM's node that
-  each child reads too is copied for the children anyway; the node itself can read the others in
+* the latest of the readers that are the only reader of some result.  A gate of a Tree-LSTM's node
+  that each child reads as well is copied for the children anyway; the node can read the others in
   place.
 * otherwise the earliest.  A state of a sequence follows the next step, so the longest sequences
   come first and each step reads a prefix.
 
-Members with more summands come before all others, so that each further summand is added to a
-prefix.
+Members with more summands come first, so that each further summand is added to a prefix.
 
-Members whose arrays have equal sizes stand together, the smallest first: who attends to something
-short mostly ends early, and what ends is read first.
+Members whose arrays have equal sizes are adjacent, the smallest first: a sample that attends to a
+short memory mostly ends early, and its results are read first.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) ->
     Parameters
     ----------
     graph : Graph
-        What the analyzer saw, with operands.
+        Units and their operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
     inputs, outputs : Ports
-        Those of the graph's segments.
+        Inputs and outputs of the graph's segments.
     """
     size = inputs.sums(inputs.row_size) + outputs.sums(outputs.row_size)
-    rank, joins = np.argsort(np.argsort(size, kind="stable")), inputs.sums(inputs.concat) > 0
-    units, begins = np.empty((2, len(groups)), dtype=np.int64)
+    rank = np.argsort(np.argsort(size, kind="stable"))
+    concatenates = inputs.sums(inputs.concat) > 0
+    units, starts = np.empty((2, len(groups)), dtype=np.int64)
     launches, parts = ordering.order(
-        *(groups, graph.segment, rank, joins),
-        *(graph.input0, graph.term0, graph.term, graph.slot_unit, units, begins),
+        *(groups, graph.segment, rank, concatenates),
+        *(graph.input0, graph.term0, graph.term, graph.slot_unit, units, starts),
     )
-    begins = begins[:parts]
-    part0 = np.searchsorted(groups[units[begins]], np.arange(launches + 1))
-    rows = np.add.reduceat(graph.dependencies.rows[units], begins)
-    first = np.append(begins, len(units))[part0]
-    return Members(
-        *(groups, units, first, part0, graph.segment[units[begins]].astype(np.int64), rows)
-    )
+    starts = starts[:parts]
+    part0 = np.searchsorted(groups[units[starts]], np.arange(launches + 1))
+    rows = np.add.reduceat(graph.dependencies.rows[units], starts)
+    first = np.append(starts, len(units))[part0]
+    segment = graph.segment[units[starts]].astype(np.int64)
+    return Members(groups, units, first, part0, segment, rows)

@@ -1,11 +1,11 @@
-"""A plan: the launches of one pass in order, with the place of every operand and result.
+"""A plan: the launches of one pass in order, with a memory location for every operand and result.
 
-Inert data: a plan holds integers, names and segments, never an array of the model.  All values
-live in *arenas*, one per (row size, dtype, context).  A place in an arena is counted in elements,
-so that a value can be read with another shape than it was written.
+Plans are plain data: integers, names and segments, never an array of the model.  All values live in
+*arenas*, one per (row size, dtype, context).  Locations are counted in elements, so that a value
+can be read with another shape than it was written with.
 
-The backward pass is a plan, too: its arenas hold gradients, a launch reads the gradients of results
-and writes those of operands, and what it fills arenas with are the gradients of heads.
+The backward pass is a plan as well.  Its arenas hold gradients: a launch reads the gradients of its
+results and writes those of its operands, and the fills are the gradients of heads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Region(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """An array from outside, passed as it is."""
+    """An external array, read where it is."""
 
     external: int
 
@@ -65,7 +65,7 @@ class Whole(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Consecutive elements of an arena, in place; one row is what all members share."""
+    """Consecutive elements of an arena, read in place; a single row if all members share it."""
 
     arena: int
     element: int
@@ -77,9 +77,9 @@ class Slice(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that are put together: copied, and added up where several are read."""
+    """Rows that are gathered into a buffer, and summed where several are read."""
 
-    #: Which pieces of the plan.
+    #: First of their pieces in `Plan.pieces`.
     first: int
     pieces: int
     rows: int
@@ -91,7 +91,7 @@ class Rows(NamedTuple):
 
 Operand = Union[Whole, Slice, Rows]
 
-#: What a place may be, by number.
+#: Types of places by number.
 PLACES = None, Whole, Slice, Rows, Region
 
 
@@ -103,13 +103,13 @@ class Part(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One run of a segment for all its members, forward or backward: what tables say of it."""
+    """One run of a segment for all its members, forward or backward, as an object."""
 
-    #: Of a backward run, the number of the forward run.
+    #: A backward launch has the number of its forward launch.
     number: int
-    #: The segment of the first part, which tells of all what does not depend on sizes.
+    #: The segment of the first part; those of other parts differ in sizes only.
     segment: Segment
-    #: What is run, once for each size that arrays have; the segments are equal but for that.
+    #: One part for each set of array sizes.
     parts: Tuple[Part, ...]
     #: Member units, in the order of their rows.
     units: Array
@@ -125,10 +125,10 @@ class Launch(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """Arrays from outside that are copied side by side into an arena."""
+    """External arrays that are copied side by side into an arena."""
 
     region: Region
-    #: Numbers of arrays; backward, of heads.
+    #: Numbers of the arrays; in a backward plan, of heads.
     externals: Array
     #: Elements of each.
     counts: Array
@@ -139,15 +139,15 @@ class Fill(NamedTuple):
         return np.cumsum(self.counts) - self.counts
 
     def pieces(self, arrays: Array) -> Array:
-        """Return the pieces that make up the region, given numbers for the arrays."""
+        """Return the pieces that fill the region from arrays with these numbers."""
         return pieces_of(resolving.COPY, self.starts, arrays, 0, self.counts)
 
 
 class Reads(NamedTuple):
-    """What operands are made of: elements of regions that belong somewhere in an operand.
+    """The elements of regions that operands read; arrays of one length.
 
-    Arrays of one length.  Forward, they are in the order of operands, summands and members; all
-    members share what a shared operand reads.
+    In a forward plan, they are in the order of operands, summands and members.  The read of an
+    operand that all members share is listed once.
     """
 
     #: Rows of the tables `Plan.operands` and `Plan.regions`.
@@ -160,11 +160,11 @@ class Reads(NamedTuple):
 
 
 class Ports(NamedTuple):
-    """The inputs, or the results, of segments or of launches, numbered in their order."""
+    """All inputs, or all outputs, of a list of segments or launches."""
 
     #: Per segment or launch, one more at the end: its first port.
     first: Array
-    #: As in `Port`; the type of elements and the device are a number.
+    #: Per port, as in `Port`; `kind` numbers pairs of dtype and device.
     row_size: Array
     kind: Array
     shared: Array
@@ -173,7 +173,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def of(cls, tables: Sequence[bytes]) -> Ports:
-        """Put together what segments have as their columns."""
+        """Concatenate the columns of segments."""
         table = np.frombuffer(b"".join(tables), dtype=np.int64).reshape((-1, 5))
         return cls(np.cumsum([0, *map(len, tables)]) // table.strides[0], *table.T)
 
@@ -181,18 +181,18 @@ class Ports(NamedTuple):
         """Return the ports of launches, given the numbers of their segments."""
         counts = np.diff(self.first)[segment]
         first = np.concatenate([[0], np.cumsum(counts)])
-        own = np.repeat(self.first[segment] - first[:-1], counts) + np.arange(first[-1])
-        return Ports(first, *(column[own] for column in self[1:]))
+        ports = np.repeat(self.first[segment] - first[:-1], counts) + np.arange(first[-1])
+        return Ports(first, *(column[ports] for column in self[1:]))
 
     def sums(self, column: Array) -> Array:
-        """Add up a column per segment or launch."""
+        """Sum a column per segment or launch."""
         return np.diff(np.concatenate([[0], np.cumsum(column)])[self.first])
 
 
 class Members(NamedTuple):
-    """The units of launches."""
+    """The members of all launches."""
 
-    #: Per unit its launch; and the units in the order of launches and of their rows.
+    #: Per unit its launch; and all units, by launch and in the order of their rows.
     launch: Array
     units: Array
     #: Per launch, one more at the end: where its units begin, and its parts.
@@ -206,55 +206,55 @@ class Members(NamedTuple):
 class Plan(NamedTuple):
     """The launches of one pass, as tables.
 
-    What launches read and write are places.  A place is the number of a type in `PLACES`, its first
-    two fields, its rows, and the elements of each.
+    Launches read and write places.  A row of a table of places has the number of a type in
+    `PLACES`, the first two fields of that type, the number of rows, and the elements of a row.
     """
 
     graph: Graph
-    #: Of all launches forward, in both directions; and per launch its segment.
+    #: The members of forward launches, in both directions; and per launch its segment.
     members: Members
     segment: Array
-    #: Numbers of the launches that run, in their order.
+    #: Numbers of the launches that run, in the order of execution.
     order: Array
-    #: What launches read and write, in the order of their numbers.
+    #: What launches read and write, by number of the launch.
     inputs: Ports
     outputs: Ports
-    #: A place per input; backward also, per fill of the forward plan, for its gradient.
+    #: A place per input; in a backward plan also one per forward fill, for its gradient.
     operands: Array
-    #: A place per output, and per fill.
+    #: A place per output, then one per fill.
     regions: Array
     #: Per fill: numbers of arrays, and elements of each.
     filled: Tuple[Tuple[Array, Array], ...]
-    #: Types of elements and devices by number.
+    #: Pairs of dtype and device, by number.
     kinds: Sequence[Tuple[str, Context]]
     arenas: Tuple[Arena, ...]
-    #: Rows per arena.
+    #: Number of rows per arena.
     sizes: Tuple[int, ...]
-    #: What operands are put together from, shape (pieces, 5): COPY, ADD or ZERO, the first element
-    #: in the operand, arena and first element of what is read, and how many elements.
+    #: The pieces of gathered operands, shape (pieces, 5): COPY, ADD or ZERO; first element in the
+    #: operand; arena and first element of the source; number of elements.
     pieces: Array
     reads: Reads
-    #: Forward, per term number (slots, then externals from the last on) its region, or -1, and the
-    #: arena and first element.
+    #: Forward, per term (slots, then externals from the last to the first): its region, or -1, its
+    #: arena and its first element.
     region_of: Array
     arena_of: Array
     element_of: Array
 
     def segments(self, number: int) -> List[Segment]:
-        """Return the segments of the parts of a launch."""
+        """Return the segment of each part of a launch."""
         parts = slice(*self.members.part0[number : number + 2])
         return [self.graph.segments[k] for k in self.members.segment[parts].tolist()]
 
     def launch(self, number: int) -> Launch:
         """Return a launch as an object."""
-        members, own, segments = self.members, slice(number, number + 2), self.segments(number)
+        members, bounds, segments = self.members, slice(number, number + 2), self.segments(number)
         return Launch(
             number,
             segments[0],
-            tuple(map(Part, segments, members.rows[slice(*members.part0[own])].tolist())),
-            members.units[slice(*members.first[own])],
-            objects(self.operands[slice(*self.inputs.first[own])]),
-            objects(self.regions[slice(*self.outputs.first[own])]),
+            tuple(map(Part, segments, members.rows[slice(*members.part0[bounds])].tolist())),
+            members.units[slice(*members.first[bounds])],
+            objects(self.operands[slice(*self.inputs.first[bounds])]),
+            objects(self.regions[slice(*self.outputs.first[bounds])]),
         )
 
     @property
@@ -264,13 +264,13 @@ class Plan(NamedTuple):
 
     @property
     def fills(self) -> Tuple[Fill, ...]:
-        """What arenas are filled with before."""
+        """The copies of external arrays into arenas, before the first launch."""
         regions = objects(self.regions[self.outputs.first[-1] :])
-        return tuple(Fill(region, *own) for region, own in zip(regions, self.filled))
+        return tuple(Fill(region, *filled) for region, filled in zip(regions, self.filled))
 
     @property
     def results(self) -> Tuple[Optional[Operand], ...]:
-        """Backward, per fill of the forward plan its gradient, None if there is none."""
+        """In a backward plan, the gradient of each forward fill, or None if it has none."""
         return objects(self.operands[self.inputs.first[-1] :])
 
     def place(self, term: int) -> Tuple[int, int]:
@@ -278,17 +278,17 @@ class Plan(NamedTuple):
         return int(self.arena_of[term]), int(self.element_of[term])
 
     def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
-        """Yield what an operand reads of arenas: arena, first element, and how many elements."""
+        """Yield arena, first element and number of elements of each read of an operand."""
         if isinstance(operand, Rows):
-            for what, _, *stretch in self.pieces[operand.first :][: operand.pieces].tolist():
-                if what != resolving.ZERO:
+            for action, _, *stretch in self.pieces[operand.first :][: operand.pieces].tolist():
+                if action != resolving.ZERO:
                     yield tuple(stretch)
         elif isinstance(operand, Slice):
             yield operand.arena, operand.element, operand.rows * operand.row_size
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes that the arenas take."""
+        """Size of all arenas in bytes."""
         return sum(
             rows * arena.row_size * np.dtype(arena.dtype).itemsize
             for rows, arena in zip(self.sizes, self.arenas)
@@ -296,7 +296,7 @@ class Plan(NamedTuple):
 
     @property
     def rows_gathered(self) -> int:
-        """Rows that are copied to stand side by side."""
+        """Number of rows that launches gather because they are not contiguous."""
         return int(self.operands[self.operands[:, 0] == resolving.TOGETHER, 3].sum())
 
     def draw(self, limit: int = MOST_NODES) -> Any:
@@ -305,8 +305,8 @@ class Plan(NamedTuple):
         Parameters
         ----------
         limit : int
-            Largest number of launches that are drawn one by one.  If there are more, launches that
-            run the same are one node, with a row of bars for their widths.
+            Largest number of launches that are drawn one by one.  If there are more, all launches
+            of one segment are one node, with a row of bars for their widths.
 
         Returns
         -------
@@ -331,53 +331,53 @@ class Plan(NamedTuple):
         for fill in self.fills:
             lines.append(f"fill    {fill.region} <- {len(fill.externals)} arrays from outside")
         for launch in self.launches:
-            made, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
-            kind = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
+            written, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
+            layout = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
             parts = f" in {len(launch.parts)} parts" if len(launch.parts) > 1 else ""
-            name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}{parts}"
-            lines.append(f"{launch.number:<7d} {made} <- {name}({read})")
-        lines += [f"fill {i}  <- {_text(found)}" for i, found in enumerate(self.results)]
+            name = f"{self.graph.name(int(launch.units[0]))}{layout} x{len(launch.units)}{parts}"
+            lines.append(f"{launch.number:<7d} {written} <- {name}({read})")
+        lines += [f"fill {i}  <- {_text(gradient)}" for i, gradient in enumerate(self.results)]
         if not self.results:
             lines += self._steps()
         return "\n".join(lines)
 
     def _steps(self) -> Iterator[str]:
-        """Say what launches do: the steps of each segment, or why it has none."""
-        numbers: Dict[Segment, List[int]] = {}
+        """Yield lines with the native steps of each segment, or the reason why it has none."""
+        launches: Dict[Segment, List[int]] = {}
         for launch in self.launches:
             for part in launch.parts:
-                numbers.setdefault(part.segment, []).append(launch.number)
-        for segment, own in numbers.items():
+                launches.setdefault(part.segment, []).append(launch.number)
+        for segment, numbers in launches.items():
             kernels = segment.kernels
             if kernels is None:
                 continue
-            many = "launch " if len(own) == 1 else "launches "
-            yield f"{many}{', '.join(map(str, own))}:"
+            title = "launch " if len(numbers) == 1 else "launches "
+            yield f"{title}{', '.join(map(str, numbers))}:"
             if isinstance(kernels, str):
                 yield f"    by MXNet: {kernels}"
             else:
                 yield from (f"    {step}" for step in kernels.forward.steps)
 
 
-def pieces_of(what: int, targets: Array, *columns: Any) -> Array:
-    """Return pieces with which the same is done: see `Plan`; columns may be single numbers."""
+def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
+    """Return a table of pieces with one action; see `Plan.pieces`.  Columns may be scalars."""
     pieces = np.empty((len(targets), 5), dtype=np.int64)
-    for i, column in enumerate((what, targets, *columns)):
+    for i, column in enumerate((action, targets, *columns)):
         pieces[:, i] = column
     return pieces
 
 
 def places_of(rows: Any, row_size: Any) -> Array:
-    """Return a table of places that have rows of some size."""
+    """Return a table of places with these rows and row sizes, and no location yet."""
     places = np.zeros((len(row_size), 5), dtype=np.int64)
     places[:, 3], places[:, 4] = rows, row_size
     return places
 
 
 def objects(places: Array) -> Tuple[Any, ...]:
-    """Return some rows of a table of places as what they are: None, or named tuples."""
-    kinds = ((PLACES[what], fields) for what, *fields in places.tolist())
-    return tuple(kind and kind(*fields[: len(kind._fields)]) for kind, fields in kinds)
+    """Return rows of a table of places as objects: None, or the named tuples of `PLACES`."""
+    typed = ((PLACES[number], fields) for number, *fields in places.tolist())
+    return tuple(cls and cls(*fields[: len(cls._fields)]) for cls, fields in typed)
 
 
 def _text(place: Optional[object]) -> str:

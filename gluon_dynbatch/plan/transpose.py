@@ -1,8 +1,8 @@
-"""The backward pass of a plan, as a plan: what is read there is written here.
+"""The backward pass of a plan, as a plan: reads and writes are exchanged.
 
-A launch that takes part reads the gradients of its results and writes those of its operands.  All
-tables change sides: wherever a piece of a region was read forward, its gradient is read from the
-gradient of the operand.
+A launch that takes part in the backward pass reads the gradients of its results and writes those of
+its operands.  Where a forward operand reads a piece of a region, the gradient of the region reads
+the same piece of the gradient of the operand.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class Heads(NamedTuple):
-    """Results that the user still holds: arrays of one length."""
+    """Results that the user still holds, to which gradients may arrive; arrays of one length."""
 
     term: Array
     #: First element within the term.
     offset: Array
-    #: Elements; and type of elements and device, as the plan numbers them.
+    #: Number of elements; and index into `Plan.kinds`.
     size: Array
     kind: Array
-    #: Per array from outside: whether a gradient may go on to it.
+    #: Per external array: whether it is in MXNet's graph, so that a gradient may flow on to it.
     in_graph: Array
 
-    def some(self, which: Any) -> Heads:
-        """Return those of some numbers."""
-        term, offset, size, kind = (column[which] for column in self[:-1])
+    def some(self, selected: Any) -> Heads:
+        """Return the heads with these numbers."""
+        term, offset, size, kind = (column[selected] for column in self[:-1])
         return Heads(term, offset, size, kind, self.in_graph)
 
 
@@ -45,23 +45,23 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     Parameters
     ----------
     plan : Plan
-        The launches forward.
+        The forward plan.
     heads : Heads
         Results that the user still holds.
 
     Returns
     -------
     Plan
-        Fills have the gradients of heads; launches are those that take part, in reverse; results
-        are the gradients of the fills of `plan`.
+        Its fills are the gradients of heads, its launches those that take part, in reverse order,
+        and its results the gradients of the fills of `plan`.
     """
     maker = _makers(plan, heads)
-    live, passing = _live(plan, heads, maker)
+    live, passing = _find_live(plan, heads, maker)
     filled, kind, from_heads = _fills(plan, heads)
     heads_rows = [(len(numbers), size[0]) for numbers, size in filled]
     rows = np.concatenate([plan.operands[:, 3:], np.reshape(heads_rows, (-1, 2))])
     operands, regions = places_of(*plan.regions[:, 3:].T), places_of(*rows.T)
-    inputs = _in_order(plan.operands, passing)
+    inputs = _order_inputs(plan.operands, passing)
     # The gradients of heads come first.
     order = np.concatenate([np.arange(len(plan.operands), len(regions)), inputs])
     kind = np.concatenate([plan.inputs.kind, kind])
@@ -84,29 +84,30 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
 
 
 def _makers(plan: Plan, heads: Heads) -> Array:
-    """Return the launch that makes each region.
+    """Return per region the launch that writes it.
 
-    Two numbers more stand for what is from outside: of what may get a gradient, and of the rest.
+    Fills have one of two further numbers: the first if a gradient may flow on to one of their
+    arrays, else the second.
     """
     launches = len(plan.order)
     fills = [launches + (not heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
-    made = np.repeat(np.arange(launches), np.diff(plan.outputs.first))
-    return np.concatenate([made, np.array(fills, dtype=np.int64)])
+    outputs = np.repeat(np.arange(launches), np.diff(plan.outputs.first))
+    return np.concatenate([outputs, np.array(fills, dtype=np.int64)])
 
 
 def read_outside(plan: Plan, in_graph: Array) -> Array:
-    """Tell of each operand whether it is an array from outside, as a whole, that has a gradient."""
-    what, external = plan.operands[:, :2].T
-    found: Array = (what == resolving.WHOLE) & (plan.inputs.differentiable > 0)
-    found[found] = in_graph[external[found]]
-    return found
+    """Return per operand whether it is a whole external array to which a gradient may flow."""
+    place, external = plan.operands[:, :2].T
+    wanted: Array = (place == resolving.WHOLE) & (plan.inputs.differentiable > 0)
+    wanted[wanted] = in_graph[external[wanted]]
+    return wanted
 
 
-def _live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
-    """Return who takes part, and the inputs that pass a gradient on.
+def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
+    """Return which makers take part, and which inputs pass a gradient on.
 
-    Launches do that have been recorded, have something to train behind them, and are read by a
-    head; and so does who makes what is from outside and may get a gradient.
+    A launch takes part if it was recorded, something that is trained lies behind it, and a head
+    depends on it.  The maker of external arrays in MXNet's graph takes part as well.
     """
     segments, launches = plan.graph.segments, len(plan.order)
     recorded = recorded_segments(plan.graph)[plan.segment]
@@ -127,13 +128,16 @@ def _live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
 
 
 def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array, Reads]:
-    """Return what gradients of heads fill, the kind of each fill, and what is read of it."""
+    """Return the fills with gradients of heads, the kind of each fill, and the reads of them.
+
+    There is a fill for each size and kind of heads.
+    """
     pairs = heads.size * len(plan.kinds) + heads.kind
-    found, fill = np.unique(pairs, return_inverse=True)
-    numbers = [np.flatnonzero(fill == n) for n in range(len(found))]
+    distinct, fill = np.unique(pairs, return_inverse=True)
+    by_fill = [np.flatnonzero(fill == number) for number in range(len(distinct))]
     position = np.empty(len(pairs), dtype=np.int64)
-    for own in numbers:
-        position[own] = np.arange(len(own))
+    for numbers in by_fill:
+        position[numbers] = np.arange(len(numbers))
     region = plan.region_of[heads.term]
     start = plan.regions[region, 2] * plan.regions[region, 4]
     reads = Reads(
@@ -143,58 +147,56 @@ def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], A
         heads.size,
         position * heads.size,
     )
-    filled = tuple((own, heads.size[own]) for own in numbers)
-    return filled, found % len(plan.kinds), _some(reads, np.argsort(fill, kind="stable"))
+    filled = tuple((numbers, heads.size[numbers]) for numbers in by_fill)
+    return filled, distinct % len(plan.kinds), _some(reads, np.argsort(fill, kind="stable"))
 
 
-def _in_order(operands: Array, passing: Array) -> Array:
-    """Return the inputs that pass a gradient on, in the order of rows of these gradients.
+def _order_inputs(operands: Array, passing: Array) -> Array:
+    """Return the inputs that pass a gradient on, in the order of their gradients' rows.
 
-    What is read in place, side by side, gets gradients side by side, so that these are read in
-    place as well.
+    Contiguous operands get contiguous gradients, so that these can be read in place as well.
     """
-    own = np.flatnonzero(passing)
-    what, first, second = operands[own, :3].T
-    apart = what != resolving.SLICE
-    keys = (np.where(apart, 0, place) for place in (second, first))
-    order: Array = own[np.lexsort([*keys, apart])]
+    inputs = np.flatnonzero(passing)
+    place, arena, element = operands[inputs, :3].T
+    gathered = place != resolving.SLICE
+    keys = (np.where(gathered, 0, column) for column in (element, arena))
+    order: Array = inputs[np.lexsort([*keys, gathered])]
     return order
 
 
 def _from_operands(plan: Plan, inputs: Array, wanted: Array) -> Reads:
-    """Return what wanted regions get from the gradients of inputs, in the order of these."""
+    """Return the reads of the gradients of inputs, in the order of these, by wanted regions."""
     rank = np.full(len(plan.operands), -1)
     rank[inputs] = np.arange(len(inputs))
     operand, region, target, length, element = plan.reads
-    own = np.flatnonzero((rank[operand] >= 0) & wanted[region])
-    own = own[np.argsort(rank[operand[own]], kind="stable")]
-    return _some(Reads(region, operand, element, length, target), own)
+    selected = np.flatnonzero((rank[operand] >= 0) & wanted[region])
+    selected = selected[np.argsort(rank[operand[selected]], kind="stable")]
+    return _some(Reads(region, operand, element, length, target), selected)
 
 
-def _some(reads: Reads, which: Array) -> Reads:
-    return Reads(*(column[which] for column in reads))
+def _some(reads: Reads, selected: Array) -> Reads:
+    return Reads(*(column[selected] for column in reads))
 
 
 def recorded_segments(graph: Graph) -> Array:
-    """Return per segment whether it is recorded for a backward pass."""
+    """Return per segment whether its calls were recorded for a backward pass."""
     modes: Array = np.array([segment.mode for segment in graph.segments], dtype=np.int64)
     return modes & RECORDING > 0
 
 
 class Reach(NamedTuple):
-    """What calls on the way to a head read: the loop gives all of this a gradient."""
+    """What gets a gradient in the loop: all that calls on a path to a head read."""
 
-    #: What gets its gradient from a fill: the fill, the first row there, and the number of an array
-    #: from outside.
+    #: External arrays that get their gradient from a fill: the fill, the first row, and the array.
     filled: Tuple[Tuple[int, int, int], ...]
-    #: Numbers of other arrays from outside, and launches that have no part in the backward pass: of
-    #: these and the parameters of those, what can have a gradient and gets none gets zeros.
+    #: Other external arrays, and launches that take no part in the backward pass.  Those arrays,
+    #: and the parameters of those launches, get a gradient of zeros unless they get another one.
     others: Tuple[int, ...]
     launches: Tuple[int, ...]
 
 
 def live_units(plan: Plan, heads: Heads) -> Array:
-    """Mark the units that recorded calls lead to from some heads."""
+    """Return which units lie on a path of recorded calls to one of the heads."""
     graph = plan.graph
     reached = np.zeros(graph.dependencies.size, dtype=bool)
     reached[graph.slot_unit[heads.term]] = True
@@ -208,25 +210,25 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     graph, units = plan.graph, live_units(plan, heads)
     read = graph.term[np.repeat(units, np.diff(graph.term0[graph.input0]))]
-    # Per array from outside: whether it gets a gradient, and none from a fill.
+    # Per external array: whether it gets a gradient; and whether it gets one, but not from a fill.
     wanted = np.zeros(len(heads.in_graph), dtype=bool)
     wanted[-1 - read[read < 0]] = True
     wanted &= heads.in_graph
     others = wanted.copy()
     filled: List[Tuple[int, int, int]] = []
     results = plan.outputs.first[-1]
-    for number, (own, _) in enumerate(plan.filled):
-        if backward.operands[results + number, 0]:
-            own = own[wanted[own]]
-            others[own] = False
-            _, _, start, _, size = plan.regions[results + number]
-            rows = plan.element_of[-1 - own] // size - start
-            filled += zip([number] * len(own), rows.tolist(), own.tolist())
-    left = np.zeros(len(plan.order), dtype=bool)
-    left[plan.members.launch[units]] = True
-    left[backward.order] = False
+    for fill, (externals, _) in enumerate(plan.filled):
+        if backward.operands[results + fill, 0]:
+            externals = externals[wanted[externals]]
+            others[externals] = False
+            _, _, start, _, size = plan.regions[results + fill]
+            rows = plan.element_of[-1 - externals] // size - start
+            filled += zip([fill] * len(externals), rows.tolist(), externals.tolist())
+    skipped = np.zeros(len(plan.order), dtype=bool)
+    skipped[plan.members.launch[units]] = True
+    skipped[backward.order] = False
     return Reach(
         tuple(filled),
         tuple(np.flatnonzero(others).tolist()),
-        tuple(np.flatnonzero(left).tolist()),
+        tuple(np.flatnonzero(skipped).tolist()),
     )
