@@ -180,7 +180,7 @@ DAMAGED_PLANS = [
     ("chains", "rows", lambda p: with_table(p, "rows", 1, 0)),
     ("chains", "written exactly once", lambda p: with_table(p, "regions", -1, 1, 2)),
     ("chains", "results and fills", lambda p: p._replace(filled=())),
-    ("chains", "another place", lambda p: with_table(p, "element_of", 1, 0)),
+    ("chains", "another location", lambda p: with_table(p, "element_of", 1, 0)),
     ("chains", "reads other rows", with_another_row),
     *(("trees", ".", lambda p, column=c: with_pieces(p, column)) for c in range(1, 5)),
 ]
@@ -199,7 +199,7 @@ DAMAGED_TRANSPOSED = {
     "in reverse": lambda p: {"order": p.order[::-1]},
     "gets no gradient": lambda p: {"operands": p.operands * [[1], [0], [1], [1]]},
     "results and fills": lambda p: {"operands": p.operands[1:]},
-    "gradients go to other rows": lambda p: {"operands": p.operands * [[1], [1], [1], [0]]},
+    "gradients flow to other rows": lambda p: {"operands": p.operands * [[1], [1], [1], [0]]},
     "written exactly once": lambda p: {"regions": p.regions * [[1], [1], [0], [1]]},
 }
 
@@ -216,5 +216,5 @@ def test_damaged_transposed_plans(match):
         check_transposed(plan, heads, broken)
     ((numbers, sizes),) = backward.filled
     swapped = backward._replace(filled=((numbers[::-1], sizes),))
-    with pytest.raises(AssertionError, match="gradients go to other rows"):
+    with pytest.raises(AssertionError, match="gradients flow to other rows"):
         check_transposed(plan, heads, swapped)

@@ -1,10 +1,9 @@
-"""The checker of plans, forward and transposed: every invariant, spelled out against the graph.
+"""The checker of plans, forward and transposed: every invariant, checked against the graph.
 
-What operands read is checked by running the plan on random integers in place of the rows that
-launches write.  Forward, an operand is right if it is the sum of what the graph says that it reads.
-Backward, gradients are right if the transposed plan is the adjoint of the plan: for any values and
-any gradients, what launches read times what they are given for it is what launches made times what
-they get for it.
+Operands are checked by running the plan on random integers in place of computed rows.  A forward
+operand is right if it equals the sum of the values that the graph says it reads.  A backward plan
+is right if it is the adjoint of the forward plan: for random values and gradients, the inner
+product of operands with their gradients equals that of results with their gradients.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ WHOLE, SLICE, ROWS, REGION = map(PLACES.index, (Whole, Slice, Rows, Region))
 def check_plan(plan: Plan) -> None:
     """Raise ``AssertionError`` if `plan` breaks an invariant.
 
-    Every unit runs once, members of a launch share one signature, operands come from earlier
-    launches and are the rows that the members need, results are where the table of places says,
-    and every arena row is written once.
+    Every unit runs once; members of a launch share one signature; operands come from earlier
+    launches and are the rows that the members need; results are where the table of terms says;
+    every arena row is written once.
     """
     _check_launches(plan)
     _check_writes(plan)
     graph, machine = plan.graph, _Machine(plan)
     writers = [(-1 - numbers, counts) for numbers, counts in plan.filled]
-    slots = [graph.slot0[launch.units] for launch in plan.launches]
-    ports = np.diff(plan.outputs.first).tolist()
-    made = [own + k for own, count in zip(slots, ports) for k in range(count)]
-    writers = [*((terms, graph.slot_size[terms]) for terms in made), *writers]
+    first_slots = [graph.slot0[launch.units] for launch in plan.launches]
+    counts = np.diff(plan.outputs.first).tolist()
+    slots = [first + k for first, count in zip(first_slots, counts) for k in range(count)]
+    writers = [*((terms, graph.slot_size[terms]) for terms in slots), *writers]
     assert len(writers) == len(plan.regions), "regions are not results and fills"
     for number, (terms, sizes) in enumerate(writers):
         _, arena, start, rows, row_size = plan.regions[number].tolist()
         assert sizes.sum() == rows * row_size, f"region {number}: rows"
-        right = plan.region_of[terms] == number, plan.arena_of[terms] == arena
-        place = plan.element_of[terms] == start * row_size + np.cumsum(sizes) - sizes
-        assert np.all([*right, place]), f"what is in region {number} has another place"
+        same = plan.region_of[terms] == number, plan.arena_of[terms] == arena
+        element = plan.element_of[terms] == start * row_size + np.cumsum(sizes) - sizes
+        assert np.all([*same, element]), f"a value of region {number} has another location"
     for launch in plan.launches:
         for p in range(len(launch.segment.inputs)):
             where = f"operand {p} of launch {launch.number}"
@@ -51,13 +50,13 @@ def check_plan(plan: Plan) -> None:
                 (at,) = _terms(plan, launch.units[0], p)
                 assert graph.term[at] == -1 - operand[1], f"{where} is another array"
             else:
-                found, wanted = machine.read(operand), _operand(plan, launch, p, machine)
-                assert len(found) == len(wanted), f"{where} has {len(found)} elements"
-                assert (found == wanted).all(), f"{where} reads other rows than its members need"
+                read, wanted = machine.read(operand), _operand(plan, launch, p, machine)
+                assert len(read) == len(wanted), f"{where} has {len(read)} elements"
+                assert (read == wanted).all(), f"{where} reads other rows than its members need"
 
 
 def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
-    """Raise ``AssertionError`` if `backward` is not how gradients of `heads` go back in `plan`.
+    """Raise ``AssertionError`` if `backward` is not the backward plan of `plan` from `heads`.
 
     Launches run in reverse, every arena row is written once, and the plan is the adjoint of `plan`.
     """
@@ -65,34 +64,37 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
     _check_writes(backward)
     runs = np.zeros(len(plan.order), dtype=bool)
     runs[backward.order] = True
-    outside = [bool(heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
-    made = np.append(np.repeat(runs, np.diff(plan.outputs.first)), np.array(outside, dtype=bool))
-    # What is made by others, or is from outside and gets no gradient, is zero.
-    values, gradients = _Machine(plan, made), _Machine(backward)
+    fills = [bool(heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
+    live = np.append(np.repeat(runs, np.diff(plan.outputs.first)), np.array(fills, dtype=bool))
+    # Regions that get no gradient are zero.
+    values, gradients = _Machine(plan, live), _Machine(backward)
     operands, regions = len(plan.operands), len(plan.regions)
     assert len(backward.operands) == regions, "gradients of results and fills"
     for number in backward.order.tolist():
-        own = slice(*plan.outputs.first[number : number + 2])
-        assert backward.operands[own, 0].any(), f"launch {number} gets no gradient"
-    assert made[backward.operands[:, 0] > 0].all(), "a gradient of what gets none"
-    _check_gradients(plan, backward, made)
-    taken = given = 0
+        outputs = slice(*plan.outputs.first[number : number + 2])
+        assert backward.operands[outputs, 0].any(), f"launch {number} gets no gradient"
+    assert live[backward.operands[:, 0] > 0].all(), "a region gets a gradient that should have none"
+    _check_gradients(plan, backward, live)
+    into_results = from_operands = 0
     for number in np.flatnonzero(backward.operands[:, 0]).tolist():
         gradient, value = gradients.read(backward.operands[number]), plan.regions[number]
-        taken += _times(gradient, values.at(value), f"what is made in region {number}")
+        into_results += _dot(gradient, values.at(value), f"region {number}")
     for number in np.flatnonzero(backward.regions[:operands, 0]).tolist():
         gradient, value = gradients.at(backward.regions[number]), plan.operands[number]
-        given += _times(gradient, values.read(value), f"operand {number}")
+        from_operands += _dot(gradient, values.read(value), f"operand {number}")
     for region, (numbers, sizes) in zip(backward.regions[operands:], backward.filled):
         first = plan.element_of[heads.term[numbers]] + heads.offset[numbers]
         arenas = [values.arenas[arena] for arena in plan.arena_of[heads.term[numbers]].tolist()]
         rows = np.concatenate([*map(_part, arenas, first.tolist(), sizes.tolist())])
-        given += _times(gradients.at(region), rows, "gradients of heads")
-    assert taken == given, "gradients go to other rows than were read"
+        from_operands += _dot(gradients.at(region), rows, "gradients of heads")
+    assert into_results == from_operands, "gradients flow to other rows than were read"
 
 
 class _Machine:
-    """Runs a plan on random integers, so small that sums of their products are exact."""
+    """Runs a plan on random integers that are small enough for exact sums of products.
+
+    Regions that are not `written` stay zero.
+    """
 
     def __init__(self, plan: Plan, written: Any = slice(None)):
         self._plan = plan
@@ -106,40 +108,41 @@ class _Machine:
 
     def at(self, region: Array) -> Array:
         """Return the elements of a region."""
-        what, arena, start, rows, row_size = region.tolist()
-        assert what == REGION, "it has no rows"
+        place, arena, start, rows, row_size = region.tolist()
+        assert place == REGION, "it has no rows"
         return _part(self.arenas[arena], start * row_size, rows * row_size)
 
     def read(self, operand: Array) -> Array:
         """Return the elements of an operand."""
-        what, first, second, rows, row_size = operand.tolist()
-        assert what in (SLICE, ROWS), "an operand is missing"
-        if what == SLICE:
+        place, first, second, rows, row_size = operand.tolist()
+        assert place in (SLICE, ROWS), "an operand is missing"
+        if place == SLICE:
             return _part(self.arenas[first], second, rows * row_size)
         total = np.full(rows * row_size, -1)
-        own = self._plan.pieces[first : first + second].tolist()
-        assert len(own) == second, "it lacks pieces"
-        for done, target, arena, element, count in own:
+        pieces = self._plan.pieces[first : first + second].tolist()
+        assert len(pieces) == second, "it lacks pieces"
+        for action, target, arena, element, count in pieces:
             assert 0 <= arena < len(self.arenas), "it leaves its arena"
-            made = _part(total, target, count)
-            if done == resolving.ADD:
-                made += _part(self.arenas[arena], element, count)
+            part = _part(total, target, count)
+            if action == resolving.ADD:
+                part += _part(self.arenas[arena], element, count)
             else:
-                zero = done == resolving.ZERO
-                made[:] = 0 if zero else _part(self.arenas[arena], element, count)
+                zero = action == resolving.ZERO
+                part[:] = 0 if zero else _part(self.arenas[arena], element, count)
         return total
 
 
 def _operand(plan: Plan, launch: Any, p: int, machine: _Machine) -> Array:
-    """Return what the graph says that an operand is."""
-    graph, port, found = plan.graph, launch.segment.inputs[p], []
+    """Return the value that the graph gives to an operand."""
+    graph, port, values = plan.graph, launch.segment.inputs[p], []
     for unit in launch.units[:1] if port.shared else launch.units:
         at = _terms(plan, unit, p)
         arena, first = plan.arena_of[graph.term[at]], plan.element_of[graph.term[at]]
         columns = arena, first + graph.term_offset[at], graph.term_size[at]
-        terms = [_part(machine.arenas[a], *own) for a, *own in zip(*(c.tolist() for c in columns))]
-        found.append(np.concatenate(terms) if port.concat else np.sum(terms, axis=0))
-    return np.concatenate(found)
+        reads = zip(*(column.tolist() for column in columns))
+        terms = [_part(machine.arenas[arena], *elements) for arena, *elements in reads]
+        values.append(np.concatenate(terms) if port.concat else np.sum(terms, axis=0))
+    return np.concatenate(values)
 
 
 def _check_launches(plan: Plan) -> None:
@@ -147,21 +150,20 @@ def _check_launches(plan: Plan) -> None:
     assert np.array_equal(plan.order, np.arange(launches)), "launches are not in order"
     every = np.arange(graph.size)
     assert np.array_equal(np.sort(members.units), every), "a unit does not run exactly once"
-    own = np.repeat(np.arange(launches), np.diff(members.first))
-    assert np.array_equal(members.launch[members.units], own), "a unit is in another launch"
+    launch_of = np.repeat(np.arange(launches), np.diff(members.first))
+    assert np.array_equal(members.launch[members.units], launch_of), "a unit is in another launch"
     assert (np.diff(members.part0) > 0).all(), "a launch has no parts"
     for launch in plan.launches:
         signatures = graph.signature[launch.units]
         assert (signatures == signatures[0]).all(), f"launch {launch.number} mixes signatures"
         units = 0
         for segment, rows in launch.parts:
-            own = np.flatnonzero(
-                plan.graph.segment[launch.units] == plan.graph.segments.index(segment)
-            )
-            right = np.array_equal(own, np.arange(units, units + len(own)))
-            assert right, f"launch {launch.number}: units of a part"
-            assert graph.rows[launch.units[own]].sum() == rows, f"launch {launch.number}: rows"
-            units += len(own)
+            number = plan.graph.segments.index(segment)
+            part = np.flatnonzero(plan.graph.segment[launch.units] == number)
+            adjacent = np.array_equal(part, np.arange(units, units + len(part)))
+            assert adjacent, f"launch {launch.number}: units of a part"
+            assert graph.rows[launch.units[part]].sum() == rows, f"launch {launch.number}: rows"
+            units += len(part)
         assert units == len(launch.units), f"launch {launch.number}: parts"
     owners = np.repeat(every, np.diff(graph.offsets))
     late = members.launch[graph.preds] >= members.launch[owners]
@@ -170,15 +172,15 @@ def _check_launches(plan: Plan) -> None:
 
 def _check_writes(plan: Plan) -> None:
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    for what, arena, start, rows, _ in plan.regions.tolist():
-        if what:
+    for place, arena, start, rows, _ in plan.regions.tolist():
+        if place:
             written[arena][start : start + rows] += 1
     for counts in written:
         assert (counts == 1).all(), "an arena row is not written exactly once"
 
 
-def _check_gradients(plan: Plan, backward: Plan, made: Array) -> None:
-    """Check which inputs of launches get a gradient: those behind which one is wanted."""
+def _check_gradients(plan: Plan, backward: Plan, live: Array) -> None:
+    """Check that inputs of launches get a gradient exactly if they read a live region."""
     runs = np.isin(np.arange(len(plan.order)), backward.order)
     wanted = np.repeat(runs, np.diff(plan.inputs.first)) & (plan.inputs.differentiable > 0)
     read = np.zeros(len(wanted), dtype=bool)
@@ -187,9 +189,9 @@ def _check_gradients(plan: Plan, backward: Plan, made: Array) -> None:
         units = members.units[slice(*members.first[number : number + 2])]
         for p in range(plan.inputs.first[number + 1] - first):
             regions = plan.region_of[graph.term[[at for u in units for at in _terms(plan, u, p)]]]
-            read[first + p] = made[regions[regions >= 0]].any()
-    right = (backward.regions[: len(wanted), 0] > 0) == (wanted & read)
-    assert right.all(), f"operands {np.flatnonzero(~right)}: gradient"
+            read[first + p] = live[regions[regions >= 0]].any()
+    correct = (backward.regions[: len(wanted), 0] > 0) == (wanted & read)
+    assert correct.all(), f"operands {np.flatnonzero(~correct)}: gradient"
 
 
 def _terms(plan: Plan, unit: int, p: int) -> List[int]:
@@ -198,9 +200,9 @@ def _terms(plan: Plan, unit: int, p: int) -> List[int]:
     return list(range(*plan.graph.term0[at : at + 2].tolist()))
 
 
-def _times(one: Array, other: Array, where: str) -> int:
-    assert len(one) == len(other), f"{where}: {len(one)} elements, not {len(other)}"
-    return int(one @ other)
+def _dot(gradient: Array, value: Array, where: str) -> int:
+    assert len(gradient) == len(value), f"{where}: {len(gradient)} elements, not {len(value)}"
+    return int(gradient @ value)
 
 
 def _part(array: Array, first: int, count: int) -> Array:
