@@ -1,4 +1,4 @@
-"""Numbers units, slots, inputs and terms, fills in who reads what, and says what may merge."""
+"""Wire the segments of all calls into a graph, and compute the signatures that decide merging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
 from .segment import Cut, Segment
 
-#: Layouts in which segments of several sizes share launches.
+#: Layouts in which segments of different sizes can share launches.
 MERGED = "rows", "stack"
 
 
@@ -31,13 +31,13 @@ def wire(
     tape : Tape
         The calls, each after those whose results it reads.
     entry : numpy.ndarray of int32, shape (nodes,)
-        The entry of each call, which is numbered here as it comes in the tape.
+        The entry of each call, numbered in the order in which entries appear in the tape.
     cuts : sequence of Cut
         How the calls of each entry are cut.
     ragged : callable
-        Whether a segment can share launches with those that have arrays of other sizes.
+        Whether a segment can share launches with segments of other sizes.
     lockstep : bool
-        Whether only samples with the same calls share launches, call by call.
+        Whether samples share launches only if they make the same calls, call by call.
     """
     wired = lowering.Cuts(cuts, entry)
     units, slots, inputs, terms = wired.sizes
@@ -69,82 +69,80 @@ def wire(
 
 
 def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
-    """Return numbers of what may share a launch: segments and shared arrays.
+    """Return the signature of each unit: units of one signature may share a launch.
 
-    Segments are equal, or equal but for sizes and `ragged`.  Units of an unbatched segment have a
-    signature each.
+    Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
+    Each unit of an unbatched segment has a signature of its own.
     """
     family = np.array(_families(graph.segments, ragged))
-    distinct = [1] * len(family)
-    within: List[Tuple[Array, Array]] = []
+    counts = [1] * len(family)
+    subdivided: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
-        alone = segment.layout == "unbatched"
-        if family[number] != number or not (alone or segment.shared):
+        unbatched = segment.layout == "unbatched"
+        if family[number] != number or not (unbatched or segment.shared):
             continue
         members = np.flatnonzero(family[graph.segment] == number)
-        own = np.arange(len(members))
-        if not alone:
+        subclass = np.arange(len(members))
+        if not unbatched:
             at = graph.term0[graph.input0[members][:, None] + segment.shared]
             arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
-            own = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
-        distinct[number] = own.max() + 1
-        within.append((members, own))
-    first = list(accumulate(distinct, initial=0))
-    signature: Array = np.array([first[own] for own in family.tolist()], dtype=np.int32)[
-        graph.segment
-    ]
-    for members, own in within:
-        signature[members] += own.astype(np.int32)
+            subclass = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
+        counts[number] = subclass.max() + 1
+        subdivided.append((members, subclass))
+    first = np.array(list(accumulate(counts, initial=0)), dtype=np.int32)
+    signature: Array = first[family][graph.segment]
+    for members, subclass in subdivided:
+        signature[members] += subclass.astype(np.int32)
     return signature
 
 
 def _steps(graph: Graph) -> Array:
-    """Give numbers to units, one to equal steps of equal samples.
+    """Return a number per unit, the same for equal steps of equal samples.
 
-    A sample is a connected component of the graph.  Samples are equal if their units are, one after
-    another, and read the same of each other.  Units of samples without their like have number 0.
+    A sample is a connected component of the graph.  Samples are equal if their units, in order,
+    have equal segments and read from the same positions.  Units of unique samples have number 0.
     """
     preds, offsets = graph.dependencies.preds.tolist(), graph.dependencies.offsets.tolist()
-    read = [preds[low:high] for low, high in zip(offsets, offsets[1:])]
-    first = list(range(len(read)))
+    reads = [preds[low:high] for low, high in zip(offsets, offsets[1:])]
+    parent = list(range(len(reads)))
 
     def find(unit: int) -> int:
-        while first[unit] != unit:
-            first[unit] = unit = first[first[unit]]
+        while parent[unit] != unit:
+            parent[unit] = unit = parent[parent[unit]]
         return unit
 
-    for unit, own in enumerate(read):
-        for one in own:
-            low, high = sorted((find(one), find(unit)))
-            first[high] = low
+    for unit, unit_reads in enumerate(reads):
+        for pred in unit_reads:
+            low, high = sorted((find(pred), find(unit)))
+            parent[high] = low
     samples: Dict[int, List[int]] = {}
-    for unit in range(len(read)):
+    for unit in range(len(reads)):
         samples.setdefault(find(unit), []).append(unit)
-    alike: Dict[Any, List[List[int]]] = {}
-    place = [0] * len(read)
+    by_calls: Dict[Any, List[List[int]]] = {}
+    position = [0] * len(reads)
     segment = graph.segment.tolist()
     for units in samples.values():
-        for position, unit in enumerate(units):
-            place[unit] = position
-        calls = tuple((segment[unit], *(place[one] for one in read[unit])) for unit in units)
-        alike.setdefault(calls, []).append(units)
-    steps, known = np.zeros(len(read), dtype=np.int64), 1
-    for calls, found in alike.items():
-        if len(found) > 1:
-            steps[found] = np.arange(known, known + len(calls))
-            known += len(calls)
+        for number, unit in enumerate(units):
+            position[unit] = number
+        calls = tuple((segment[unit], *(position[pred] for pred in reads[unit])) for unit in units)
+        by_calls.setdefault(calls, []).append(units)
+    steps, next_step = np.zeros(len(reads), dtype=np.int64), 1
+    for calls, equal in by_calls.items():
+        if len(equal) > 1:
+            steps[equal] = np.arange(next_step, next_step + len(calls))
+            next_step += len(calls)
     return steps
 
 
 def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> List[int]:
-    """Return per segment the first one that it may share launches with."""
-    found: Dict[str, List[int]] = {}
+    """Return per segment the first segment that it can share launches with."""
+    families: Dict[str, List[int]] = {}
     for number, segment in enumerate(segments):
-        found.setdefault(segment.family, []).append(number)
-    family = list(range(len(segments)))
-    for numbers in found.values():
+        families.setdefault(segment.family, []).append(number)
+    first = list(range(len(segments)))
+    for numbers in families.values():
         if len(numbers) > 1:
-            alike = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
-            for number in alike:
-                family[number] = alike[0]
-    return family
+            mergeable = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
+            for number in mergeable:
+                first[number] = mergeable[0]
+    return first

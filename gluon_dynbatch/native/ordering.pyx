@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, binding=False, auto_pickle=False
-"""The order of units within their launches, and what units depend on; arrays as in `Graph`."""
+"""The order of units within launches, and sweeps over dependencies; arrays as in `Graph`."""
 
 cimport cython
 from cpython.array cimport array, clone
@@ -14,7 +14,7 @@ def ancestors(
     const int64_t[::1] offsets, const int32_t[::1] preds, const uint8_t[::1] through,
     uint8_t[::1] reached,
 ):
-    """Mark what the marked units depend on, looking behind those that let it through."""
+    """Mark the ancestors of all marked units; paths continue only behind units in `through`."""
     cdef Py_ssize_t unit, k
     for unit in range(reached.shape[0] - 1, -1, -1):
         if reached[unit] and through[unit]:
@@ -29,9 +29,10 @@ def flow(
 ):
     """Mark the launches that take part in a backward pass, and the operands that pass gradients on.
 
-    Launches have their operands from `first` on, and read targets that have their makers: launches,
-    or one of two that stand for what is from outside.  Those that are `flowing` at first have
-    something to train, those `reached` have heads.
+    Reads are sorted by operand; `source` numbers the regions that they read, and `maker` has per
+    region its launch, or one of two numbers for fills.  On entry, `flowing` marks the makers that
+    train something themselves, and `reached` those with heads.  A forward sweep propagates
+    `flowing`, a backward sweep `reached`; on return, `flowing` marks the makers that have both.
     """
     cdef int64_t launch, k, i = 0
     for launch in range(first.shape[0] - 1):
@@ -57,26 +58,28 @@ include "sorting.pxi"
 
 @cython.final
 cdef class Ordering:
-    """Whom each unit follows into an order: the reader that it should stand beside.
+    """Finds the leader of each unit: the reader whose order it follows.
 
-    Of `input0` there is one more at the end.
+    `plan.order` explains how the leader is chosen.
     """
 
     cdef const int32_t[::1] groups, segment
     #: Per segment: its rank by size, and whether it has inputs that concatenate.
     cdef const int64_t[::1] rank
-    cdef const uint8_t[::1] joins
+    cdef const uint8_t[::1] concatenates
     cdef const int32_t[::1] input0, term0, term, slot_unit
     cdef int64_t units, launches, ports, levels, unread, most_extra
-    #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
+    #: Per unit: its leader, where the leader reads it (by launch, port and summand), and its
+    #: position within its launch.
     cdef int32_t[::1] leader, position
     cdef int64_t[::1] place
     #: Per slot: how many terms read it.
     cdef int32_t[::1] reads
 
-    def __init__(self, groups, segment, rank, joins, input0, term0, term, slot_unit):
+    def __init__(self, groups, segment, rank, concatenates, input0, term0, term, slot_unit):
         cdef int64_t unit, i
-        self.groups, self.segment, self.rank, self.joins = groups, segment, rank, joins
+        self.groups, self.segment = groups, segment
+        self.rank, self.concatenates = rank, concatenates
         self.input0, self.term0, self.term, self.slot_unit = input0, term0, term, slot_unit
         self.units = self.groups.shape[0]
         self.ports, self.levels = 1, 1
@@ -97,14 +100,14 @@ cdef class Ordering:
                 self.reads[self.term[i]] += 1
 
     cdef int64_t extra(self, int64_t unit) noexcept:
-        """Return how many summands its inputs have beyond the first."""
+        """Return how many summands the inputs of a unit have beyond the first."""
         cdef int64_t low = self.input0[unit], high = self.input0[unit + 1]
-        if self.joins[self.segment[unit]]:
+        if self.concatenates[self.segment[unit]]:
             return 0
         return self.term0[high] - self.term0[low] - (high - low)
 
     cdef void lead(self, const int64_t[::1] units) noexcept:
-        """Let what each of the `units` reads follow it: what only it reads, or follows nobody yet."""
+        """Make each of `units`, in order, the leader of what only it reads or what has no leader."""
         cdef const int32_t *term = &self.term[0] if self.term.shape[0] else NULL
         cdef const int32_t *term0 = &self.term0[0]
         cdef int64_t *places = &self.place[0]
@@ -123,7 +126,7 @@ cdef class Ordering:
                 place += self.levels
 
     cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
-        """Sort the members of a launch, whose readers are sorted; `items` has room for two each."""
+        """Sort the members of a launch, after their readers; `items` is scratch for two each."""
         cdef int64_t i, unit, rank
         cdef bint mixed = False
         for i in range(count):
@@ -142,16 +145,16 @@ cdef class Ordering:
 
 
 def order(
-    const int32_t[::1] groups, const int32_t[::1] segment, rank, joins, input0, term0, term,
-    slot_unit, int64_t[::1] units, int64_t[::1] parts,
+    const int32_t[::1] groups, const int32_t[::1] segment, rank, concatenates, input0, term0,
+    term, slot_unit, int64_t[::1] units, int64_t[::1] parts,
 ):
-    """Fill in the units by launch, within that by segment, summands and who reads them.
+    """Fill in `units`: all units by launch, segment, number of summands, and leader.
 
-    Members of a launch that have one segment are a part: fill in where each begins.  Returns the
-    numbers of launches and of parts.
+    The members of a launch with one segment are a part; `parts` gets the first position of each.
+    Returns the numbers of launches and of parts.
     """
     cdef Ordering ordering = Ordering(
-        groups, segment, rank, joins, input0, term0, term, slot_unit)
+        groups, segment, rank, concatenates, input0, term0, term, slot_unit)
     cdef int64_t unit, launch, i, widest = 0, count = 0
     cdef int64_t[::1] first = clone(LONG, ordering.launches + 1, True)
     cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)

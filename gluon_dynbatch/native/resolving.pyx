@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, binding=False, auto_pickle=False
-"""Who reads what, and how operands are read: in place, or by copying and adding up pieces of arenas.
+"""Resolve operands: read in place, or gathered and summed from pieces of arenas.
 
 Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
 """
@@ -13,16 +13,16 @@ include "sorting.pxi"
 
 cdef array LONG = array("q")
 
-#: What a piece does with the elements that it is for: the first number of each.
+#: Actions of pieces.
 COPY, ADD, ZERO = range(3)
 
 cdef enum:
     DO_COPY, DO_ADD, DO_ZERO
-    #: Numbers per piece: what it does, first element in the operand, arena, first element there,
-    #: and how many elements.
+    #: Columns of a table of pieces: action, first element in the operand, arena, first element of
+    #: the source, number of elements.
     FIELDS = 5
-    #: Columns of a table of places, and what a place may be.
-    WHAT = 0
+    #: Columns of a table of places, and numbers of the types of places.
+    TYPE = 0
     FIRST, SECOND, ROWS, ROW_SIZE
     NOTHING = 0
     IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
@@ -31,9 +31,9 @@ WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
 
 
 def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1] order):
-    """Give some regions rows of arenas, in an order; each is of a kind.
+    """Allocate arena rows to regions, in `order`.
 
-    Returns the rows of each arena, by elements of a row and number of its kind.
+    Returns the number of rows of each arena, by row size and number of the kind.
     """
     cdef int64_t i, k, number
     cdef dict numbers = {}
@@ -43,51 +43,52 @@ def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1]
         number = numbers.setdefault((regions[k, ROW_SIZE], kind[k]), len(sizes))
         if number == len(sizes):
             sizes.append(0)
-        regions[k, WHAT], regions[k, FIRST], regions[k, SECOND] = IS_REGION, number, sizes[number]
+        regions[k, TYPE], regions[k, FIRST], regions[k, SECOND] = IS_REGION, number, sizes[number]
         sizes[number] += regions[k, ROWS]
     return dict(zip(numbers, sizes))
 
 
 @cython.final
 cdef class Reader:
-    """Finds out what launches read, in their order.
+    """Collects the reads of all launches, in order.
 
     Parameters
     ----------
     graph, members, inputs, outputs, outside
         See `plan.make`.
     operands : numpy.ndarray
-        A table, in which it is noted what is an array from outside as a whole.
-    regions : numpy.ndarray of int64, shape (2, terms)
-        Is filled in: per term number, its region, and its first element there.
+        A table of places; operands that are whole external arrays are marked.
+    terms : numpy.ndarray of int64, shape (2, terms)
+        Output: per term its region, and its first element there.
     filled : numpy.ndarray of int64
-        Is filled in: numbers of arrays from outside that have to stand in arenas, as they are met.
-    found : numpy.ndarray of int64, shape (5, terms that are read)
-        Is filled in: columns of `plan.plan.Reads`.
+        Output: numbers of the external arrays that are copied into arenas, in order of first use.
+    columns : numpy.ndarray of int64, shape (5, terms that are read)
+        Output: columns of `plan.plan.Reads`.
     """
 
     cdef const int32_t[::1] input0, slot0, term0, term, outside_kind
     cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
-    cdef const int64_t[::1] units, first, port0, output0, shared, joins
-    cdef int64_t[:, ::1] operands, regions, found
+    cdef const int64_t[::1] units, first, port0, output0, shared, concat
+    cdef int64_t[:, ::1] operands, terms, columns
     cdef int64_t[::1] filled
-    cdef dict pairs
+    #: Numbers of fills by row size and kind.
+    cdef dict fill_of
     #: Elements of each fill.
     cdef readonly list sizes
-    #: Of reads, and of arrays from outside that are filled in.
+    #: Numbers of reads, and of external arrays that are copied.
     cdef readonly int64_t reads, externals
 
     def __init__(
-        self, graph, members, inputs, outputs, outside, operands, regions, filled, found,
+        self, graph, members, inputs, outputs, outside, operands, terms, filled, columns,
     ):
         self.input0, self.slot0, self.term0 = graph.input0, graph.slot0, graph.term0
         self.term, self.term_offset, self.term_size = graph.term, graph.term_offset, graph.term_size
         self.slot_size, self.outside_size = graph.slot_size, outside.size
         self.outside_kind = outside.kind
         self.units, self.first, self.port0 = members.units, members.first, inputs.first
-        self.output0, self.shared, self.joins = outputs.first, inputs.shared, inputs.concat
-        self.operands, self.regions, self.found = operands, regions, found
-        self.filled, self.pairs, self.sizes = filled, {}, []
+        self.output0, self.shared, self.concat = outputs.first, inputs.shared, inputs.concat
+        self.operands, self.terms, self.columns = operands, terms, columns
+        self.filled, self.fill_of, self.sizes = filled, {}, []
         self.reads = self.externals = 0
         cdef int64_t launch, port
         for launch in range(self.first.shape[0] - 1):
@@ -98,22 +99,22 @@ cdef class Reader:
 
     @property
     def fills(self):
-        """Per fill: the row size with which it is read, and the number of its kind."""
-        return list(self.pairs)
+        """Per fill: its row size, and the number of its kind."""
+        return list(self.fill_of)
 
     cdef void place(self, int64_t launch, int64_t port) noexcept:
-        """Note where the results of a port lie."""
+        """Fill in the locations of the results of a port."""
         cdef int64_t member, slot, done = 0
         for member in range(self.first[launch], self.first[launch + 1]):
             slot = self.slot0[self.units[member]] + port - self.output0[launch]
-            self.regions[0, slot], self.regions[1, slot] = port, done
+            self.terms[0, slot], self.terms[1, slot] = port, done
             done += self.slot_size[slot]
 
     cdef int read(self, int64_t launch, int64_t port) except -1:
-        """List what an operand reads: first summands come first, then second ones.
+        """List the reads of an operand: all first summands, then all second ones, and so on.
 
-        What all members share is listed for the first only; what a port joins stands one after
-        another.
+        A shared operand is listed for the first member only.  If a port concatenates, its terms
+        follow each other.
         """
         cdef int64_t member, item, term, done, level = 0, last, low = self.first[launch]
         cdef int64_t stop = low + 1 if self.shared[port] else self.first[launch + 1]
@@ -125,47 +126,49 @@ cdef class Reader:
                 while term < self.term0[item + 1]:
                     self.add(port, term, done)
                     term += 1
-                    if not self.joins[port]:
+                    if not self.concat[port]:
                         last = member + 1 if term < self.term0[item + 1] else last
                         break
                     done += self.term_size[term - 1]
-                done += 0 if self.joins[port] else self.term_size[self.term0[item]]
-            # Nobody behind the last one that has more.
+                done += 0 if self.concat[port] else self.term_size[self.term0[item]]
+            # No member behind the last one with a further summand has to be visited again.
             level, stop = level + 1, last
         return 0
 
     cdef int add(self, int64_t port, int64_t at, int64_t target) except -1:
-        """Add what is read of a term; what lies and is read side by side is one read."""
+        """Add the read of a term; it is merged with the last read if both sides are contiguous."""
         cdef int64_t k = self.reads - 1, number = self.term[at], element
         if number < 0:
             if self.shared[port]:
-                self.operands[port, WHAT], self.operands[port, FIRST] = IS_WHOLE, -1 - number
+                self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, -1 - number
                 return 0
-            number += self.regions.shape[1]
-            if self.regions[0, number] < 0:
+            number += self.terms.shape[1]
+            if self.terms[0, number] < 0:
                 self.fill(port, number, -1 - self.term[at])
-        element = self.regions[1, number] + self.term_offset[at]
+        element = self.terms[1, number] + self.term_offset[at]
+        # The columns are operand, region, target, length and element.
         if (
-            k >= 0 and self.found[0, k] == port and self.found[1, k] == self.regions[0, number]
-            and self.found[2, k] + self.found[3, k] == target
-            and self.found[4, k] + self.found[3, k] == element
+            k >= 0 and self.columns[0, k] == port and self.columns[1, k] == self.terms[0, number]
+            and self.columns[2, k] + self.columns[3, k] == target
+            and self.columns[4, k] + self.columns[3, k] == element
         ):
-            self.found[3, k] += self.term_size[at]
+            self.columns[3, k] += self.term_size[at]
             return 0
         k += 1
-        self.found[0, k], self.found[1, k], self.found[2, k] = port, self.regions[0, number], target
-        self.found[3, k], self.found[4, k] = self.term_size[at], element
+        self.columns[0, k], self.columns[1, k] = port, self.terms[0, number]
+        self.columns[2, k], self.columns[3, k] = target, self.term_size[at]
+        self.columns[4, k] = element
         self.reads += 1
         return 0
 
     cdef int fill(self, int64_t port, int64_t number, int64_t external) except -1:
-        """Let an array from outside stand in an arena, with those of its kind read like it."""
-        cdef int64_t fill = self.pairs.setdefault(
+        """Add an external array to the fill of its kind and of the row size it is read with."""
+        cdef int64_t fill = self.fill_of.setdefault(
             (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
         if fill == len(self.sizes):
             self.sizes.append(0)
-        self.regions[0, number] = self.output0[self.output0.shape[0] - 1] + fill
-        self.regions[1, number] = self.sizes[fill]
+        self.terms[0, number] = self.output0[self.output0.shape[0] - 1] + fill
+        self.terms[1, number] = self.sizes[fill]
         self.sizes[fill] += self.outside_size[external]
         self.filled[self.externals] = external
         self.externals += 1
@@ -174,16 +177,17 @@ cdef class Reader:
 
 @cython.final
 cdef class Resolver:
-    """Finds out how operands are read."""
+    """Resolves operands, given their reads."""
 
     cdef const int64_t[:, ::1] regions
-    #: Per read.
+    #: Columns of `Reads`.
     cdef const int64_t[::1] region, target, length, element
-    #: Reads by operand, as they were given, and in an order in which they cover it.
-    cdef int64_t[::1] given, taken
+    #: All reads by operand: in their order, and in an order in which each operand is covered from
+    #: its first element on.
+    cdef int64_t[::1] by_operand, sweep
     #: Per operand, one more at the end: its first read there.
     cdef int64_t[::1] first
-    #: Per read: up to where others have been copied before it.
+    #: Per read: the end of what earlier reads of the sweep cover of its elements.
     cdef int64_t[::1] covered
     cdef array pieces
 
@@ -195,7 +199,7 @@ cdef class Resolver:
         self.regions, self.region, self.target = regions, region, target
         self.length, self.element = length, element
         self.pieces, self.covered = array("q"), clone(LONG, count, False)
-        self.given, self.taken = clone(LONG, count, False), clone(LONG, count, False)
+        self.by_operand, self.sweep = clone(LONG, count, False), clone(LONG, count, False)
         self.first = clone(LONG, operands + 2, True)
         for i in range(count):
             if operand[i] < 0 or operand[i] >= operands:
@@ -205,26 +209,26 @@ cdef class Resolver:
             most = max(most, self.first[i + 2])
             self.first[i + 2] += self.first[i + 1]
         for i in range(count):
-            self.given[self.first[operand[i] + 1]] = i
+            self.by_operand[self.first[operand[i] + 1]] = i
             self.first[operand[i] + 1] += 1
-        cdef bytearray room = bytearray(2 * most * sizeof(Keyed))
-        cdef Keyed *items = <Keyed *><char *>room
-        self.taken[:] = self.given
+        cdef bytearray scratch = bytearray(2 * most * sizeof(Keyed))
+        cdef Keyed *items = <Keyed *><char *>scratch
+        self.sweep[:] = self.by_operand
         for i in range(operands):
             low, high = self.first[i], self.first[i + 1]
             if self.in_order(low, high):
                 continue
             for k in range(low, high):
-                items[k - low] = Keyed(target[self.given[k]], self.given[k])
+                items[k - low] = Keyed(target[self.by_operand[k]], self.by_operand[k])
             radix_sort(items, items + (high - low), high - low)
             for k in range(low, high):
-                self.taken[k] = items[k - low].unit
+                self.sweep[k] = items[k - low].unit
 
     cdef bint in_order(self, int64_t low, int64_t high) noexcept:
-        """Whether each read either follows on all before it, or adds to what they cover."""
+        """Return whether each read either extends what all before it cover, or lies within that."""
         cdef int64_t i, k, end, done = 0
         for k in range(low, high):
-            i = self.given[k]
+            i = self.by_operand[k]
             end = self.target[i] + self.length[i]
             if self.target[i] == done:
                 done = end
@@ -239,7 +243,7 @@ cdef class Resolver:
         self, int64_t first, int64_t what, int64_t target, int64_t arena, int64_t element,
         int64_t length,
     ) except -1:
-        """Add a piece; it may become part of the last one, if that is not before `first`."""
+        """Add a piece, or extend the last one if it has a number of at least `first`."""
         cdef int64_t at = self.pieces.ob_size
         cdef int64_t *last = <int64_t *>self.pieces.data.as_longlongs + at - FIELDS
         if length == 0:
@@ -254,31 +258,31 @@ cdef class Resolver:
         return 0
 
     cdef inline int64_t arena(self, int64_t read) noexcept:
-        """Return the arena that is read."""
+        """Return the arena of a read."""
         return self.regions[self.region[read], FIRST]
 
     cdef inline int64_t start(self, int64_t read) noexcept:
-        """Return the first element that is read there."""
+        """Return the first element of a read within its arena."""
         cdef int64_t k = self.region[read]
         return self.regions[k, SECOND] * self.regions[k, ROW_SIZE] + self.element[read]
 
     cdef bint in_place(self, int64_t low, int64_t high, int64_t size):
-        """Whether all that is read lies side by side."""
-        cdef int64_t i, k, done = 0, one = self.taken[low]
+        """Return whether all elements of an operand are contiguous in one arena."""
+        cdef int64_t i, k, done = 0, first = self.sweep[low]
         for k in range(low, high):
-            i = self.taken[k]
-            if self.target[i] != done or self.arena(i) != self.arena(one):
+            i = self.sweep[k]
+            if self.target[i] != done or self.arena(i) != self.arena(first):
                 return False
-            if self.start(i) != self.start(one) + done:
+            if self.start(i) != self.start(first) + done:
                 return False
             done += self.length[i]
         return done == size
 
     cdef int list_pieces(self, int64_t low, int64_t high, int64_t size) except -1:
-        """List the pieces of a target: first one for each element, then what is added to it."""
+        """List the pieces of an operand: first those that set each element, then all additions."""
         cdef int64_t i, k, end, start, done = 0, first = self.count()
         for k in range(low, high):
-            i = self.taken[k]
+            i = self.sweep[k]
             end = self.target[i] + self.length[i]
             if self.target[i] < 0 or end > size:
                 raise ValueError("a read leaves its target")
@@ -292,7 +296,7 @@ cdef class Resolver:
             done = max(done, end)
         self.add(first, DO_ZERO, done, 0, 0, size - done)
         for k in range(low, high):
-            i = self.given[k]
+            i = self.by_operand[k]
             self.add(
                 first, DO_ADD, self.target[i], self.arena(i), self.start(i),
                 self.covered[i] - self.target[i])
@@ -300,24 +304,24 @@ cdef class Resolver:
 
 
 def resolve(int64_t[:, ::1] operands, regions, operand, region, target, length, element):
-    """Find out how operands are read: in place, or put together from pieces, which are returned.
+    """Resolve operands to slices of arenas, or to pieces, which are returned as a flat array.
 
-    The reads are columns of `plan.plan.Reads`.
+    The last five arguments are the columns of `plan.plan.Reads`.
     """
     cdef Resolver reads = Resolver(
         operands.shape[0], regions, operand, region, target, length, element)
-    cdef int64_t k, low, high, one, size
+    cdef int64_t k, low, high, read, size
     for k in range(operands.shape[0]):
         low, high = reads.first[k], reads.first[k + 1]
         size = operands[k, ROWS] * operands[k, ROW_SIZE]
         if low == high:
             continue
         if reads.in_place(low, high, size):
-            one = reads.taken[low]
-            operands[k, WHAT], operands[k, FIRST] = IS_SLICE, reads.arena(one)
-            operands[k, SECOND] = reads.start(one)
+            read = reads.sweep[low]
+            operands[k, TYPE], operands[k, FIRST] = IS_SLICE, reads.arena(read)
+            operands[k, SECOND] = reads.start(read)
         else:
-            operands[k, WHAT], operands[k, FIRST] = IS_ROWS, reads.count()
+            operands[k, TYPE], operands[k, FIRST] = IS_ROWS, reads.count()
             reads.list_pieces(low, high, size)
             operands[k, SECOND] = reads.count() - operands[k, FIRST]
     return reads.pieces

@@ -1,4 +1,4 @@
-# Sorting by a number; a part of `ordering.pyx` and of `resolving.pyx`.
+# Stable sorting by integer keys; included by `ordering.pyx` and `resolving.pyx`.
 
 from libc.string cimport memcpy, memset
 
@@ -8,25 +8,25 @@ cdef struct Keyed:
     int64_t unit
 
 
-#: Items that are sorted faster without counting.
+#: Up to this number of items, insertion sort is faster.
 cdef enum:
     FEW = 48
 
 
 cdef void insertion_sort(Keyed *items, int64_t count) noexcept:
-    """Sort by key, equal keys as they come."""
+    """Sort by key; stable."""
     cdef int64_t i, k
-    cdef Keyed one
+    cdef Keyed item
     for i in range(1, count):
-        one, k = items[i], i
-        while k > 0 and items[k - 1].key > one.key:
+        item, k = items[i], i
+        while k > 0 and items[k - 1].key > item.key:
             items[k] = items[k - 1]
             k -= 1
-        items[k] = one
+        items[k] = item
 
 
 cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
-    """Sort by key, equal keys as they come; `spare` has the same length."""
+    """Sort by key; stable.  `spare` is scratch of the same length."""
     cdef int64_t ends[256]
     cdef int64_t i, varying = 0, end
     cdef int shift, digit
