@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, binding=False, auto_pickle=False
-"""The parts of scheduling that look at every unit or at every pair of groups.
+"""The parts of scheduling that visit every unit or every pair of groups.
 
 Units are numbered topologically; `offsets` and `preds` are as in `Dependencies`.
 """
@@ -14,7 +14,7 @@ INT, LONG = array("i"), array("q")
 
 
 cdef int32_t largest(const int32_t[::1] numbers) noexcept:
-    """Return the largest number, -1 if there is none."""
+    """Return the largest number; -1 if there is none."""
     cdef int32_t most = -1
     cdef Py_ssize_t i
     for i in range(numbers.shape[0]):
@@ -23,7 +23,7 @@ cdef int32_t largest(const int32_t[::1] numbers) noexcept:
 
 
 def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth):
-    """Fill in the number of units on the longest path to each unit, without itself."""
+    """Fill in the number of edges on the longest path from a source to each unit."""
     cdef Py_ssize_t unit, k
     cdef int32_t deepest
     for unit in range(depth.shape[0]):
@@ -35,42 +35,42 @@ def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] de
 
 def group(const int32_t[::1] level, const int32_t[::1] signature, int32_t[::1] groups):
     """Fill in each unit's position among the distinct pairs of level and signature, ascending."""
-    cdef int32_t units = level.shape[0], levels = largest(level) + 1, unit, own, first = -1
-    cdef int32_t signatures = largest(signature) + 1
-    cdef Py_ssize_t at
-    #: All units in the order of their signatures, and where those of the next one go.
+    cdef int32_t units = level.shape[0], levels = largest(level) + 1, unit, unit_level
+    cdef int32_t signatures = largest(signature) + 1, count_of_level, before = -1
+    cdef Py_ssize_t k
+    #: All units, sorted by signature; per signature, the position of its next unit.
     cdef int32_t[::1] order = clone(INT, units, False), start = clone(INT, signatures + 1, True)
-    #: Per level, how many signatures it has so far, and the last of them.
+    #: Per level, the number of its signatures so far, and the last of them.
     cdef int32_t[::1] count = clone(INT, levels, True), last = clone(INT, levels, False)
     last[:] = -1
     for unit in range(units):
         start[signature[unit] + 1] += 1
-    for at in range(signatures):
-        start[at + 1] += start[at]
+    for k in range(signatures):
+        start[k + 1] += start[k]
     for unit in range(units):
         order[start[signature[unit]]] = unit
         start[signature[unit]] += 1
-    for at in range(units):
-        unit = order[at]
-        own = level[unit]
-        if last[own] != signature[unit]:
-            last[own] = signature[unit]
-            count[own] += 1
-        groups[unit] = count[own]
-    for at in range(levels):
-        # From here on, one less than the first group of the level.
-        own, count[at] = count[at], first
-        first += own
+    for k in range(units):
+        unit = order[k]
+        unit_level = level[unit]
+        if last[unit_level] != signature[unit]:
+            last[unit_level] = signature[unit]
+            count[unit_level] += 1
+        groups[unit] = count[unit_level]
+    for k in range(levels):
+        # From here on, `count` is the last group before the level; units are numbered from 1.
+        count_of_level, count[k] = count[k], before
+        before += count_of_level
     for unit in range(units):
         groups[unit] += count[level[unit]]
 
 
 @cython.final
 cdef class Ready:
-    """The units that can be launched, in a list per signature."""
+    """The units that can be launched, in a linked list per signature."""
 
     cdef const int32_t[::1] signature
-    #: Per signature its first ready unit, and per unit the one after it; -1 if there is none.
+    #: Per signature its first ready unit, and per unit the next one; -1 if there is none.
     cdef int32_t[::1] first, next
 
     def __init__(self, const int32_t[::1] signature):
@@ -84,7 +84,7 @@ cdef class Ready:
         self.first[self.signature[unit]] = unit
 
     cdef inline int32_t take(self, int32_t signature) noexcept:
-        """Take all units off a signature; return the first, others are `next`."""
+        """Remove all units of a signature; return the first, which `next` links to the others."""
         cdef int32_t unit = self.first[signature]
         self.first[signature] = -1
         return unit
@@ -94,15 +94,15 @@ def agenda(
     const int64_t[::1] offsets, const int32_t[::1] succs, const int32_t[::1] signature,
     const int32_t[::1] depth, int32_t[::1] groups,
 ):
-    """Launch what is ready, the signature of least average depth first, until nothing is left.
+    """Fill in groups: repeatedly launch all ready units of the signature of least average depth.
 
-    `offsets` and `succs` are lists of successors.  `groups` comes as the number of units that each
-    unit waits for.
+    `offsets` and `succs` list the successors of each unit.  On entry, `groups` has the number of
+    predecessors of each unit.
     """
     cdef Ready ready = Ready(signature)
     cdef int32_t signatures = largest(signature) + 1, s, chosen
     cdef int32_t unit, following, launch = 0, left = groups.shape[0]
-    #: Per signature: units not launched yet, and the sum of their depths.
+    #: Per signature, the number of units that are not launched yet, and the sum of their depths.
     cdef int64_t[::1] count = clone(LONG, signatures, True), depths = clone(LONG, signatures, True)
     cdef Py_ssize_t k
     for unit in range(groups.shape[0]):

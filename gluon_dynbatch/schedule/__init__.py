@@ -1,8 +1,9 @@
-"""The scheduler: dependency graphs in, groups of units that run together out.
+"""The scheduler: takes a dependency graph, returns groups of units that run together.
 
-Read `dependencies.py` (what comes in), `budget.py` (what it may cost), `depth.py`, `agenda.py` and
-`merge.py` (the three ways to group), `bound.py` (how good it can get) and `policies.py` (which of
-these a policy does, and the entry point).  Everything here is pure: no MXNet, no state.
+Read `dependencies.py` (the input), `groups.py` (the output), `budget.py` (limits on the analysis),
+`depth.py`, `agenda.py` and `merge.py` (three ways to group), `bound.py` (lower bounds on launches)
+and `policies.py` (the steps of each policy, and the entry point).  Everything here is pure: no
+MXNet, no state.
 """
 
 from .bound import lower_bound

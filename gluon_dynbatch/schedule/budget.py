@@ -1,4 +1,4 @@
-"""How much analysis a flush may cost, in time or, for runs that must repeat, in visits."""
+"""A limit on the analysis of a flush: in time, or in visits if results must be reproducible."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Budget:
 
     A *visit* is one step of the analysis at one unit: a recorded call, or a piece of a call at
     granularity "operator".  Grouping a minibatch by depth takes one visit per unit.  Other work,
-    such as choosing launches or merging groups, counts as the number of visits that take equally
-    long, about 0.01 microseconds each.
+    such as choosing launches or merging groups, counts as the number of visits that take as long.
+    A visit takes about 0.01 microseconds.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ class Budget:
     visits: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not a limit."""
-        _check("number of milliseconds", self.milliseconds, self.milliseconds)
-        _check("number of visits", self.visits, self.visits, whole=True)
+        """Check both limits."""
+        _check_limit("number of milliseconds", self.milliseconds, self.milliseconds)
+        _check_limit("number of visits", self.visits, self.visits, whole=True)
 
     @property
     def is_zero(self) -> bool:
-        """Whether there is to be no analysis at all, so that units are launched one by one."""
+        """Whether the budget allows no analysis, so that units are launched one by one."""
         return self.milliseconds == 0 or self.visits == 0
 
     def __str__(self) -> str:
@@ -52,18 +52,18 @@ class Budget:
 
 
 def parse_budget(value: object) -> Budget | str:
-    """Turn what a user may write for a budget into a `Budget`, or ``"auto"``.
+    """Convert the value of an option into a `Budget`, or return ``"auto"``.
 
     Parameters
     ----------
     value : str, float, Budget or None
-        ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text such as
-        an environment variable holds, or a `Budget`, which is returned as it is.
+        ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text (as in an
+        environment variable), or a `Budget`, which is returned unchanged.
 
     Raises
     ------
     BudgetError
-        If `value` is nothing of these.
+        If `value` is none of these.
     """
     if isinstance(value, Budget):
         return value
@@ -76,14 +76,16 @@ def parse_budget(value: object) -> Budget | str:
             number = None if text == "none" else float(text)
         except ValueError:
             number = math.nan
-    _check("analysis budget", value, number, more='"auto", ')
+    _check_limit("analysis budget", value, number, alternative='"auto", ')
     return Budget(None if number is None else float(number))
 
 
-def _check(what: str, given: object, limit: Any, whole: bool = False, more: str = "") -> None:
-    """Raise unless `limit`, which was `given`, is None or a number, perhaps `whole`, of 0 or more.
+def _check_limit(
+    noun: str, value: object, limit: Any, whole: bool = False, alternative: str = ""
+) -> None:
+    """Raise unless `limit` is None or a number of 0 or more, and a whole one if `whole`.
 
-    The advice names what `more` could be given.
+    The message quotes `value`, from which `limit` was parsed; the advice mentions `alternative`.
     """
     if limit is None:
         return
@@ -94,5 +96,5 @@ def _check(what: str, given: object, limit: Any, whole: bool = False, more: str 
         number = math.nan
     is_whole = number == math.inf or number % 1 == 0
     if not number >= 0 or (whole and not is_whole):
-        advice = f"give a {'whole ' * whole}number of 0 or more, {more}or None for no limit"
-        raise BudgetError(f"{given!r} is not a valid {what}", advice=advice)
+        advice = f"give a {'whole ' * whole}number of 0 or more, {alternative}or None for no limit"
+        raise BudgetError(f"{value!r} is not a valid {noun}", advice=advice)

@@ -1,4 +1,4 @@
-"""What was recorded, as the scheduler sees it: flat arrays whose positions are the ids."""
+"""The recorded units as the scheduler sees them: flat arrays, indexed by unit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Ints = NDArray[np.int32]
 class Dependencies(NamedTuple):
     """The dependency graph of one flush at one granularity.
 
-    A *unit* is what is placed into a launch as a whole: a recorded call, or at granularity
-    ``operator`` a segment of one.  Units are numbered in a
-    topological order, so a predecessor has a smaller number than its successors.
+    A *unit* is placed into a launch as a whole: a recorded call, or at granularity ``operator`` a
+    segment of one.  Units are numbered in topological order, so a predecessor has a smaller number
+    than its successors.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class Dependencies(NamedTuple):
     offsets : numpy.ndarray of int64, shape (units + 1,)
         Unit ``u`` depends on the units ``preds[offsets[u]:offsets[u + 1]]``.
     preds : numpy.ndarray of int32, shape (edges,)
-        Predecessors; one unit may be named several times.
+        Predecessors; a unit may list the same one several times.
     rows : numpy.ndarray of int64, shape (units,)
-        Rows that the unit adds to its launch, for ``max_rows``.
+        Rows that the unit adds to its launch, which ``max_rows`` limits.
     """
 
     signature: Array
@@ -43,14 +43,14 @@ class Dependencies(NamedTuple):
         return len(self.signature)
 
     def first(self, units: int) -> Dependencies:
-        """Return the graph of the first `units`, which depend on no other."""
+        """Return the graph of the first `units`, which depend on no later unit."""
         offsets = self.offsets[: units + 1]
         preds = self.preds[: offsets[-1]]
         return Dependencies(self.signature[:units], offsets, preds, self.rows[:units])
 
 
 def check_graph(graph: Dependencies) -> None:
-    """Raise ``AssertionError`` if `graph` is no topologically numbered DAG."""
+    """Raise ``AssertionError`` unless `graph` is a topologically numbered DAG."""
     units = graph.size
     assert graph.offsets.shape == (units + 1,) and graph.rows.shape == (units,)
     assert graph.offsets[0] == 0 and graph.offsets[-1] == len(graph.preds)
@@ -69,10 +69,10 @@ def successors(graph: Dependencies) -> tuple[Array, Ints]:
 
 
 def reverse(graph: Dependencies) -> Dependencies:
-    """Turn every dependency of `graph` around.
+    """Reverse every dependency of `graph`.
 
     Unit ``u`` becomes unit ``size - 1 - u``, which keeps the numbering topological.  `unreverse`
-    turns a grouping of the result into one of `graph`.
+    converts a grouping of the result into one of `graph`.
     """
     offsets, units = successors(graph)
     return Dependencies(
@@ -84,5 +84,5 @@ def reverse(graph: Dependencies) -> Dependencies:
 
 
 def unreverse(groups: Ints) -> Ints:
-    """Turn a grouping of ``reverse(graph)`` into the grouping of ``graph`` that it stands for."""
+    """Convert a grouping of ``reverse(graph)`` into one of ``graph``."""
     return np.ascontiguousarray(groups.max(initial=-1) - groups[::-1])

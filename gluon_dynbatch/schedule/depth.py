@@ -1,18 +1,17 @@
-"""Grouping by depth: units that are equally far from the sources and look alike run together.
+"""Grouping by depth: units of equal depth and signature run together.
 
     recorded      a0  a1  b2  a3  b4  a5          a0 -> b2 -> a3 -> b4
     depth          0   0   1   2   3   1          a1 -> a5
     groups       {a0, a1}  {b2}  {a5}  {a3}  {b4}
 
-The depth of a unit is the length of the longest path that leads to it, so a path always climbs:
-units of equal depth never depend on each other, and groups in order of depth can be launched in
-that order.  This is the batching of TensorFlow Fold (Looks et al. 2017, arXiv:1702.02181, section
-2), one linear pass over the graph.
+The depth of a unit is the length of the longest path that leads to it, so depth grows along every
+path: units of equal depth never depend on each other, and groups can be launched in the order of
+depth.  This is the batching of TensorFlow Fold (Looks et al. 2017, arXiv:1702.02181, section 2),
+one linear pass over the graph.
 
-A prefix of the recording can be grouped by itself, with the other units launched one by one behind
-it: no unit of the prefix depends on one of those.  With one unit more in the prefix, the units
-before it keep their groups, and it joins one of them or stays alone.  So a longer prefix never
-makes more launches.
+A prefix of the recorded units can be grouped alone, and the other units launched after it, one by
+one: no unit of the prefix depends on them.  If the prefix gets one more unit, this unit joins a
+group or forms its own, and the others keep theirs.  So a longer prefix never makes more launches.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ def unit_depth(graph: Dependencies) -> Ints:
 
 
 def group_by_depth(graph: Dependencies) -> Ints:
-    """Return each unit's position among the distinct pairs (depth, signature) in ascending order.
+    """Group units by depth, in the order of the launches; int32, shape (units,).
 
-    Returns int32, shape (units,), in the order of the launches.
+    A group is the position of its units among the sorted, distinct pairs (depth, signature).
     """
     groups = np.empty(graph.size, np.int32)
     scheduling.group(unit_depth(graph), graph.signature, groups)

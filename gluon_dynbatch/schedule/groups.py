@@ -1,4 +1,4 @@
-"""What a grouping is: checked, and cut to a limit on the rows of a launch."""
+"""Groupings: checks, a limit on the rows of a launch, and the order of single units."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ def count_groups(groups: Ints) -> int:
 
 
 def check_groups(graph: Dependencies, groups: Array) -> None:
-    """Raise ``AssertionError`` unless `groups` can be launched in order of its numbers."""
+    """Raise ``AssertionError`` unless groups can be launched in the order of their numbers."""
     assert groups.dtype == np.int32, f"groups are {groups.dtype}, not int32"
     assert groups.shape == (graph.size,), f"{groups.shape} groups for {graph.size} units"
     if not graph.size:
         return
     assert groups.min() >= 0, "a unit has no group"
     assert np.bincount(groups).all(), "a group has no unit"
-    members = np.empty(int(groups.max()) + 1, np.int64)
-    members[groups] = graph.signature
-    assert (members[groups] == graph.signature).all(), "a group has two signatures"
-    owners = np.repeat(groups, np.diff(graph.offsets))
-    assert (groups[graph.preds] < owners).all(), "a unit is launched before what it depends on"
+    signature = np.empty(count_groups(groups), np.int64)
+    signature[groups] = graph.signature
+    assert (signature[groups] == graph.signature).all(), "a group has two signatures"
+    readers = np.repeat(groups, np.diff(graph.offsets))
+    assert (groups[graph.preds] < readers).all(), "a unit is launched before what it depends on"
 
 
 def arrange(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
-    """Return groups as they are launched: no larger than allowed, single units in order."""
+    """Split groups that exceed `max_rows`, and put single units in recording order."""
     return singles_in_order(split_by_rows(groups, rows, max_rows))
 
 
 def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
-    """Cut groups so that none has more than `max_rows` rows.
+    """Split groups so that none has more than `max_rows` rows.
 
     Parameters
     ----------
@@ -42,36 +42,36 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     rows : numpy.ndarray of int64, shape (units,)
         Rows of each unit.
     max_rows : int or None
-        The limit, at least 1.  A unit that by itself has more rows gets its own group.
+        The limit, at least 1.  A unit with more rows gets a group of its own.
 
     Returns
     -------
     numpy.ndarray of int32, shape (units,)
-        A valid grouping.  The parts of a group follow each other, units in recording order.
+        A valid grouping.  The parts of a group are consecutive, with units in recording order.
     """
     if max_rows is None:
         return groups
     if np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
         return groups
     result = np.empty(len(groups), np.int32)
-    launch, last, filled = -1, -1, 0
+    part, group, filled = -1, -1, 0
     for unit in np.argsort(groups, kind="stable").tolist():
         filled += rows[unit]
-        if groups[unit] != last or filled > max_rows:
-            launch, last, filled = launch + 1, groups[unit], rows[unit]
-        result[unit] = launch
+        if groups[unit] != group or filled > max_rows:
+            part, group, filled = part + 1, groups[unit], rows[unit]
+        result[unit] = part
     return result
 
 
 def singles_in_order(groups: Ints) -> Ints:
-    """Put neighbouring groups of one unit each into recording order; others stay where they are.
+    """Put neighbouring groups of one unit each into recording order; the others keep their places.
 
-    What cannot be merged may move statistics, one call after another as they were made.
+    Calls that cannot be merged may update running statistics, so their order matters.
     """
     single = np.bincount(groups) == 1
     unit = np.empty(len(single), np.int32)
     unit[groups] = np.arange(len(groups))
-    # A group is in the run of its neighbour if both have one unit.
+    # Neighbouring groups of one unit each form a run; any other group is a run by itself.
     run = np.cumsum(~(single & np.append(False, single)[: len(single)]))
     number = np.empty(len(single), np.int32)
     number[np.lexsort((unit, run))] = np.arange(len(single))

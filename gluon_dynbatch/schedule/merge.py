@@ -1,22 +1,23 @@
-"""Fewer groups of a finished grouping: merged, or dropped.
+"""Reduce the number of groups of a grouping: merge groups, or drop them.
 
-Depth separates units by how far they are from the sources, although nothing may depend on that:
+Grouping by depth can separate units without need:
 
     a -> b -> c        by depth: {a, a'} {b} {c'} {c}, and c' can wait for c
     a' -> c'
 
-Two groups of one signature can be merged if neither reaches the other through the groups between
-them.  The groups then still form an acyclic graph, so some order of launches exists; after that,
-what reaches either of the two reaches whatever the two reach.
+Two groups of one signature can be merged if neither reaches the other.  The graph of groups then
+stays acyclic, so an order of launches exists.  After the merge, all groups that reached one of the
+two reach the successors of both.
 
-Merged groups stay whole, but the units of a group can also go to several others:
+Merging keeps groups whole, but a group can also be dropped, and its units join several others:
 
     a0 -> a1              by depth     {a0} {b2} {a1 a3} {a4}
     b2 -> a3 -> a4        a0 dropped   {b2} {a0 a3} {a1 a4}
 
-From the last group to the first, one is kept only if it has a unit that can run in none before and
-that no group after it has taken; a group that is kept takes all units whose readers are in groups
-after it.  So units run as late as they can, in groups that are there anyway.
+Groups are visited from the last to the first.  A group is kept only if one of its units cannot run
+in an earlier group of its signature and was not taken by a later one.  A group that is kept takes
+all units of its signature whose readers are in later groups.  So units run as late as possible, in
+groups that are needed anyway.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from ..native import scheduling
 from .dependencies import Dependencies, Ints
 
 MOST_GROUPS = 1024
-"""Above so many groups the table of which reaches which is too expensive: some 10 ms."""
+"""More groups are not merged: the table of which group reaches which would take some 10 ms."""
 
 
 def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Merge pairs of groups of equal signature until no two can be merged.
 
-    The signatures are taken by id, and of each the pair that is launched closest together, as that
-    delays the least.  A valid grouping gives a valid grouping.
+    Signatures are visited in the order of their ids, and the pair that is launched closest together
+    is merged first, which delays units the least.  If `groups` is valid, so is the result.
     """
     merged = groups.copy()
     scheduling.merge(graph.signature, graph.offsets, graph.preds, merged)
@@ -40,12 +41,12 @@ def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
 
 
 def merge_cost(graph: Dependencies, launches: int) -> int:
-    """Estimate the visits that `merge_groups` is worth."""
+    """Estimate the cost of `merge_groups` in visits."""
     return graph.size // 2 + 20 * launches + launches**2 // 2
 
 
 def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
-    """Drop groups whose units can all run in others; a valid grouping gives a valid grouping."""
-    fewer = groups.copy()
-    scheduling.drop(graph.signature, graph.offsets, graph.preds, fewer)
-    return fewer
+    """Drop groups whose units can all run in others; if `groups` is valid, so is the result."""
+    remaining = groups.copy()
+    scheduling.drop(graph.signature, graph.offsets, graph.preds, remaining)
+    return remaining

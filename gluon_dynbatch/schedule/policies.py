@@ -1,13 +1,13 @@
-"""The policies, and the entry point: a valid grouping at once, better ones while the budget lasts.
+"""The policies and the entry point: find a valid grouping first, then improve it within the budget.
 
-Every policy begins with "depth": the longest prefix that the budget allows is grouped by depth, the
-units behind it follow one by one, and if it was the whole graph, groups are merged and dropped.
-Then the other policies make attempts, and the best grouping is kept, so none makes more launches
-than "depth" with the same budget.
+All policies begin as "depth" does.  The longest prefix that the budget allows is grouped by depth,
+and later units are launched one by one.  If the prefix is the whole graph, groups are merged and
+dropped.  Then the other policies try further groupings.  The best grouping is kept, so no policy
+makes more launches than "depth" with the same budget.
 
-The attempts and their order depend on the graph alone, never on the budget.  A step is taken if its
-estimated cost in visits is left, and the first that is not ends the search.  More visits thus allow
-the same steps and then more of them, and never give more launches.
+The steps and their order depend on the graph alone, never on the budget.  The search ends at the
+first step whose estimated cost exceeds the visits that are left.  So more visits allow the same
+steps and perhaps further ones, and never give more launches.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ from .groups import count_groups
 from .merge import MOST_GROUPS, drop_groups, merge_cost, merge_groups
 
 DEFAULT_RATE = 20_000.0
-"""Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
+"""Visits per millisecond of a slow machine, assumed until the rate has been measured."""
 
 UNLIMITED = 2**62
-"""What `Meter.left` is when nothing limits the visits."""
+"""The value of `Meter.left` if there is no limit."""
 
-
-#: What a policy does next: the visits that it is worth, and what returns a valid grouping.
+#: One step of a policy: its estimated cost in visits, and a function that returns a valid grouping.
 Step = Tuple[int, Callable[[], Ints]]
 
 
 class Meter:
-    """Holds the analysis of one flush, from now on, to `budget`.
+    """Measures the analysis of one flush against `budget`, from its construction on.
 
-    `rate` (visits per millisecond) expresses the time left in visits; `clock` returns seconds.
+    `rate`, in visits per millisecond, converts the time left into visits; `clock` returns seconds.
     """
 
     def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
-        #: Visits charged.
+        #: Visits charged so far.
         self.visits = 0
         self._budget = budget
         self._rate = DEFAULT_RATE if rate is None else rate
@@ -54,12 +53,12 @@ class Meter:
 
     @property
     def milliseconds(self) -> float:
-        """Time since the meter was made."""
+        """Time since the construction."""
         return (self._clock() - self._start) * 1e3
 
     @property
     def left(self) -> int:
-        """Visits that both limits still allow; `UNLIMITED` if there is none."""
+        """Visits that both limits still allow; `UNLIMITED` if there is no limit."""
         left = float(UNLIMITED)
         if self._budget.visits is not None:
             left = min(left, self._budget.visits - self.visits)
@@ -70,27 +69,29 @@ class Meter:
 
 
 class Search:
-    """What is known of a graph while it is grouped; at first it is grouped by depth."""
+    """The state of a search for a grouping, which starts from the grouping by depth."""
 
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
-        #: What the last step returned, and the grouping with the fewest launches so far; how many
-        #: launches these make.
+        #: The grouping of the last step, and the one with the fewest launches so far.
         self.attempt = self.groups = group_by_depth(graph)
-        self.launches = self.attempted = count_groups(self.groups)
-        #: A number of launches that is known to be needed, at first one for each signature; who
-        #: reaches it is done.
+        #: The numbers of launches of both.
+        self.attempted = self.launches = count_groups(self.groups)
+        #: A lower bound on launches, at first one per signature; a policy that reaches it stops.
         self.bound = int(np.count_nonzero(np.bincount(graph.signature)))
 
     def keep(self, attempt: Ints) -> None:
-        """Take note of an attempt, and of its groups if they are fewer."""
+        """Set the last attempt; keep it as the best grouping if it has fewer launches."""
         self.attempt, self.attempted = attempt, count_groups(attempt)
         if self.attempted < self.launches:
             self.groups, self.launches = attempt, self.attempted
 
 
 def merges(search: Search) -> Iterator[Step]:
-    """Merge groups of the last attempt, unless they are too many, and drop some, while any are."""
+    """Merge and drop groups of the last attempt until their number stays the same.
+
+    More than `MOST_GROUPS` groups are dropped, but not merged.
+    """
     before = -1
     while search.attempted != before:
         if search.attempted <= MOST_GROUPS:
@@ -111,14 +112,14 @@ def by_agenda(search: Search) -> Iterator[Step]:
 def by_search(search: Search) -> Iterator[Step]:
     """Group by depth from the sinks, and by agenda from both ends.
 
-    From the sinks, units are put off that otherwise are launched as soon as they can be.
+    From the sinks, each unit is launched as late as possible, not as early as possible.
     """
     search.bound = quick_bound(search.graph)
-    turning = 4 * search.graph.size
-    yield turning, lambda: unreverse(group_by_depth(reverse(search.graph)))
+    reversing = 4 * search.graph.size
+    yield reversing, lambda: unreverse(group_by_depth(reverse(search.graph)))
     yield from merges(search)
     yield from by_agenda(search)
-    cost = turning + agenda_cost(search.graph, search.launches)
+    cost = reversing + agenda_cost(search.graph, search.launches)
     yield cost, lambda: unreverse(group_by_agenda(reverse(search.graph)))
     yield from merges(search)
 
@@ -128,17 +129,17 @@ POLICIES: Dict[str, Callable[[Search], Iterator[Step]]] = {
     "agenda": by_agenda,
     "search": by_search,
 }
-"""The steps that follow those of "depth", by the name of the policy."""
+"""The steps of each policy after those of "depth"."""
 
 
 class Analysis(NamedTuple):
-    """How a graph was grouped, and what that cost."""
+    """The grouping of a graph, and the cost of finding it."""
 
-    #: Group of each unit, int32, numbered in an order in which they can be launched.
+    #: Group of each unit, int32; groups can be launched in the order of their numbers.
     groups: Ints
-    #: Visits charged; divided by `milliseconds`, the rate for the next analysis.
+    #: Visits charged; divided by `milliseconds`, they give the rate for the next analysis.
     visits: int
-    #: Wall-clock time.
+    #: Wall-clock time of the analysis.
     milliseconds: float
 
     @property
@@ -159,26 +160,26 @@ def analyze(
     Parameters
     ----------
     graph : Dependencies
-        What to group.
+        The graph to group.
     policy : str
         A key of `POLICIES`.
     budget : Budget
-        How much that may cost.  With none at all, every unit is launched by itself.
+        A limit on the cost of the analysis.  If it is zero, every unit is launched by itself.
     rate : float, optional
-        Visits per millisecond on this machine, to judge what fits into milliseconds; a cautious
-        default is assumed.
+        Visits per millisecond on this machine, which converts a limit in milliseconds into visits;
+        by default `DEFAULT_RATE`.
     clock : callable, optional
         Returns seconds.
 
     Returns
     -------
     Analysis
-        The grouping, and what it cost.
+        The grouping, and its cost.
 
     Raises
     ------
     OptionError
-        If there is no such policy.
+        If `policy` is not a key of `POLICIES`.
     """
     if policy not in POLICIES:
         raise OptionError.unknown("policy", policy, tuple(POLICIES))
