@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: binding=False, auto_pickle=False
-"""The parts of lowering that look at every call; arrays as in `Tape` and `Graph`."""
+"""The parts of lowering that visit every call; arrays are those of `Tape` and `Graph`."""
 
 cimport cython
 from cpython.array cimport array, clone, extend
@@ -14,23 +14,27 @@ include "survey.pxi"
 
 @cython.final
 cdef class Cuts:
-    """How the calls of each entry are cut.
+    """The cuts of all entries, as integers.
 
-    The code of a cut has the numbers of its uses, their outputs, inputs and terms, and of its heads
-    and arguments; per use its rows, and numbers of outputs and inputs; per output its elements; per
-    input its number of terms, and per term 1, a use and its output, or 0, an argument and nothing,
-    and its elements; per head a use and its output.
+    The code of a cut has, in this order:
+
+    - the numbers of its uses, outputs, inputs, terms, heads and arguments;
+    - per use its rows, and its numbers of outputs and inputs;
+      then the elements of each output;
+      then per input its number of terms, followed by four integers per term:
+      1, a use, its output and the elements; or 0, an argument, 0 and the elements;
+    - per head a use and its output.
     """
 
-    #: By segment its number, in the order in which they come.
+    #: Segments to their numbers, in the order of their first use.
     cdef readonly dict segments
     #: Numbers of units, slots, inputs and terms of all calls.
     cdef readonly tuple sizes
-    #: The codes of all entries, the segments of their uses, and where those of an entry begin.
+    #: The codes of all cuts, and the segments of their uses; per cut, the position of its first.
     cdef array codes, used
     cdef int64_t[::1] code0
     cdef int32_t[::1] use0
-    #: The most uses that a cut has.
+    #: The largest number of uses of a cut.
     cdef Py_ssize_t most_uses
 
     def __init__(self, list cuts, const int32_t[::1] entry):
@@ -58,18 +62,15 @@ cdef class Cuts:
         int32_t[::1] slot_unit, int64_t[::1] slot_size, int64_t[::1] value_term,
         int64_t[::1] pred0, int32_t[::1] preds,
     ):
-        """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
-
-        What is filled in are columns of a `Graph`.
-        """
+        """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
         cdef const int64_t[::1] offsets = tape.offsets, codes = self.codes
         cdef const int32_t[::1] used = self.used
         cdef int32_t[::1] first_slot = clone(INT, self.most_uses, False)
         cdef Py_ssize_t node, unit = 0
         cdef int64_t edges = 0, operand = 0, offset
-        cdef int32_t slot = 0, item = 0, count = 0, made
-        cdef int32_t entry, i, k, use, first_use, uses, heads, arity, inputs, summands
+        cdef int32_t next_slot = 0, next_input = 0, next_term = 0, source
+        cdef int32_t entry, i, k, use, first_use, uses, heads, arguments, inputs, terms
         cdef const int64_t *code
         value_term[:] = INT64_MIN
         for k, value in enumerate(tape.external_values):
@@ -77,36 +78,37 @@ cdef class Cuts:
         for node in range(node_entry.shape[0]):
             entry = node_entry[node]
             code, first_use = &codes[self.code0[entry]], self.use0[entry]
-            uses, heads, arity = code[0], code[4], code[5]
+            uses, heads, arguments = code[0], code[4], code[5]
             code += 6
             for use in range(uses):
                 segment[unit], unit_node[unit], rows[unit] = used[first_use + use], node, code[0]
-                slot0[unit], input0[unit], pred0[unit] = slot, item, edges
-                first_slot[use], inputs = slot, code[2]
+                slot0[unit], input0[unit], pred0[unit] = next_slot, next_input, edges
+                first_slot[use], inputs = next_slot, code[2]
                 for k in range(code[1]):
-                    slot_unit[slot], slot_size[slot] = unit, code[3 + k]
-                    slot += 1
+                    slot_unit[next_slot], slot_size[next_slot] = unit, code[3 + k]
+                    next_slot += 1
                 code += 3 + code[1]
                 for i in range(inputs):
-                    term0[item], summands = count, code[0]
-                    item += 1
+                    term0[next_input], terms = next_term, code[0]
+                    next_input += 1
                     code += 1
-                    for k in range(summands):
+                    for k in range(terms):
                         if code[0]:
-                            made, offset = first_slot[code[1]] + code[2], 0
+                            source, offset = first_slot[code[1]] + code[2], 0
                         else:
-                            made = value_term[sources[operand + code[1]]]
+                            source = value_term[sources[operand + code[1]]]
                             offset = offsets[operand + code[1]]
-                        term[count], term_offset[count], term_size[count] = made, offset, code[3]
-                        count += 1
+                        term[next_term], term_offset[next_term] = source, offset
+                        term_size[next_term] = code[3]
+                        next_term += 1
                         code += 4
-                        if made >= 0:
-                            preds[edges] = slot_unit[made]
+                        if source >= 0:
+                            preds[edges] = slot_unit[source]
                             edges += 1
                 unit += 1
             for k in range(heads):
                 value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]
                 code += 2
-            operand += arity
-        input0[unit], term0[item], pred0[unit] = item, count, edges
+            operand += arguments
+        input0[unit], term0[next_input], pred0[unit] = next_input, next_term, edges
         return edges

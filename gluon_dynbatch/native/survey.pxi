@@ -1,224 +1,230 @@
-# What all calls of a tape tell of their arguments; a part of `lowering.pyx`.
+# Marks of arguments, found by one pass over all calls of a tape; a part of `lowering.pyx`.
 
-#: Marks of arguments: all calls get one array; a recursion that the call takes part in delivers it;
-#: calls bring different numbers of arrays.
+#: Marks of an argument: it is one array for all calls, or a weight; it is a result of a recursion
+#: that the call takes part in; calls get different numbers of arrays in its place.
 SHARED, RECURRENT, UNEVEN = 1, 2, 4
 
 cdef enum:
     IS_SHARED = 1
     IS_RECURRENT = 2
     IS_UNEVEN = 4
-    #: What is found of an argument that may be shared: it is the same array in several calls, or a
-    #: variable with a gradient of its own (a weight) in all.
+    #: Why an argument can be shared: all of several calls get the same array, or each call gets a
+    #: weight, which is a variable with a gradient of its own.
     SAME = 1
     WEIGHT = 2
-    #: Nobody makes a value, or it is a weight.
-    NOBODY = -1
-    IS_WEIGHT = -2
+    #: Producers of values that no callee computes.
+    EXTERNAL = -1
+    EXTERNAL_WEIGHT = -2
 
 
 cdef struct Kind:
-    #: Family and callee; numbers of arrays and results; first argument, and that of the family.
-    int32_t family, callee, arrays, results, first, shared
+    #: Family and callee; numbers of arguments and results; the first argument, and that of the
+    #: family.
+    int32_t family, callee, arguments, results, first, shared
 
 
-cdef struct Seen:
-    #: What the first call of a family read, and what is found of all.
+cdef struct Argument:
+    #: What the first call of the family reads, and why the argument can be shared so far.
     int64_t offset
-    int32_t value, found
+    int32_t value, reasons
 
 
 @cython.final
 cdef class Survey:
-    """One look at all calls: which arguments they share, and who delivers which.
+    """One pass over all calls: which arguments they share, and which callees deliver them.
 
-    Entries that were analysed as one are of one *kind*.  Calls of one callee with the same number
-    of arrays are a *family*.
+    Entries with the same `Entry.first` are of one *kind*.  Calls of one callee with the same number
+    of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
     """
 
-    #: Per kind whether it adds up arrays.
+    #: Per kind, whether its program has a sum.
     cdef list adds
-    #: Per kind a `Kind`; per entry its kind; per argument of a kind the place in which it came, and
-    #: whether it has several rows; per argument of a family what is `Seen`.
-    cdef array rows, seen
+    #: Per kind a `Kind`; per argument of a family an `Argument`.
+    cdef array kinds, arguments
+    #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
     cdef int32_t[::1] kind_of, place
     cdef char[::1] several
     cdef int32_t families, callees, places
-    #: By producer, consumer and place, whether one callee delivers an argument to another.
+    #: By producer, consumer and place, whether one callee delivers an argument of another.
     cdef bytearray edges
 
     def __init__(self, entries, int64_t most_edges):
         cdef dict callees = {}, families = {}, kinds = {}
-        cdef list rows = [], place = [], several = [], shared0 = []
-        cdef Py_ssize_t count, arrays = 0, kind
-        cdef Py_ssize_t number
+        cdef list columns = [], place = [], several = [], shared0 = []
+        cdef Py_ssize_t count, arguments = 0, kind, number
         self.adds, self.kind_of = [], clone(INT, len(entries), False)
-        for number, one in enumerate(entries):
-            first = one.first
+        for number, entry in enumerate(entries):
+            first = entry.first
             kind = kinds.setdefault(first, len(kinds))
             self.kind_of[number] = kind
             if kind == len(self.adds):
                 token, count = first.token, len(first.in_types)
                 family = families.setdefault((token, count), len(families))
                 if family == len(shared0):
-                    shared0.append(arrays)
-                    arrays += count
+                    shared0.append(arguments)
+                    arguments += count
                 callee = callees.setdefault(token, len(callees))
-                rows += (family, callee, count, len(first.out_types), len(place), shared0[family])
+                results = len(first.out_types)
+                columns += (family, callee, count, results, len(place), shared0[family])
                 place += first.places
                 several += first.several
                 self.adds.append(first.program.adds)
-        self.rows, self.place = array("i", rows), array("i", place)
+        self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
         self.families, self.callees = len(families), len(callees)
         self.places = 1 + max(place, default=0)
-        self.seen = clone(LONG, 2 * arrays, True)
+        self.arguments = clone(LONG, 2 * arguments, True)
         edges = <int64_t>self.callees * self.callees * self.places
         self.edges = bytearray(edges if edges <= most_edges else 0)
 
-    cdef void look(
+    cdef void scan(
         self, const int32_t[::1] entry, const int32_t[::1] node_value0,
-        const int32_t[::1] sources, const int64_t[::1] offsets, int32_t[::1] made_by,
+        const int32_t[::1] sources, const int64_t[::1] offsets, int32_t[::1] producer,
     ):
-        """Look at each call, given which values are weights, and that nobody makes others."""
+        """Visit each call; on entry, all values are marked as external in `producer`."""
         cdef array calls = clone(INT, self.families, True)
-        cdef const Kind *kinds = <const Kind *>self.rows.data.as_ints
+        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
         cdef const Kind *kind
         cdef const int32_t *kind_of = &self.kind_of[0]
         cdef const int32_t *places
-        cdef Seen *seen
+        cdef Argument *argument
         cdef char *edges = self.edges
         cdef int64_t callees = self.callees, count = self.places
         cdef Py_ssize_t node, operand = 0
-        cdef int32_t known, k, value, maker
-        cdef bint alike, edges_wanted = len(self.edges) > 0
+        cdef int32_t earlier, k, value, maker
+        cdef bint same, edges_wanted = len(self.edges) > 0
         for node in range(entry.shape[0]):
             kind = &kinds[kind_of[entry[node]]]
-            seen = <Seen *>self.seen.data.as_longlongs + kind.shared
+            argument = <Argument *>self.arguments.data.as_longlongs + kind.shared
             places = &self.place[kind.first]
-            known = calls.data.as_ints[kind.family]
-            calls.data.as_ints[kind.family] = known + 1
-            for k in range(kind.arrays):
+            earlier = calls.data.as_ints[kind.family]
+            calls.data.as_ints[kind.family] = earlier + 1
+            for k in range(kind.arguments):
                 value = sources[operand]
-                maker = made_by[value]
-                alike = seen.value == value and seen.offset == offsets[operand]
-                if known == 0:
-                    seen.value, seen.offset, seen.found = value, offsets[operand], WEIGHT
-                elif known == 1 and alike:
-                    seen.found |= SAME
-                elif not alike:
-                    seen.found &= WEIGHT
-                if maker != IS_WEIGHT or offsets[operand]:
-                    seen.found &= SAME
+                maker = producer[value]
+                same = argument.value == value and argument.offset == offsets[operand]
+                if earlier == 0:
+                    argument.value, argument.offset = value, offsets[operand]
+                    argument.reasons = WEIGHT
+                elif earlier == 1 and same:
+                    argument.reasons |= SAME
+                elif not same:
+                    argument.reasons &= WEIGHT
+                if maker != EXTERNAL_WEIGHT or offsets[operand]:
+                    argument.reasons &= SAME
                 if edges_wanted and maker >= 0:
                     edges[(maker * callees + kind.callee) * count + places[k]] = True
                 operand += 1
-                seen += 1
+                argument += 1
             for k in range(kind.results):
-                made_by[node_value0[node] + k] = kind.callee
+                producer[node_value0[node] + k] = kind.callee
 
     cdef bytearray recurrent(self):
-        """Tell per callee and place what comes out of a recursion that the callee takes part in.
+        """Return, per callee and place, whether a recursion that has the callee delivers arrays.
 
-        Arrays that are passed in one list are one argument here: that the second child of a node
-        is a leaf in all of a minibatch does not make it another kind of child.
+        The arrays of a list have one place: if second children are leaves in a whole minibatch,
+        they are still recurrent, as the first are.
         """
-        cdef bytearray found = bytearray(self.callees * self.places)
-        cdef Py_ssize_t count = self.callees if len(self.edges) else 0, one, other, middle, k
+        cdef bytearray marks = bytearray(self.callees * self.places)
+        cdef Py_ssize_t count = self.callees if len(self.edges) else 0, producer, consumer, via, k
         cdef bytearray table = bytearray(count * count)
-        cdef bytearray makes = bytearray(count), reads = bytearray(count)
+        cdef bytearray delivers = bytearray(count), receives = bytearray(count)
         cdef char *reach = table
         cdef const char *edge = self.edges
-        for one in range(count):
-            for other in range(count):
+        for producer in range(count):
+            for consumer in range(count):
                 for k in range(self.places):
-                    reach[one * count + other] |= edge[0]
+                    reach[producer * count + consumer] |= edge[0]
                     edge += 1
-                makes[one] |= reach[one * count + other]
-                reads[other] |= reach[one * count + other]
-        for middle in range(count):
-            # Most callees are at an end of all paths.
-            for one in range(count if makes[middle] and reads[middle] else 0):
-                if reach[one * count + middle]:
-                    for other in range(count):
-                        reach[one * count + other] |= reach[middle * count + other]
+                delivers[producer] |= reach[producer * count + consumer]
+                receives[consumer] |= reach[producer * count + consumer]
+        for via in range(count):
+            # Most callees only deliver, or only receive.
+            for producer in range(count if delivers[via] and receives[via] else 0):
+                if reach[producer * count + via]:
+                    for consumer in range(count):
+                        reach[producer * count + consumer] |= reach[via * count + consumer]
         edge = self.edges
-        for one in range(count):
-            for other in range(count):
-                for k in range(self.places if reach[other * count + one] else 0):
-                    found[other * self.places + k] |= edge[k]
+        for producer in range(count):
+            for consumer in range(count):
+                for k in range(self.places if reach[consumer * count + producer] else 0):
+                    marks[consumer * self.places + k] |= edge[k]
                 edge += self.places
-        return found
+        return marks
 
     cdef bytearray uneven(self):
-        """Tell per callee and place whether its calls bring different numbers of arrays there.
+        """Return, per callee and place, whether calls get different numbers of arrays there.
 
-        Only where calls with sums do.
+        That is false for callees whose calls with sums all get the same number of arrays.
         """
-        cdef bytearray found = bytearray(self.callees * self.places)
+        cdef bytearray marks = bytearray(self.callees * self.places)
         cdef bytearray differs = bytearray(self.callees)
+        #: Per kind and place, the number of arrays.
         cdef int32_t[::1] counts = clone(INT, len(self.adds) * self.places, True)
-        # Per callee, one more than the number of its first kind, and than the arrays of a sum.
+        #: Per callee, with 1 added: its first kind, and the number of arrays of its first kind with
+        #: a sum.
         cdef int32_t[::1] first = clone(INT, self.callees, True)
         cdef int32_t[::1] sums = clone(INT, self.callees, True)
-        cdef const Kind *kind = <const Kind *>self.rows.data.as_ints
-        cdef Py_ssize_t one, k, own, other
-        for one in range(len(self.adds)):
-            own = one * self.places
-            for k in range(kind.first, kind.first + kind.arrays):
-                counts[own + self.place[k]] += 1
-            first[kind.callee] = first[kind.callee] or one + 1
-            other = (first[kind.callee] - 1) * self.places
+        cdef const Kind *kind = <const Kind *>self.kinds.data.as_ints
+        cdef Py_ssize_t number, k, start, first_start
+        for number in range(len(self.adds)):
+            start = number * self.places
+            for k in range(kind.first, kind.first + kind.arguments):
+                counts[start + self.place[k]] += 1
+            first[kind.callee] = first[kind.callee] or number + 1
+            first_start = (first[kind.callee] - 1) * self.places
             for k in range(self.places):
-                found[kind.callee * self.places + k] |= counts[own + k] != counts[other + k]
-            if self.adds[one]:
-                sums[kind.callee] = sums[kind.callee] or kind.arrays + 1
-                differs[kind.callee] |= sums[kind.callee] != kind.arrays + 1
+                marks[kind.callee * self.places + k] |= (
+                    counts[start + k] != counts[first_start + k]
+                )
+            if self.adds[number]:
+                sums[kind.callee] = sums[kind.callee] or kind.arguments + 1
+                differs[kind.callee] |= sums[kind.callee] != kind.arguments + 1
             kind += 1
-        for k in range(len(found)):
-            found[k] &= differs[k // self.places]
-        return found
+        for k in range(len(marks)):
+            marks[k] &= differs[k // self.places]
+        return marks
 
-    cdef list marks(self, bint fine):
+    cdef list marks(self, bint by_operator):
         """Return the marks of the arguments of each entry."""
-        cdef bytearray recurrent = self.recurrent(), uneven = self.uneven(), own
-        cdef const Kind *kind = <const Kind *>self.rows.data.as_ints
-        cdef const Seen *seen
-        cdef list found = []
-        cdef Py_ssize_t k, at, one
-        for one in range(len(self.adds)):
-            own = bytearray(kind.arrays)
-            seen = <const Seen *>self.seen.data.as_longlongs + kind.shared
-            for k in range(kind.arrays):
+        cdef bytearray recurrent = self.recurrent(), uneven = self.uneven(), marks
+        cdef const Kind *kind = <const Kind *>self.kinds.data.as_ints
+        cdef const Argument *arguments
+        cdef list by_kind = []
+        cdef Py_ssize_t k, at, number
+        for number in range(len(self.adds)):
+            marks = bytearray(kind.arguments)
+            arguments = <const Argument *>self.arguments.data.as_longlongs + kind.shared
+            for k in range(kind.arguments):
                 at = kind.callee * self.places + self.place[kind.first + k]
-                if self.several[kind.first + k] and seen[k].found:
-                    own[k] = IS_SHARED
-                if fine:
-                    own[k] |= IS_RECURRENT * recurrent[at] + IS_UNEVEN * uneven[at]
-            found.append(bytes(own))
+                if self.several[kind.first + k] and arguments[k].reasons:
+                    marks[k] = IS_SHARED
+                if by_operator:
+                    marks[k] |= IS_RECURRENT * recurrent[at] + IS_UNEVEN * uneven[at]
+            by_kind.append(bytes(marks))
             kind += 1
-        return [found[one] for one in self.kind_of]
+        return [by_kind[number] for number in self.kind_of]
 
 
-def survey(tape, tuple weights, bint fine, int64_t most_edges, int32_t[::1] entry):
-    """Number the entries of calls as they come in a tape; return the marks of arguments of each.
+def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::1] entry):
+    """Fill in the entry of each call, numbered as in `tape.entries`; return each entry's marks.
 
-    An argument of several rows is `SHARED` if it is one of the `weights`, or if every call of the
-    family gets the very same array.  Other marks are only found if they are to be `fine`; nothing
-    is `RECURRENT` if the table of who delivers which argument would have more than `most_edges`.
+    An argument of several rows is `SHARED` if every call of the family gets one of the `weights`,
+    or if every call gets the very same array.  The other marks are for granularity "operator".  No
+    argument is `RECURRENT` if the table of edges would have more than `most_edges` elements.
     """
-    cdef Survey found = Survey(tape.entries.values(), most_edges if fine else 0)
+    cdef Survey calls = Survey(tape.entries.values(), most_edges if by_operator else 0)
     cdef const int32_t[::1] node_entry = tape.node_entry
-    cdef int32_t[::1] number = clone(INT, max(tape.entries) + 1, False)
-    cdef int32_t[::1] made_by = clone(INT, len(tape.value_type), False)
-    cdef Py_ssize_t node
-    cdef int32_t key, value
-    for node, key in enumerate(tape.entries):
-        number[key] = node
+    cdef int32_t[::1] number_of = clone(INT, max(tape.entries) + 1, False)
+    cdef int32_t[::1] producer = clone(INT, len(tape.value_type), False)
+    cdef Py_ssize_t node, number
+    cdef int32_t entry_id, value
+    for number, entry_id in enumerate(tape.entries):
+        number_of[entry_id] = number
     for node in range(entry.shape[0]):
-        entry[node] = number[node_entry[node]]
-    made_by[:] = NOBODY
+        entry[node] = number_of[node_entry[node]]
+    producer[:] = EXTERNAL
     for value in weights:
-        made_by[value] = IS_WEIGHT
-    found.look(entry, tape.node_value0, tape.sources, tape.offsets, made_by)
-    return found.marks(fine)
+        producer[value] = EXTERNAL_WEIGHT
+    calls.scan(entry, tape.node_value0, tape.sources, tape.offsets, producer)
+    return calls.marks(by_operator)
