@@ -107,13 +107,13 @@ def changed(part, field, at, by):
 
 
 DAMAGED_GRAPHS = {
-    "what is not made": lambda g: changed(g, "term", 0, 1 - g.term[0]),
-    "no external": lambda g: changed(g, "term", 0, -9),
+    "no earlier unit has": lambda g: changed(g, "term", 0, 1 - g.term[0]),
+    "missing external": lambda g: changed(g, "term", 0, -9),
     "negative": lambda g: changed(g, "term_offset", 0, -1),
     "signature of another": lambda g: changed(g, "term_offset", -1, 4),
     "order of their calls": lambda g: g._replace(node=g.node[::-1]),
     "slots do not add up": lambda g: changed(g, "slot0", 1, 1),
-    "units of slots": lambda g: changed(g, "slot_unit", 1, 1),
+    "has another unit": lambda g: changed(g, "slot_unit", 1, 1),
     "inputs do not add up": lambda g: changed(g, "input0", 1, 1),
     "a sum": lambda g: changed(g, "term0", -1, 1),
     "has no rows": lambda g: changed(g, "rows", 0, -g.dependencies.rows[0]),

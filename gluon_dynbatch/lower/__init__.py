@@ -1,6 +1,6 @@
-"""A tape in, a graph out: what may share a launch is decided here, and nowhere else.
+"""Lower a tape to a graph, which decides what may share a launch; no other folder does.
 
-Read `graph.py` (what comes out, and its checker), `segment.py`, `cut.py` and `normal_form.py` (a
-program in pieces, and the form in which equal pieces are one object), `expand.py` and `wire.py`
-(every call as units, with every operand named).
+Read `graph.py` (the result, and its checker), `segment.py`, `cut.py` and `normal_form.py` (cut
+programs into segments, and make equal segments one object), `expand.py` and `wire.py` (turn every
+call into units, and find all their operands).
 """

@@ -1,19 +1,19 @@
 """Cut the program of a call into segments: the pieces that are placed into launches as a whole.
 
 At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a piece
-can run earlier, or with more company, than the rest:
+can run earlier than the rest, or merge with more calls:
 
 * Arguments that another call of the same recursion delivers are *recurrent*.  Operators that depend
   on none of them are *hoistable* (the input projection of an LSTM) and form segments of their own:
-  all of a minibatch then run in one launch.
-* A sum of several arrays (``add_n``) is not an operator but an operand: the segment that uses it
-  gathers the sum.  What is computed before it, once per summand, becomes a segment per summand, and
-  these are equal whatever the number of summands; so the work per child of nodes with different
-  numbers of children merges, and so does what follows.  A sum of sums is one sum.  In a recursion,
-  what every call has one of stays in the segment: a cut would be a launch more at each step.
-* A sum that is nothing but a result stays an operator, unless calls differ in the number of its
-  summands; then a segment copies the operand.
-* An operator without batching rule is a segment by itself; the rest still merges.
+  one launch runs those of a whole minibatch.
+* A sum of several arrays (``add_n``) is an operand, not an operator: the segment that reads it
+  gathers its terms.  The operators that compute one term form a segment.  These segments are equal
+  for any number of terms, and so is the segment that reads the sum, so nodes with different numbers
+  of children merge.  A sum of sums is one sum.  In a recursion, terms of which every call has the
+  same number stay in the segment that reads the sum: a cut would be one more launch at each step.
+* A sum that is only a result of the call stays an operator, unless calls differ in the number of
+  its terms; then a segment copies the operand.
+* An operator without a batching rule is a segment by itself; the rest still merges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..trace.variant import Variant
 from .normal_form import NormalForm, Sum, concat_segment
 from .segment import ARGUMENT, Cut, SegmentUse, Source, intern
 
-#: Terms that a sum may have to be added up anew for each of several readers, one of them a sum.
+#: A sum with more terms stays an operator if another sum and something else read it.
 MOST_TERMS = 64
 
 
@@ -38,43 +38,42 @@ def cut_call(
 ) -> Cut:
     """Return the segments of a call.
 
-    Granularity ``"unbatched"`` keeps every call as it was written.  Recurrent arguments come out of
-    the recursion that this call takes part in; of uneven ones, other calls with sums have more or
-    fewer.
+    Parameters
+    ----------
+    variant : Variant
+        How the calls merge.
+    granularity : str
+        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` does not merge calls.
+    recurrent : frozenset of int
+        The arguments that a recursion delivers which the call takes part in.
+    uneven : frozenset of int
+        The arguments in lists whose lengths differ between calls with sums.
     """
-    whole = granularity == "operator" and variant.layout in ("unbatched", "concat")
-    if whole or granularity == "graph":
-        granularity = "block"
-    if granularity == "operator":
-        return _emit(variant, _Cutter(variant, recurrent, uneven).partition())
-    return _whole(variant, granularity)
-
-
-def _whole(variant: Variant, granularity: str) -> Cut:
-    if granularity == "block" and variant.layout == "concat":
-        called = variant.entry.name, len(variant.entry.in_types)
-        arguments: Tuple[Source, ...] = tuple(
-            (ARGUMENT, i) for i in range(len(variant.concat_rows))
-        )
-        use = SegmentUse(intern(concat_segment(variant)), (arguments,))
-        return Cut(*called, (use,), ((0, 0),), variant.rows, variant.concat_rows)
+    if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
+        return _emit_segments(variant, _Cutter(variant, recurrent, uneven).partition())
+    if granularity != "unbatched" and variant.layout == "concat":
+        arguments: List[Source] = [(ARGUMENT, i) for i in range(len(variant.concat_rows))]
+        use = SegmentUse(intern(concat_segment(variant)), (tuple(arguments),))
+        return _make_cut(variant, [use], [(0, 0)])
     ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
-    merges = granularity == "block" and not variant.reason
-    return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)))
+    merges = granularity != "unbatched" and not variant.reason
+    return _emit_segments(variant, _Partition((ops,), {}, frozenset(() if merges else ops)))
 
 
 class _Partition(NamedTuple):
-    """Segments as sets of operators, in topological order; sums that became operands."""
+    """The operators of each segment, by position in the program."""
 
+    #: In topological order.
     parts: Tuple[Tuple[int, ...], ...]
+    #: The sums that became operands.
     sums: Mapping[int, Sum]
-    #: Operators that are not batched.
+    #: The operators that are not batched.
     refused: FrozenSet[int]
 
 
 def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
-    """List what each operator reads, and what each sum adds up."""
-    return [(*sums[i].others, *sums[i].terms) if i in sums else op.inputs
+    """Return the values that each operator or sum reads."""
+    return [(*sums[i].local, *sums[i].terms) if i in sums else op.inputs
             for i, op in enumerate(ops)]  # fmt: skip
 
 
@@ -85,19 +84,22 @@ class _Cutter:
         program = self._program = variant.entry.program
         self._ops = program.ops
         self._batched = variant.batched
-        self._own = [i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]]
-        self._heads = {row for row, _ in program.heads}
+        #: The batched operators.  Each segment repeats the others, which read only shared arrays.
+        self._batched_ops = [
+            i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]
+        ]
+        self._heads = {i for i, _ in program.heads}
         self._refused = frozenset(variant.refused)
-        self._recurrent = self._behind(recurrent)
-        self._sums = self._find_sums(self._behind(uneven))
+        self._recurrent = self._dependents(recurrent)
+        self._sums = self._find_sums(self._dependents(uneven))
         self._reads = _reads(self._ops, self._sums)
 
-    def _behind(self, arguments: FrozenSet[int]) -> List[bool]:
-        """Mark what depends on any of these arguments."""
-        found = [self._program.argument_at.get(i) in arguments for i in range(len(self._ops))]
-        for i in self._own:
-            found[i] = any(found[r] for r, _ in self._ops[i].inputs)
-        return found
+    def _dependents(self, arguments: FrozenSet[int]) -> List[bool]:
+        """Return per operator or variable whether it depends on any of these arguments."""
+        depends = [self._program.argument_at.get(i) in arguments for i in range(len(self._ops))]
+        for i in self._batched_ops:
+            depends[i] = any(depends[r] for r, _ in self._ops[i].inputs)
+        return depends
 
     def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, Sum]:
         """Return the sums that become operands, in topological order."""
@@ -105,7 +107,7 @@ class _Cutter:
         readers = Counter(r for op in ops for r, _ in op.inputs)
         candidates = [
             i
-            for i in self._own
+            for i in self._batched_ops
             if ops[i].op == "add_n"
             and (i not in self._heads or uneven[i] and not readers[i])
             and i not in self._refused
@@ -116,7 +118,7 @@ class _Cutter:
         sums: Dict[int, Sum] = {}
         for i in candidates:
             terms = tuple(term for ref in ops[i].inputs for term in flat.get(ref[0], (ref,)))
-            # Sums of the same sums again would have more and more terms.
+            # If sums share sums, the number of terms can grow exponentially.
             if len(terms) <= MOST_TERMS or i not in nested or readers[i] == 1:
                 flat[i] = terms
                 even = tuple(ref for ref in terms if not uneven[ref[0]])
@@ -127,13 +129,13 @@ class _Cutter:
         return sums
 
     def _stages(self) -> Dict[int, int]:
-        """Count the cuts behind each operator, at most; along a path that never grows.
+        """Return per operator the greatest number of cuts on a path to a result.
 
-        Hoistable and recurrent operators are counted apart: a path goes from the former to the
-        latter, once and for good.
+        It never grows along a path.  Paths of hoistable and of recurrent operators are counted
+        separately, because a path that enters the latter never leaves them.
         """
-        stages = dict.fromkeys(self._own, 0)
-        for i in reversed(self._own):
+        stages = dict.fromkeys(self._batched_ops, 0)
+        for i in reversed(self._batched_ops):
             terms = self._sums[i].terms if i in self._sums else ()
             for ref in self._reads[i]:
                 r = ref[0]
@@ -144,9 +146,9 @@ class _Cutter:
 
     def partition(self) -> _Partition:
         """Join operators of one stage along their edges, by union-find."""
-        stages = self._stages()
+        stages, sums = self._stages(), self._sums
         members = [
-            i for i in self._own if i not in self._sums or self._sums[i].others or i in self._heads
+            i for i in self._batched_ops if i not in sums or sums[i].local or i in self._heads
         ]
         stage = {i: (self._recurrent[i], -stages[i]) for i in members}
         parent = {i: i for i in members}
@@ -158,39 +160,44 @@ class _Cutter:
             return i
 
         arguments = {i for i in self._program.argument_at if self._batched[i]}
-        # In a recursion, terms of sums are to merge one by one.
-        terms = {(True, -cuts) for cuts in range(1, 1 + max(stages.values(), default=0))}
         first_user: Dict[Tuple[int, int], int] = {}
         for i in members:
             if i in self._refused:
                 continue
+            # Operators that wait for one argument can run in one launch.  In a recursion, those of
+            # different terms stay apart, so that each term merges by itself.
+            joins_users = not (self._recurrent[i] and stages[i])
             for r, _ in self._reads[i]:
                 if r in parent and r not in self._refused and stage[r] == stage[i]:
                     parent[root(r)] = root(i)
-                elif r in arguments and self._recurrent[r] == stage[i][0] and stage[i] not in terms:
-                    # What waits for one argument can run at once: let it share a launch.
-                    other = first_user.setdefault((r, stages[i]), i)
-                    parent[root(other)] = root(i)
+                elif r in arguments and self._recurrent[r] == self._recurrent[i] and joins_users:
+                    first = first_user.setdefault((r, stages[i]), i)
+                    parent[root(first)] = root(i)
         groups: Dict[int, List[int]] = {}
         for i in members:
             groups.setdefault(root(i), []).append(i)
         parts = sorted(groups.values(), key=lambda group: (*stage[group[0]], group[0]))
-        return _Partition(tuple(map(tuple, parts)), self._sums, self._refused)
+        return _Partition(tuple(map(tuple, parts)), sums, self._refused)
 
 
-def _emit(variant: Variant, partition: _Partition) -> Cut:
+def _emit_segments(variant: Variant, partition: _Partition) -> Cut:
     outputs = _outputs(variant, partition)
-    place = {ref: (p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
+    source_of = {ref: (p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
     uses = []
     for part, refs in zip(partition.parts, outputs):
         refused = not partition.refused.isdisjoint(part)
         layout = "unbatched" if refused else variant.layout
-        normal = NormalForm(variant, set(part), layout, partition.sums, place)
+        normal = NormalForm(variant, set(part), layout, partition.sums, source_of)
         segment = normal.segment(refs, _reason(variant, part) if refused else "")
         uses.append(SegmentUse(intern(segment), tuple(normal.sources)))
-    heads = tuple(place[ref] for ref in variant.entry.program.heads)
-    called = variant.entry.name, len(variant.entry.in_types)
-    return Cut(*called, tuple(uses), heads, variant.rows, variant.concat_rows)
+    return _make_cut(variant, uses, [source_of[ref] for ref in variant.entry.program.heads])
+
+
+def _make_cut(
+    variant: Variant, uses: Sequence[SegmentUse], heads: Sequence[Tuple[int, int]]
+) -> Cut:
+    callee = variant.entry.name, len(variant.entry.in_types)
+    return Cut(*callee, tuple(uses), tuple(heads), variant.rows, variant.concat_rows)
 
 
 def _reason(variant: Variant, part: Sequence[int]) -> str:
@@ -199,15 +206,15 @@ def _reason(variant: Variant, part: Sequence[int]) -> str:
 
 
 def _outputs(variant: Variant, partition: _Partition) -> List[List[Ref]]:
-    """Return per segment the values that somebody else reads."""
+    """Return per segment the values that another segment reads, or that are results of the call."""
     program = variant.entry.program
     part_of = {i: p for p, part in enumerate(partition.parts) for i in part}
-    wanted: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
+    read: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
     for i, refs in enumerate(_reads(program.ops, partition.sums)):
         for ref in refs:
             if ref[0] in part_of and part_of.get(i) != part_of[ref[0]]:
-                wanted.add(ref)
+                read.add(ref)
     outputs: List[List[Ref]] = [[] for _ in partition.parts]
-    for ref in sorted(wanted):
+    for ref in sorted(read):
         outputs[part_of[ref[0]]].append(ref)
     return outputs

@@ -1,4 +1,4 @@
-"""From recorded calls to units: how the calls of each entry are cut, which `wire.py` wires."""
+"""Turn recorded calls into units: cut the program of each entry; `wire.py` does the rest."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from .wire import wire
 
 NONE: FrozenSet[int] = frozenset()
 
-#: The largest table of who delivers which argument; with more callees, none counts as recurrent.
+#: The largest table of which callee delivers which argument.  If there are so many callees that the
+#: table would be larger, no argument counts as recurrent.
 MOST_EDGES = 2**22
 
 
 def find_weights(tape: Tape) -> Tuple[int, ...]:
-    """Return the values that are variables with a gradient of their own and several rows."""
+    """Return the external values that are variables with a gradient and several rows."""
     several = np.frombuffer(bytes(TYPES.several), np.uint8)[tape.external_type]
-    found = [(tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()]
-    # A variable is in MXNet's graph; to ask for a gradient takes much longer.
-    marks = recording.in_graph([array for _, array in found])
+    candidates = [
+        (tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()
+    ]
+    # All variables are in MXNet's graph, and this test is much faster than reading `grad`.
+    in_graph = recording.in_graph([array for _, array in candidates])
     return tuple(
         value
-        for (value, array), mark in zip(found, marks)
-        # What is kept in an arena has no gradient, nor a handle yet.
-        if mark and type(array) is not LazyNDArray and array.grad is not None
+        for (value, array), is_in_graph in zip(candidates, in_graph)
+        # A lazy array, which is kept in an arena, has no gradient, and no handle yet.
+        if is_in_graph and type(array) is not LazyNDArray and array.grad is not None
     )
 
 
@@ -51,40 +54,41 @@ def expand(
     tape : Tape
         The calls.
     granularity : str
-        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was
-        written.
+        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` does not merge calls.
     weights : tuple of int
-        What `find_weights` returns.
+        The result of `find_weights`.
     ragged : callable, optional
-        Whether a segment can share launches with those that have arrays of other sizes.
+        Returns whether a segment can share launches with segments of other sizes.
     """
-    entry = np.empty(len(tape.node_entry), dtype=np.int32)
-    marks = lowering.survey(tape, weights, granularity == "operator", MOST_EDGES, entry)
-    cuts = [_cut(one, granularity, own) for one, own in zip(tape.entries.values(), marks)]
-    return wire(tape, entry, cuts, ragged, granularity == "graph")
+    entries = tape.entries.values()
+    entry_of = np.empty(len(tape.node_entry), dtype=np.int32)
+    marks_of = lowering.survey(tape, weights, granularity == "operator", MOST_EDGES, entry_of)
+    cuts = [_cut(entry, granularity, marks) for entry, marks in zip(entries, marks_of)]
+    return wire(tape, entry_of, cuts, ragged, granularity == "graph")
 
 
 def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
-    """Return a cut that was made before, perhaps for another number of rows, or make it."""
-    known: Dict[Any, Cut] = entry.cuts
-    if (granularity, marks) not in known:
+    """Return the cut of an entry: cached, or adapted from its `first` entry, or new."""
+    cuts: Dict[Any, Cut] = entry.cuts
+    if (granularity, marks) not in cuts:
         shared, recurrent, uneven = (
-            frozenset(i for i, own in enumerate(marks) if own & mark)
+            frozenset(i for i, own_marks in enumerate(marks) if own_marks & mark)
             for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN)
         )
+        # At least one array must belong to each call.
         shared = shared if len(shared) < len(marks) else NONE
         if shared or granularity == "unbatched" or entry.first is entry:
-            made = cut_call(_variant(entry, shared), granularity, recurrent, uneven)
+            cut = cut_call(_variant(entry, shared), granularity, recurrent, uneven)
         else:
             first = _cut(entry.first, granularity, marks)
-            made = replace(first, rows=entry.in_types[0].shape[0])
-        known[granularity, marks] = made
-    return known[granularity, marks]
+            cut = replace(first, rows=entry.in_types[0].shape[0])
+        cuts[granularity, marks] = cut
+    return cuts[granularity, marks]
 
 
 def _variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
+    """Return the variant with these shared arguments, or with none if only that one merges."""
     variant = entry.variant(shared)
     if variant.shared and variant.reason and not entry.variant(NONE).reason:
-        # Better a copy per sample than each sample alone.
         return entry.variant(NONE)
     return variant

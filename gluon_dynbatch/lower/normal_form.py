@@ -1,4 +1,4 @@
-"""The normal form of a segment: equal pieces of programs come out as equal segments.
+"""The normal form of a segment: equal pieces of programs become equal segments.
 
 Operators are emitted depth first from the results, each as its rule merges it in the layout of the
 segment.
@@ -28,39 +28,35 @@ from ..trace.symbols import VARIABLE, Builder, Ref
 from ..trace.variant import Variant
 from .segment import ARGUMENT, Port, Segment, Source
 
-#: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
-HANDS_THROUGH = frozenset(
+#: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
+PASS_GRADIENTS = frozenset(
     ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
 )
 
-#: Operators for whose indices, or running statistics, MXNet refuses to find a gradient.
+#: Operators with indices or running statistics, whose gradient MXNet refuses to compute.
 REFUSED = frozenset(["Embedding", "BatchNorm"])
 
 
 def concat_segment(variant: Variant) -> Segment:
-    """Return the segment of a call in layout "concat": its input, in which arrays lie end to end.
-
-    Who reads the input sees to the order.
-    """
+    """Return the segment of a call in layout "concat": a copy of the concatenated arguments."""
     entry, builder = variant.entry, Builder(f"{variant.entry.name}_")
     out = entry.out_array_types[0]
     size = elements(out.shape) // sum(variant.concat_rows)
     port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, concat=True)
-    result = builder.add("_copy", [builder.variable("in0")])
+    head = builder.add("_copy", [builder.variable("in0")])
     outputs = (Port(size, (size,), out.dtype),)
     ops = tuple(builder.ops)
     return Segment(
-        variant.layout, "", entry.mode, entry.context, (port,), outputs, (), ops, (result,)
+        variant.layout, "", entry.mode, entry.context, (port,), outputs, (), ops, (head,)
     )
 
 
 class Sum(NamedTuple):
-    """A sum of several arrays whose terms, none of which is such a sum, are gathered.
+    """A sum of several arrays that becomes an operand; none of these arrays is such a sum."""
 
-    Others are added by the segment that reads the sum; without any, it reads one operand.
-    """
-
-    others: Tuple[Ref, ...]
+    #: Values that the reading segment adds to the operand.
+    local: Tuple[Ref, ...]
+    #: The terms of the operand.
     terms: Tuple[Ref, ...]
 
 
@@ -73,22 +69,23 @@ class NormalForm:
         members: Set[int],
         layout: str,
         sums: Mapping[int, Sum],
-        place: Mapping[Ref, Source],
+        source_of: Mapping[Ref, Source],
     ):
         self._variant = variant
         self._entry = variant.entry
         self._program = variant.entry.program
-        #: The operators of the segment.
+        #: The operators of the segment, and the sums that are operands, by position in the program.
         self._members = members
-        self._layout = layout
-        #: Sums that are operands; segment and output of what others make.
         self._sums = sums
-        self._place = place
-        #: Where values of the program are found in the segment.
-        self._done: Dict[Ref, Ref] = {}
+        self._layout = layout
+        #: Values that segments of the call compute, to segment and output.
+        self._source_of = source_of
+        #: Values of the program that are emitted, to values of the segment.
+        self._emitted: Dict[Ref, Ref] = {}
         self._builder = Builder(f"{self._entry.name}_")
-        #: Variables that read inputs, by position; what is read in the place of some values.
+        #: Positions of the variables that are inputs, to the numbers of the inputs.
         self._inputs: Dict[int, int] = {}
+        #: Values of the segment that cannot be read directly, to copies of them.
         self._copies: Dict[Ref, Ref] = {}
         self._ports: List[Port] = []
         self._parameters: List[Parameter] = []
@@ -99,135 +96,136 @@ class NormalForm:
         outputs, heads = [], []
         for ref in results:
             outputs.append(self._port(ref))
-            heads.append(self._result(ref, outputs[-1]))
+            heads.append(self._head(ref, outputs[-1]))
         return Segment(
             self._layout,
             reason,
             self._entry.mode,
             self._entry.context,
-            self._with_gradients(heads),
+            self._input_ports(heads),
             tuple(outputs),
             tuple(self._parameters),
             tuple(self._builder.ops),
             tuple(heads),
         )
 
-    def _result(self, wanted: Ref, port: Port) -> Ref:
-        ref = self._readable(self._value(wanted))
+    def _head(self, result: Ref, port: Port) -> Ref:
+        ref = self._readable(self._value(result))
         if not self._is_flat(port):
             # Results are written into an arena, whose rows have one axis.
             ref = self._reshape(ref, (-1, port.row_size))
-        return self._add("_copy", [ref]) if self._hands_through(ref) else ref
+        return self._add("_copy", [ref]) if self._passes_gradient(ref) else ref
 
-    def _with_gradients(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
-        """Return the ports; a gradient flows into what results depend on, and is no index.
+    def _input_ports(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
+        """Return the ports of the inputs, differentiable if the gradients of `heads` reach them.
 
-        MXNet refuses to be asked for the gradient of what is embedded, however far back it is, and
-        of what is a running statistic as well as something else.
+        MXNet refuses to compute the gradient of an array on which the indices of an embedding
+        depend, or of a running statistic that is read as something else, too.
         """
-        reached = self._behind(row for row, _ in heads)
-        refused = self._behind(
+        reached = self._gradient_paths(position for position, _ in heads)
+        refused = self._gradient_paths(
             op.inputs[k][0]
             for op in self._builder.ops
             for k in (rules.of(op.op).no_gradient if op.op in REFUSED else ())
         )
         ports = list(self._ports)
-        for row, number in self._inputs.items():
-            if row not in reached or row in refused:
+        for position, number in self._inputs.items():
+            if position not in reached or position in refused:
                 ports[number] = ports[number]._replace(differentiable=False)
         return tuple(ports)
 
-    def _behind(self, rows: Iterable[int]) -> Set[int]:
-        """Return all that gradients of these operators reach."""
-        stack, reached = list(rows), set()
+    def _gradient_paths(self, positions: Iterable[int]) -> Set[int]:
+        """Return these operators, and all operators and variables that their gradients reach."""
+        stack, reached = list(positions), set()
         while stack:
-            row = stack.pop()
-            if row not in reached:
-                reached.add(row)
-                op = self._builder.ops[row]
-                fixed = rules.of(op.op).no_gradient
-                stack += [r for k, (r, _) in enumerate(op.inputs) if k not in fixed]
+            position = stack.pop()
+            if position not in reached:
+                reached.add(position)
+                op = self._builder.ops[position]
+                no_gradient = rules.of(op.op).no_gradient
+                stack += [r for k, (r, _) in enumerate(op.inputs) if k not in no_gradient]
         return reached
 
-    def _hands_through(self, ref: Ref) -> bool:
-        """Whether the gradient of `ref` is, as it is, the gradient of a variable too.
+    def _passes_gradient(self, ref: Ref) -> bool:
+        """Return whether the gradient of a variable is the gradient of `ref`, unchanged.
 
-        MXNet then makes the head gradient itself the variable's gradient, and never writes the
-        buffer that the variable was given.
+        MXNet then uses the array of the head gradient as the variable's gradient, and does not
+        write into the buffer for the latter.
         """
         stack = [ref[0]]
         while stack:
             op = self._builder.ops[stack.pop()]
             if op.op == VARIABLE:
                 return True
-            if op.op in HANDS_THROUGH:
-                stack.extend(row for row, _ in op.inputs)
+            if op.op in PASS_GRADIENTS:
+                stack.extend(position for position, _ in op.inputs)
         return False
 
     def _is_flat(self, port: Port) -> bool:
-        """Whether the array has the two axes of arena rows."""
+        """Return whether the array of a port has two axes, as the rows of an arena have."""
         return self._layout != "unbatched" and len(port.shape) == 1
 
     def _port(self, ref: Ref, shared: bool = False) -> Port:
         shape, dtype = self._entry.shapes[ref], self._entry.dtypes[ref]
-        kept = shape[1:] if self._layout == "rows" and not shared else shape
-        return Port(elements(kept), kept, dtype, shared)
+        port_shape = shape[1:] if self._layout == "rows" and not shared else shape
+        return Port(elements(port_shape), port_shape, dtype, shared)
 
-    def _value(self, wanted: Ref) -> Ref:
-        """Emit what `wanted` needs; iterative, because programs can be deep."""
-        stack = [wanted]
+    def _value(self, result: Ref) -> Ref:
+        """Emit a value and all that it depends on; iterative, because programs can be deep."""
+        stack = [result]
         while stack:
             ref = stack.pop()
-            if ref not in self._done:
-                emit, needs = self._rule(ref)
-                missing = [r for r in needs if r not in self._done]
+            if ref not in self._emitted:
+                emit, needs = self._emitter(ref)
+                missing = [r for r in needs if r not in self._emitted]
                 if missing:
                     stack += [ref, *reversed(missing)]
                 else:
                     emit(ref)
-        return self._done[wanted]
+        return self._emitted[result]
 
-    def _rule(self, ref: Ref) -> Tuple[Callable[[Ref], None], Sequence[Ref]]:
-        """Return what emits a value, and the values that have to be emitted before."""
+    def _emitter(self, ref: Ref) -> Tuple[Callable[[Ref], None], Sequence[Ref]]:
+        """Return the method that emits a value, and the values to be emitted before it."""
         op = self._program.ops[ref[0]]
         if self._is_input(ref):
             return self._input, ()
         if op.op == VARIABLE:
             return self._parameter, ()
         if ref[0] in self._sums:
-            return self._sum, self._sums[ref[0]].others
+            return self._sum, self._sums[ref[0]].local
         return self._operator, op.inputs
 
     def _is_input(self, ref: Ref) -> bool:
-        row = ref[0]
-        if row in self._program.argument_at:
+        position = ref[0]
+        if position in self._program.argument_at:
             return True
-        return row not in self._members and self._variant.batched[row]
+        return position not in self._members and self._variant.batched[position]
 
     def _source(self, ref: Ref) -> Source:
         argument = self._program.argument_at.get(ref[0])
-        return self._place[ref] if argument is None else (ARGUMENT, argument)
+        return self._source_of[ref] if argument is None else (ARGUMENT, argument)
 
     def _input(self, ref: Ref) -> None:
         port = self._port(ref, shared=not self._variant.batched[ref[0]])
-        made = self._builder.variable(f"in{len(self._ports)}")
-        self._inputs[made[0]] = len(self._ports)
+        value = self._builder.variable(f"in{len(self._ports)}")
+        self._inputs[value[0]] = len(self._ports)
         self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
         terms = self._sums[ref[0]].terms if ref[0] in self._sums else (ref,)
         self.sources.append(tuple(map(self._source, terms)))
-        # What is unbatched is given arrays in their own shapes.
+        # Shared arrays, and those of unbatched segments, come in their own shapes.
         if not (port.shared or self._layout == "unbatched" or self._is_flat(port)):
-            made = self._reshape(made, (-1, *port.shape))
-        self._done[ref] = made
+            value = self._reshape(value, (-1, *port.shape))
+        self._emitted[ref] = value
 
     def _sum(self, ref: Ref) -> None:
-        """Add what is computed here to the operand of all other terms."""
+        """Emit the operand of a sum, and add its local values."""
         self._input(ref)
-        for other in self._sums[ref[0]].others:
-            self._done[ref] = self._add("elemwise_add", [self._done[ref], self._done[other]])
+        for local in self._sums[ref[0]].local:
+            inputs = [self._emitted[ref], self._emitted[local]]
+            self._emitted[ref] = self._add("elemwise_add", inputs)
 
     def _parameter(self, ref: Ref) -> None:
-        self._done[ref] = self._builder.variable(f"param{len(self._parameters)}")
+        self._emitted[ref] = self._builder.variable(f"param{len(self._parameters)}")
         self._parameters.append(self._program.parameters[ref[0]])
 
     def _add(
@@ -237,14 +235,14 @@ class NormalForm:
         attrs: Mapping[str, str] = {},
         extra: Mapping[str, Any] = {},
     ) -> Ref:
-        inputs = [self._guarded(op, self._readable(ref)) for ref in inputs]
+        inputs = [self._addable(op, self._readable(ref)) for ref in inputs]
         return self._builder.add(op, inputs, attrs, extra)
 
-    def _guarded(self, op: str, ref: Ref) -> Ref:
-        """Return a copy of a variable whose gradients `op` could not add up."""
+    def _addable(self, op: str, ref: Ref) -> Ref:
+        """Return `ref`, or a copy of it if it is shared and `op` cannot add to its gradient."""
         number = self._inputs.get(ref[0])
-        read_by_all = number is None or self._ports[number].shared
-        if self._builder.ops[ref[0]].op != VARIABLE or not read_by_all:
+        is_shared = number is None or self._ports[number].shared
+        if self._builder.ops[ref[0]].op != VARIABLE or not is_shared:
             return ref
         if op == "_copy" or rules.of(op).adds_up or rules.of(op).writes:
             return ref
@@ -256,23 +254,23 @@ class NormalForm:
         return self._add("Reshape", [ref], {"shape": str(shape)})
 
     def _operator(self, ref: Ref) -> None:
-        row = ref[0]
-        op = self._program.ops[row]
-        inputs = [self._done[r] for r in op.inputs]
-        if self._layout == "unbatched" or not self._variant.batched[row]:
-            made = self._add(op.op, inputs, op.attrs, op.extra)[0]
-            outputs = tuple((made, out) for _, out in self._program.outputs[row])
+        position = ref[0]
+        op = self._program.ops[position]
+        inputs = [self._emitted[r] for r in op.inputs]
+        if self._layout == "unbatched" or not self._variant.batched[position]:
+            emitted = self._add(op.op, inputs, op.attrs, op.extra)[0]
+            outputs = tuple((emitted, out) for _, out in self._program.outputs[position])
         else:
-            site = self._variant.sites[row]
+            site = self._variant.sites[position]
             outputs = rules.merge(site, self._layout == "stack", inputs, self._add)
-        self._done.update(zip(self._program.outputs[row], outputs))
+        self._emitted.update(zip(self._program.outputs[position], outputs))
 
     def _readable(self, ref: Ref) -> Ref:
-        """Return a value; if its operator needs the first result in memory, read that one too."""
-        row, number = ref
-        if not number or not rules.of(self._builder.ops[row].op).reads_first_result:
+        """Return `ref`, or a copy that also reads the first result if MXNet needs that."""
+        position, out = ref
+        if not out or not rules.of(self._builder.ops[position].op).reads_first_result:
             return ref
         if ref not in self._copies:
-            nothing = self._builder.add("_mul_scalar", [(row, 0)], {"scalar": "0"})
-            self._copies[ref] = self._builder.add("elemwise_add", [ref, nothing])
+            zeros = self._builder.add("_mul_scalar", [(position, 0)], {"scalar": "0"})
+            self._copies[ref] = self._builder.add("elemwise_add", [ref, zeros])
         return self._copies[ref]

@@ -1,4 +1,4 @@
-"""Segments: pieces of programs in a batching layout; equal segments are one object."""
+"""Segments, which are pieces of programs in a batching layout, and cuts, which consist of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple, Tuple
 
 import numpy as np
@@ -16,16 +17,15 @@ from mxnet.gluon import Parameter
 from ..record.types import TYPES
 from ..trace.symbols import VARIABLE, Op, Ref
 
-#: In the place of a segment number in a `Source`: an argument of the call.
+#: Marks an argument of the call in a `Source`.
 ARGUMENT = -1
 
-#: Where an input of a segment comes from: an earlier segment of the call and its output, or
-#: `ARGUMENT` and the number of the argument.
+#: The origin of a term: an earlier segment of the call and its output, or `ARGUMENT` and the number
+#: of an argument.
 Source = Tuple[int, int]
 
-
-#: Attributes of operators that say how large arrays are, and that are numbers: they may differ
-#: between the parts of a launch.
+#: Attributes of operators that may differ between the parts of a launch: sizes of arrays, and
+#: numbers.
 SIZES = frozenset(["shape", "begin", "end", "reps", "repeats", "size", "depth", "num_outputs"])
 NUMBERS = frozenset(["scalar", "a_min", "a_max"])
 
@@ -35,14 +35,14 @@ class Port(NamedTuple):
 
     #: Elements of one row of the merged array.
     row_size: int
-    #: Shape of a row (layout "rows") or of the whole array of a sample.
+    #: Shape of a row in layout "rows", else of the whole array of a sample.
     shape: Tuple[int, ...]
     dtype: str
-    #: Inputs only: one array for all members.
+    #: Inputs only: whether it is one array for all members.
     shared: bool = False
     #: Inputs only: whether a gradient can flow into it.
     differentiable: bool = True
-    #: Inputs only: its sources are not summed but stand one after another.
+    #: Inputs only: whether its terms are concatenated, not summed.
     concat: bool = False
 
 
@@ -61,12 +61,12 @@ class Segment:
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
-    #: What runs it natively, or why nothing does; known once it has been run.
+    #: Cached by `kernels_of`: the native kernels, or why there are none.
     kernels: Any = None
 
     @property
     def key(self) -> Any:
-        """What equal segments have in common."""
+        """The key by which `intern` compares segments."""
         ops = tuple(
             (
                 op.op,
@@ -83,11 +83,13 @@ class Segment:
 
     @cached_property
     def family(self) -> str:
-        """What segments have in common that are equal but for sizes and numbers."""
+        """The key of all segments that are equal but for sizes and numbers."""
         ops, heads, ports, *rest = self.key
-        like = [(*op[:2], [a for a in op[2] if a[0] not in SIZES | NUMBERS], *op[3:]) for op in ops]
-        shapeless = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
-        return sys.intern(repr((like, heads, shapeless, *rest)))
+        sizeless_ops = [
+            (*op[:2], [a for a in op[2] if a[0] not in SIZES | NUMBERS], *op[3:]) for op in ops
+        ]
+        sizeless_ports = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
+        return sys.intern(repr((sizeless_ops, heads, sizeless_ports, *rest)))
 
     @cached_property
     def shared(self) -> Tuple[int, ...]:
@@ -96,7 +98,7 @@ class Segment:
 
     @cached_property
     def columns(self) -> Tuple[bytes, bytes]:
-        """Inputs and outputs as numbers, see `plan.plan.Ports`."""
+        """Inputs and outputs as integers, see `plan.plan.Ports`."""
         inputs, outputs = (
             [(p.row_size, TYPES.kind_of(p.dtype, self.context), *p[3:]) for p in side]
             for side in (self.inputs, self.outputs)
@@ -105,24 +107,24 @@ class Segment:
 
 
 class SegmentUse(NamedTuple):
-    """A segment in its place within a call."""
+    """A segment of a call, and what it reads."""
 
     segment: Segment
-    #: Per input its sources, which are summed or stand one after another.
+    #: Per input its terms.
     sources: Tuple[Tuple[Source, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A call as segments in topological order."""
+    """The segments of a call, in topological order."""
 
-    #: Of what is called, with so many arrays.
+    #: Name of the callee, and number of arguments.
     name: str
     arguments: int
     uses: Tuple[SegmentUse, ...]
     #: Per result of the call: segment and output.
     heads: Tuple[Tuple[int, int], ...]
-    #: Rows that a call adds to its launch, and of each argument in layout "concat".
+    #: Rows that a call adds to its launch; in layout "concat", also those of each argument.
     rows: int
     concat_rows: Tuple[int, ...]
 
@@ -133,7 +135,7 @@ class Cut:
 
     @cached_property
     def code(self) -> array[int]:
-        """All but the segments, as integers: see ``Cuts`` in ``lowering.pyx``."""
+        """All but the segments, as integers: see `Cuts` in ``native/lowering.pyx``."""
         counts = [len(terms) for use in self.uses for terms in use.sources]
         slots = sum(len(use.segment.outputs) for use in self.uses)
         code = [len(self.uses), slots, len(counts), sum(counts), len(self.heads), self.arguments]
@@ -142,26 +144,22 @@ class Cut:
             code += [rows, len(segment.outputs), len(sources)]
             code += [rows * port.row_size for port in segment.outputs]
             for port, terms in zip(segment.inputs, sources):
-                own = [1 if port.shared else rows] * len(terms)
                 code.append(len(terms))
-                for (position, number), count in zip(
-                    terms, self.concat_rows if port.concat else own
-                ):
-                    # Of an argument its number, of a segment's output both.
-                    inner = position != ARGUMENT
-                    code += [1, position, number] if inner else [0, number, 0]
+                term_rows = self.concat_rows if port.concat else repeat(1 if port.shared else rows)
+                for (position, number), count in zip(terms, term_rows):
+                    code += [0, number, 0] if position == ARGUMENT else [1, position, number]
                     code.append(count * port.row_size)
         for head in self.heads:
             code += head
         return array("q", code)
 
 
-#: Segments by what equal ones have in common, for as long as some cut uses them.
+#: The segments that are in use, by key.
 _SEGMENTS: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
 _LOCK = threading.RLock()
 
 
 def intern(segment: Segment) -> Segment:
-    """Return the one segment that is equal to this one."""
+    """Return the segment in use that equals this one; this one, if there is none."""
     with _LOCK:
         return _SEGMENTS.setdefault(segment.key, segment)
