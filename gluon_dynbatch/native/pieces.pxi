@@ -1,68 +1,69 @@
-# Pieces of tapes; a part of `recording.pyx`.
+# Pieces of tapes; included by `recording.pyx`.
 
 from cpython.array cimport extend
 
 
 @cython.final
 cdef class Piece(Tape):
-    """Calls that can be appended to any tape, with other arrays from outside.
+    """Recorded calls that can be appended to any tape, with other inputs.
 
-    As on a tape; but results alone are values, from 0 on, and those below are inputs, from -1
-    downwards.
+    Values from 0 on are results of its own calls; values from -1 downwards are its inputs.
     """
 
-    #: What gives each input to another call, the number of an argument or what `give` takes; and its
-    #: type.
+    #: Per input its source, which is the number of an argument or a source that `give` takes, and
+    #: its type.
     cdef public list inputs
-    #: What `forward` returns: value, offset and type; a `Constant`; or the number of an earlier
-    #: result, or, from -1 downwards, of an argument.
+    #: Per array that `forward` returns: value, offset and type; a `Constant`; the number of an
+    #: earlier result; or, from -1 downwards, the number of an argument.
     cdef public tuple results
-    #: Structure of the results.
+    #: The structure in which these arrays are nested.
     cdef public object spec
 
     def __cinit__(self):
         self.inputs = []
 
     def take(self, Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
-        """Take over calls of a tape, from a node and its first operand on, as those of a piece.
+        """Copy the calls of a tape from a node and its first operand on.
 
-        Writes the numbers of their values, and asks `find` for number and offset of any other that
-        they read, given its value, offset, type and line.
+        `numbers` maps values of the tape to values of the piece and is extended by the results.  For
+        any other operand, ``find(value, offset, type, place)`` returns its value and offset.
         """
         cdef list operands
         cdef Py_ssize_t first, i
         for node in range(node, tape.node_entry.ob_size):
             entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
-            where = tape.wheres[node]
-            for kind in entry.in_types:
+            place = tape.wheres[node]
+            for in_type in entry.in_types:
                 value = tape.sources.data.as_ints[operand]
-                place = numbers.get(value), tape.offsets.data.as_longlongs[operand]
-                operands.append(find(value, place[1], kind, where) if place[0] is None else place)
+                offset = tape.offsets.data.as_longlongs[operand]
+                number = numbers.get(value)
+                operands.append(
+                    find(value, offset, in_type, place) if number is None else (number, offset))
                 operand += 1
             number, types, _ = entry.recorded
-            first = append(self, entry, number, where, operands, types)
+            first = append(self, entry, number, place, operands, types)
             for i in range(len(types)):
                 numbers[tape.node_value0.data.as_ints[node] + i] = first + i
 
     @property
     def content(self):
-        """What is the same if `forward` runs again."""
+        """Everything that must be equal when `forward` runs again."""
         numbers = self.node_entry, self.node_value0, self.sources, self.offsets, self.value_type
         return numbers, self.wheres, self.inputs, self.results
 
     @property
     def weight(self):
-        """About how many bytes it takes in memory."""
+        """An estimate of its size in bytes."""
         calls = 16 * len(self.node_entry) + 12 * len(self.sources)
         return 1000 + calls + 4 * len(self.value_type) + 160 * len(self.inputs)
 
     def append(self, Tape tape not None, list leaves not None, list attributes not None, recorder):
-        """Append to a tape, with other arguments; return what `forward` would.
+        """Append to a tape with other arguments; return the arrays that `forward` would return.
 
-        NotImplemented, before anything is appended, if an input is of another type by now.
+        If the type of an input has changed, nothing is appended, and NotImplemented is returned.
         """
-        cdef array found = clone(tape.offsets, 2 * len(self.inputs), False)
-        cdef int64_t *at = <int64_t *>found.data.as_longlongs
+        cdef array locations = clone(tape.offsets, 2 * len(self.inputs), False)
+        cdef int64_t *at = <int64_t *>locations.data.as_longlongs
         if not self.find_inputs(tape, leaves, attributes, recorder, at):
             return NotImplemented
         before = tape.value_type.ob_size
@@ -72,7 +73,7 @@ cdef class Piece(Tape):
     cdef bint find_inputs(
         self, Tape tape, list leaves, list attributes, object recorder, int64_t *at
     ) except -1:
-        """Find value and first element of each input; False if one is not what it was."""
+        """Fill in value and offset of each input; return False if the type of one has changed."""
         cdef int32_t number, kind
         for source, type_id in self.inputs:
             argument = type(source) is int
@@ -83,7 +84,7 @@ cdef class Piece(Tape):
             elif array_ is None:
                 return False
             else:
-                # The key says of what type an argument is.
+                # The types of arguments are part of the key.
                 number, kind = external(tape, array_, type_id if argument else None), type_id
                 if tape.value_type.data.as_ints[number] != kind:
                     return False
@@ -92,7 +93,7 @@ cdef class Piece(Tape):
         return True
 
     cdef int copy(self, Tape tape, const int64_t *at) except -1:
-        """Append the calls, given where the inputs are."""
+        """Append the calls, given value and offset of each input."""
         cdef Py_ssize_t i, nodes = tape.node_entry.ob_size, operands = tape.sources.ob_size
         cdef int32_t source, before = tape.value_type.ob_size
         tape.entries.update(self.entries)
@@ -116,8 +117,8 @@ cdef class Piece(Tape):
     cdef list hand_out(
         self, Tape tape, int64_t before, const int64_t *at, list leaves, object recorder
     ):
-        """Make the lazy arrays that `forward` returns."""
-        cdef list made = []
+        """Return the lazy arrays that `forward` returns."""
+        cdef list arrays = []
         cdef int64_t value, offset
         for result in self.results:
             if type(result) is tuple:
@@ -127,39 +128,39 @@ cdef class Piece(Tape):
                     value = at[-2 - 2 * value]
                 else:
                     value += before
-                made.append(make_lazy(tape, value, offset, type_id))
+                arrays.append(make_lazy(tape, value, offset, type_id))
             elif type(result) is not int:
-                made.append(recorder.constant(result.token))
+                arrays.append(recorder.constant(result.token))
             else:
-                made.append(leaves[-1 - result] if result < 0 else made[result])
-        return made
+                arrays.append(leaves[-1 - result] if result < 0 else arrays[result])
+        return arrays
 
 
 cdef class Known:
-    """Calls of one block, of which pieces are kept: base of `record.pieces.Pieces`."""
+    """The pieces of one block: base of `record.pieces.Pieces`."""
 
-    #: What was last seen of the block.
+    #: The attributes of the block when they were last encoded.
     cdef public Structure seen
-    #: A `PlanCache` of pieces by state of the block and structure of arguments.
+    #: A `PlanCache` of pieces, by state of the block and structure of the arguments.
     cdef public object held
 
     def call(self, recorder, block, args):
-        """Return what ``block.forward(*args)`` returns, and have the same recorded."""
-        cdef Structure given, seen = self.seen
+        """Record the calls of ``block.forward(*args)`` and return its result."""
+        cdef Structure arguments, seen = self.seen
         cdef Piece piece
-        given = Structure(tape_of(<Calls?>recorder))
+        arguments = Structure(tape_of(<Calls?>recorder))
         if seen is None or not seen.unchanged():
             seen = self.look(recorder, block)
         if seen.against is not None:
             return self.refuse(recorder, block, args, seen.against)
         try:
-            key = seen.state, given.write(current_mode(), args)
+            key = seen.state, arguments.write(current_mode(), args)
         except (TypeError, ValueError, RecursionError) as error:
             return self.refuse(recorder, block, args, error)
         piece = self.held.find(key)
         if piece is not None and recorder.watch is None:
-            result = piece.append(recorder.tape, given.leaves, seen.leaves, recorder)
+            result = piece.append(recorder.tape, arguments.leaves, seen.leaves, recorder)
             if result is not NotImplemented:
                 recorder.report.traced.known += 1
                 return unflatten(piece.spec, result)
-        return self.trace(recorder, block, args, given.leaves, key, piece)
+        return self.trace(recorder, block, args, arguments.leaves, key, piece)

@@ -1,4 +1,4 @@
-# Structures of arguments as keys; a part of `recording.pyx`.
+# Arguments and attributes as keys of pieces; included by `recording.pyx`.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLongAndOverflow
@@ -13,44 +13,44 @@ cdef extern from "Python.h":
         uint64_t ma_version_tag
 
 
-# --------------------------------------------------------------------------- structures
-
 cdef enum:
-    #: What an array is on this tape: real, recorded, or lazy once.
+    #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
     #: The deepest nesting, as walking a value recurses in C.
     DEEPEST = 1500
-    #: Bytes from which on the text of a tuple is kept, and of all texts before they are dropped.
+    #: The shortest encoding of a tuple that is cached, and the bytes of all before they are dropped.
     LONG_TEXT = 48
     MOST_TEXT = 2097152
 
-#: By id of a tuple that holds nothing that can change, itself, so that the id stays its own, and its
-#: text; and the bytes of all texts.
+#: Encodings of deeply immutable tuples, by id: the tuple, which keeps the id valid, and its bytes.
 cdef dict texts = {}
 cdef Py_ssize_t text_bytes = 0
 
 
 @cython.final
 cdef class Structure:
-    """Writes values as bytes, the same for equal ones only; arrays, as their types, in `leaves`.
+    """Encodes values as bytes that are equal exactly if the values have equal structure.
 
-    If it watches, values are attributes of blocks: arrays and parameters are written by identity,
-    blocks with their attributes, and `unchanged` tells whether all of it is as it was.
+    Arrays are encoded by type, and listed in `leaves`.  With `watches`, the values are attributes
+    of blocks: arrays and parameters are encoded by identity, blocks by their attributes, and
+    `unchanged` returns whether all of these are still the same.
     """
 
     cdef Tape tape
     cdef readonly list leaves
-    #: Of a block: all that pieces depend on, as bytes; and what stands against pieces, or None.
+    #: Of a block: the encoding of all that pieces depend on; and the `Refused` that rules out pieces
+    #: of this block, or None.
     cdef public bytes state
     cdef public object against
+    #: Whether attributes are watched, and whether some of them cannot be.
     cdef bint watches, loose
-    #: Dictionaries with their versions, and lists with what is in them.
+    #: Dictionaries with their versions, and lists with their items.
     cdef list watched
-    #: By id of containers and objects, their numbers; by array on the tape, its leaf and offset.
+    #: Numbers of mutable containers and objects by id; and leaf and offset by array on the tape.
     cdef dict seen, places
     cdef uint8_t *data
     cdef Py_ssize_t size, room, depth
-    #: How many values were written that can change, or whose text depends on others.
+    #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
     def __init__(self, Tape tape, bint watches=False):
@@ -61,31 +61,31 @@ cdef class Structure:
         PyMem_Free(self.data)
 
     def write(self, uint64_t number, value):
-        """Return number and value as bytes.
+        """Return the encoding of a number and a value.
 
         Raises
         ------
         TypeError
-            Something cannot be told apart: the argument of the exception.
+            The argument of the exception is an object whose changes cannot be detected.
         """
         self.tag(b"#", number)
         self.walk(value)
         return PyBytes_FromStringAndSize(<char *>self.data, self.size)
 
     def unchanged(self):
-        """Whether nothing that was written has changed."""
+        """Return whether no watched container has changed."""
         cdef Py_ssize_t i
         if self.loose:
             return False
-        for thing, known in self.watched:
-            if type(thing) is not list:
-                if (<PyDictObject *><PyObject *>thing).ma_version_tag != <uint64_t>known:
+        for container, before in self.watched:
+            if type(container) is not list:
+                if (<PyDictObject *><PyObject *>container).ma_version_tag != <uint64_t>before:
                     return False
             else:
-                if len(<list>thing) != len(<tuple>known):
+                if len(<list>container) != len(<tuple>before):
                     return False
-                for i in range(len(<tuple>known)):
-                    if (<list>thing)[i] is not (<tuple>known)[i]:
+                for i in range(len(<tuple>before)):
+                    if (<list>container)[i] is not (<tuple>before)[i]:
                         return False
         return True
 
@@ -99,7 +99,7 @@ cdef class Structure:
         return 0
 
     cdef inline int tag(self, uint8_t tag, uint64_t number) except -1:
-        """Write a tag and a number, the latter in as few bytes as it needs."""
+        """Write a tag and a number, which takes as few bytes as possible."""
         self.reserve(11)
         self.data[self.size] = tag
         self.size += 1
@@ -150,20 +150,20 @@ cdef class Structure:
             raise RecursionError
         self.depth += 1
         if isinstance(value, tuple) and not self.watches:
-            self.constant(kind, value)
+            self.cached(kind, value)
         else:
             self.container(kind, value)
         self.depth -= 1
         return 0
 
-    cdef int constant(self, object kind, object value) except -1:
-        """Write a tuple; if it holds nothing that can change, keep its text for the next time."""
-        cdef Py_ssize_t start = self.size, changeable = self.changeable
+    cdef int cached(self, object kind, object value) except -1:
+        """Write a tuple; the encoding of a long one that is deeply immutable is cached."""
         global text_bytes
+        cdef Py_ssize_t start = self.size, changeable = self.changeable
         identity = <size_t><PyObject *>value
-        known = texts.get(identity)
-        if known is not None:
-            return self.text((<tuple>known)[1])
+        entry = texts.get(identity)
+        if entry is not None:
+            return self.text((<tuple>entry)[1])
         self.container(kind, value)
         if self.changeable > changeable or self.size - start < LONG_TEXT:
             return 0
@@ -198,18 +198,18 @@ cdef class Structure:
         return self.other(kind, value)
 
     cdef bint again(self, object value) except -1:
-        """Whether this very object was written before: then that is written."""
+        """Return whether this object was written before; if so, write a reference to it."""
         self.changeable += 1
         identity = <size_t><PyObject *>value
-        known = self.seen.get(identity)
-        if known is None:
+        number = self.seen.get(identity)
+        if number is None:
             self.seen[identity] = len(self.seen)
             return False
-        self.tag(b"R", known)
+        self.tag(b"R", number)
         return True
 
     cdef int items(self, uint8_t tag, tuple values) except -1:
-        """Write what is in a tuple, which may be of a subclass."""
+        """Write the items of a tuple or of an instance of a subclass."""
         self.tag(tag, len(values))
         for value in values:
             self.walk(value)
@@ -219,7 +219,7 @@ cdef class Structure:
         if self.watches:
             self.watched.append((values, (<PyDictObject *><PyObject *>values).ma_version_tag))
         self.tag(b"{", 0)
-        # An ordered one has an order of its own.
+        # An OrderedDict has an order of its own.
         items = values.items() if type(values) is dict else (<object>values).items()
         for key, value in list(items):
             if not (of_block and key in ignored):
@@ -228,12 +228,12 @@ cdef class Structure:
         return self.tag(b"}", 0)
 
     cdef int attribute(self, object value) except -1:
-        """Write something by identity; what reads it reads what it holds by then."""
+        """Write an object by identity: pieces refer to it, not to its value."""
         self.leaves.append(value)
         return self.tag(b"x", number_of(value))
 
     cdef int array(self, object value) except -1:
-        """Write the type of an array; if an earlier one has the same values, where."""
+        """Write the type of an array, and which earlier leaf, if any, has the same memory."""
         cdef int64_t offset = 0
         cdef int state = REAL
         self.changeable += 1
@@ -261,7 +261,7 @@ cdef class Structure:
         return 0 if first == number else self.whole(offset - start)
 
     cdef int other(self, object kind, object value) except -1:
-        """Write a value of any other class, as `describe` has it."""
+        """Write a value of any other class in the way that `describe` returns."""
         how, number, more = <tuple>describe(kind)
         self.tag(b"c", number)
         if how == "items":
