@@ -1,28 +1,29 @@
-"""Batching rules: how one operator call, recorded for one sample, is run once for many.
+"""Batching rules: how an operator call that was recorded for one sample runs once for many.
 
-`merge` appends the operators to run once instead of one call (a `Site`) per sample, or refuses with
-a sentence for the user, which `why_not` returns.  In the *rows* layout the samples' arrays lie end
-to end along axis 0, as many rows of each as it has; in the *stack* layout they are stacked along a
-new axis 0, like ``vmap`` of JAX with ``in_axes`` 0 or None.
+`merge` appends the operators that replace one call (a `Site`) per sample, or refuses with a
+sentence for the user, which `why_not` returns.  In the *rows* layout, the samples' arrays are
+concatenated along axis 0, and their leading sizes may differ.  In the *stack* layout, they are
+stacked along a new axis 0, as by ``vmap`` of JAX with ``in_axes`` 0 or None.
 
-What is known of an operator is its `Rule`, one entry of `operators.py` or `unsupported.py`, and
-``of(op)`` returns it.  Most rules are one line, of a handler for both layouts and of properties:
+Each operator has a `Rule`, an entry of `operators.py` or `unsupported.py`; ``of(op)`` returns it.
+Most rules are one line: a handler for both layouts and some properties.
 
 ``SAME``
-    The operator is repeated: it looks at one element at a time.
+    The operator works element by element: repeat it unchanged.
 ``BY_ROW``
-    It is repeated for rows, and a stack is folded into rows and unfolded again.
+    The operator works row by row: repeat it on rows; fold a stack into rows, and unfold the result.
 ``along(axis=-1)``
-    It is repeated if the axis is not 0; in a stack, the axis is one more.
+    The operator works along one axis: repeat it unless that is axis 0; in a stack, add 1 to it.
 
-Where that does not do, a handler is a function ``(site, build) -> outputs`` in the file of its
-kind.  ``Rule(parameters=(1, 2))`` names inputs without rows, which all samples have to share; the
-other inputs that happen to be shared are repeated for each sample of a stack.
+Any other operator has a handler, a function ``(site, build) -> outputs``, in the file of its kind.
+``Rule(parameters=(1, 2))`` names inputs without rows, which all samples must share.  Any other
+shared input is broadcast to all samples of a stack.
 
-In rows, the call itself is run on more rows.  That it is possible, and gives as many more rows, is
-seen from shapes by who asks; rules know where rows would see each other although shapes are right.
+A rows rule runs the same call on more rows.  The caller of `merge` has to infer shapes to check
+that this is possible and gives as many more rows.  The rules refuse calls in which rows depend on
+each other, which shapes do not show.
 
-No MXNet is needed here.
+This folder never imports MXNet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How a call merges in rows or in a stack, or why it does not.
+"""Apply the rule of an operator to a call: merge it in rows or in a stack, or say why not.
 
-A rows rule is enough: an operator that treats axis 0 as independent rows is stacked by folding the
-new axis into axis 0 and unfolding it afterwards, as the batching rules of JAX do for operators that
-carry a batch axis of their own (Bradbury et al., JAX: composable transformations of Python+NumPy
-programs, 2018).
+An operator with a rows rule needs no stack rule.  If it treats the rows of axis 0 independently,
+the new axis of a stack can be folded into axis 0 and unfolded afterwards.  The batching rules of
+JAX do the same for operators that have a batch axis themselves (Bradbury et al., JAX: composable
+transformations of Python+NumPy programs, 2018).
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from .rule import Rule
 from .site import Ref, RefuseError, Site, require
 
 MOST_DIMS = 6
-"""Dimensions that oneDNN, which reshapes arrays for MXNet, has at most."""
+"""Most dimensions of an array in oneDNN, which reshapes arrays for MXNet."""
 
 
 def merge(site: Site, stacked: bool, inputs: Sequence[Ref], append: Append) -> Tuple[Ref, ...]:
-    """Append what runs a site once for many samples, and return its outputs.
+    """Append the operators that run a site once for many samples, and return their outputs.
 
     The site is the call of one sample.  In the stack layout, all samples have its shapes.  In rows,
-    the leading size of its batched arrays is taken as unknown: what is appended is right for
-    samples of any leading sizes, different ones in one launch included, if the call itself is
-    possible with any, and has results of as many rows and of the same shapes but for that.  Who
-    asks infers shapes for more rows to know that.
+    the leading sizes of batched arrays are unknown and may differ within a launch.  The appended
+    operators are right for any of them, provided that the call accepts any number of rows and
+    returns as many, with the other axes unchanged.  The caller checks this by shape inference.
 
     Raises
     ------
     RefuseError
-        With the reason why it has to run sample by sample, as a sentence for the user.
+        With a sentence for the user: why the call has to run sample by sample.
     """
     rule = _rule(site)
     build = Builder(site, stacked, rule.parameters, tuple(inputs), append)
@@ -54,9 +53,9 @@ def merge(site: Site, stacked: bool, inputs: Sequence[Ref], append: Append) -> T
 
 @lru_cache(maxsize=4096)
 def why_not(site: Site, stacked: bool) -> str:
-    """Say why `merge` refuses a site, or nothing if it does not.
+    """Return why `merge` refuses a site; empty if it does not.
 
-    The cells of a tree ask for the same operators again and again.
+    Cached, because many cells contain equal calls.
     """
     inputs = [(k, 0) for k in range(len(site.inputs))]
     try:
@@ -67,7 +66,7 @@ def why_not(site: Site, stacked: bool) -> str:
 
 
 def _rule(site: Site) -> Rule:
-    """Return the rule of a site's operator, unless that says that the site never merges."""
+    """Return the rule of a site's operator; refuse sites that it excludes in both layouts."""
     op, rule = site.op, of(site.op)
     require(not rule.reason, f"Operator {op} can't be merged: {rule.reason}.")
     require(
@@ -79,23 +78,24 @@ def _rule(site: Site) -> Rule:
         f"Operator {op} has an input or output whose shape is empty or unknown.",
     )
     require(
-        not any(own for k, own in enumerate(site.batched) if k in rule.parameters),
+        not any(batched for k, batched in enumerate(site.batched) if k in rule.parameters),
         f"Every sample has {rule.called} of its own for this {op}.",
     )
-    name, _, value = rule.not_with.partition("=")
-    given = site.attrs.get(name, "")
+    name, _, refused = rule.not_with.partition("=")
+    value = site.attrs.get(name, "")
     require(
-        not value or given != value and (given, value) != ("1", "True"),
-        f"Operator {op} with {name}={given} has no batching rule.",
+        not refused or value != refused and (value, refused) != ("1", "True"),
+        f"Operator {op} with {name}={value} has no batching rule.",
     )
     return rule
 
 
 def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
+    """Apply the rows rule."""
     site = build.site
     if rule.rows is None:
         raise RefuseError(f"Operator {site.op} does not work row by row.")
-    leading = {shape[0] for shape, own in zip(site.inputs, site.batched) if own}
+    leading = {shape[0] for shape, batched in zip(site.inputs, site.batched) if batched}
     leading.update(shape[0] for shape in site.outputs)
     require(
         len(leading) == 1,
@@ -106,11 +106,12 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
 
 
 def _fold(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
+    """Fold the stack into rows, apply the rows rule, and unfold its outputs."""
     site = build.site
-    batched = tuple(k not in rule.parameters for k in range(len(site.inputs)))
+    have_rows = tuple(k not in rule.parameters for k in range(len(site.inputs)))
     refs = tuple(
-        build.reshape(ref, -1, *shape[1:]) if own else ref
-        for ref, shape, own in zip(build.inputs(), site.inputs, batched)
+        build.reshape(ref, -1, *shape[1:]) if has_rows else ref
+        for ref, shape, has_rows in zip(build.inputs(), site.inputs, have_rows)
     )
-    inner = replace(build, site=replace(site, batched=batched), stacked=False, refs=refs)
-    return build.restored(_rows(rule, inner))
+    in_rows = replace(build, site=replace(site, batched=have_rows), stacked=False, refs=refs)
+    return build.unfold(_rows(rule, in_rows))

@@ -1,4 +1,4 @@
-"""Operators that work along some axes, each of which the stack layout moves by one."""
+"""Operators that work along axes given as attributes, to which the stack layout adds 1."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .rule import Rule
 from .site import Ref, Site, public_attrs, require
 
 MAX_GROUPS = 5
-"""MXNet's kernels that broadcast, reduce or slice know at most this many groups of axes."""
+"""Most groups of axes in MXNet's kernels for broadcasting, reductions and slices."""
 
 
 def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
-    """Refuse if the merged call had more groups of axes than MXNet's kernels take.
+    """Refuse a merged call with more groups of axes than MXNet's kernels support.
 
-    MXNet joins neighbouring axes that are treated alike, which are of equal `kinds`.
+    MXNet joins adjacent axes that it treats alike; these are adjacent equal items of `kinds`.
     """
     require(
         len(list(groupby(kinds))) <= MAX_GROUPS,
@@ -25,46 +25,50 @@ def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
     )
 
 
-def _flat(site: Site, build: Builder, **changes: object) -> Tuple[Ref, ...]:
-    """Call an operator on all elements of each sample, laid in a row."""
+def _flattened(site: Site, build: Builder, **changes: object) -> Tuple[Ref, ...]:
+    """Apply an operator that works on all elements: flatten each sample to one row."""
     site.keep_rows(build.stacked)
     flat = build.reshape(build.refs[0], -1, prod(site.inputs[0]))
-    return build.restored(build.call(flat, axis=1, **changes))
+    return build.unfold(build.call(flat, axis=1, **changes))
 
 
-#: Every axis, whatever the number of dimensions.
+#: All axes, for any number of dimensions.
 EVERY = tuple(range(32))
 
 
 def along(more: int = 0, **defaults: Any) -> Rule:
     """Return the rule of an operator with axes in one or more attributes.
 
-    An attribute is one axis or a tuple of them, as its default is: None stands for all elements in
-    a row.  Axes count `more` dimensions than the first input has; some operators leave them out.
+    Parameters
+    ----------
+    more : int
+        Dimensions that the attributes count in addition to those of the first input.
+    defaults
+        Default of each attribute: an axis, a tuple of axes, or None for all elements as one row.
     """
 
     def handler(site: Site, build: Builder) -> Tuple[Ref, ...]:
         ndim = len(site.inputs[0]) + more
-        axes: Dict[str, Any] = {}
+        merged: Dict[str, Any] = {}
         for name, default in defaults.items():
             if isinstance(default, tuple):
-                given = site.axes(name) or default[:ndim]
-                axes[name] = tuple(axis + build.stacked for axis in given)
-                site.keep_rows(0 not in axes[name])
+                axes = site.axes(name) or default[:ndim]
+                merged[name] = tuple(axis + build.stacked for axis in axes)
+                site.keep_rows(0 not in merged[name])
             else:
                 axis = site.integer(name, default)
                 if axis is None:
-                    return _flat(site, build)
-                axes[name] = site.positive(axis, ndim) + build.stacked
-                site.keep_rows(axes[name] != 0)
-        # A symbol of MXNet 1.9.1 can't be differentiated if the axis of `sort` is left out.
-        return build.reduced(**axes)
+                    return _flattened(site, build)
+                merged[name] = site.normalize_axis(axis, ndim) + build.stacked
+                site.keep_rows(merged[name] != 0)
+        # Axes are always explicit: MXNet 1.9.1 cannot differentiate `sort` in a symbol without.
+        return build.same_with_scalars(**merged)
 
     return Rule(handler, handler)
 
 
 def reduced_axes(site: Site) -> Tuple[int, ...]:
-    """Return the axes that a reduction sums away; no axis given means all of them."""
+    """Return the axes that a reduction removes: all if the call names none."""
     ndim = len(site.inputs[0])
     axes = site.axes("axis")
     if axes and site.flag("exclude"):
@@ -79,34 +83,35 @@ def reduce(site: Site, build: Builder) -> Tuple[Ref, ...]:
         return build.same()
     check_groups(site, [False, *(i in axes for i, size in enumerate(data, 1) if size != 1)])
     if not axes:
-        # An empty tuple would mean all axes; excluding all of them means none.
+        # An empty tuple would mean all axes; excluding all axes reduces none.
         return build.same(axis=tuple(range(len(data) + 1)), exclude=True)
-    return build.reduced(axis=axes, exclude=False)
+    return build.same_with_scalars(axis=axes, exclude=False)
 
 
 def norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axes = reduced_axes(site)
     if len(axes) == len(site.inputs[0]):
-        return _flat(site, build, keepdims=False)
-    return build.same(axis=tuple(a + 1 for a in axes))
+        return _flattened(site, build, keepdims=False)
+    return build.same(axis=tuple(axis + 1 for axis in axes))
 
 
 def batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    """Normalise, and rectify if the operator does both.
+    """Append ``BatchNorm``, and ``relu`` for the operator that includes it.
 
-    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
+    In predict mode with oneDNN, MXNet 1.9.1 does not write an array that the gradient of the
+    combined operator reads.
     """
     require(
         not site.training or site.flag("use_global_stats"),
         f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
-        "its moving averages, so merging would change them.",
+        "its moving averages; merging calls would change both.",
     )
     axis = site.axis("axis", 1)
     if build.stacked:
-        # MXNet's fast kernels want the channels on axis 1, which folding keeps.
+        # MXNet's fast kernels need channels on axis 1, so any other stack is folded into rows.
         require(axis == 0, "")
     else:
         site.keep_rows(axis != 0)
     attrs = {**public_attrs(site.attrs), "axis": axis + build.stacked}
-    result = build.add("BatchNorm", *build.refs, **attrs)
-    return (result if site.op == "BatchNorm" else build.add("relu", result),)
+    normalized = build.add("BatchNorm", *build.refs, **attrs)
+    return (normalized if site.op == "BatchNorm" else build.add("relu", normalized),)

@@ -1,4 +1,4 @@
-"""Operators that choose elements by number."""
+"""Operators that select elements by index."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 from typing import Tuple
 
 from .build import Builder
-from .sequence import side_by_side
+from .sequence import fold_minibatch
 from .site import Ref, Site, require
 
 
@@ -18,19 +18,19 @@ def take(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if not site.batched[1]:
         return build.call(*build.refs, axis=axis + 1)
     if site.batched[0]:
-        require(axis == 0, "Indices per sample along this axis have no batching rule.")
-        return build.restored((_take_own_rows(site, build),))
-    (result,) = build.call(*build.refs, axis=axis)
+        require(axis == 0, "Operator take with indices per sample merges only along axis 0.")
+        return build.unfold((_take_from_own_tables(site, build),))
+    (taken,) = build.call(*build.refs, axis=axis)
     if axis == 0:
-        return (result,)
-    # The indices' batch axis has landed behind the table's first axes.
+        return (taken,)
+    # The batch axis of the indices comes after the first axes of the table.
     ndim = len(site.outputs[0]) + 1
     axes = (axis, *(i for i in range(ndim) if i != axis))
-    return (build.add("transpose", result, axes=axes),)
+    return (build.add("transpose", taken, axes=axes),)
 
 
-def _take_own_rows(site: Site, build: Builder) -> Ref:
-    """Choose from the samples' tables laid end to end, every index shifted to its own table."""
+def _take_from_own_tables(site: Site, build: Builder) -> Ref:
+    """Take from the concatenated tables, with each index shifted to the table of its sample."""
     table, indices = site.inputs
     index = build.add("BlockGrad", build.add("Cast", build.refs[1], dtype="int32"))
     if site.attrs.get("mode", "clip") == "wrap":
@@ -48,19 +48,19 @@ def _take_own_rows(site: Site, build: Builder) -> Ref:
 def gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if not site.batched[0]:
         indices = build.add("SwapAxis", build.refs[1], dim1=0, dim2=1)
-        return build.restored(build.call(build.refs[0], indices))
-    cast = build.add("BlockGrad", build.add("Cast", build.spread(1), dtype="int32"))
+        return build.unfold(build.call(build.refs[0], indices))
+    cast = build.add("BlockGrad", build.add("Cast", build.batched_input(1), dtype="int32"))
     indices = build.add("SwapAxis", cast, dim1=0, dim2=1)
-    # One more coordinate in front: which sample's array to gather from.
+    # Prepend a coordinate: the number of the sample whose array to gather from.
     first = build.add("slice_axis", indices, axis=0, begin=0, end=1)
-    number = build.add("_contrib_arange_like", indices, axis=1)
-    number = build.reshape(number, 1, -1, *(1,) * (len(site.inputs[1]) - 1))
-    number = build.add("broadcast_like", number, first)
-    indices = build.add("Concat", number, indices, dim=0, num_args=2)
-    return build.restored(build.call(build.refs[0], indices))
+    sample = build.add("_contrib_arange_like", indices, axis=1)
+    sample = build.reshape(sample, 1, -1, *(1,) * (len(site.inputs[1]) - 1))
+    sample = build.add("broadcast_like", sample, first)
+    indices = build.add("Concat", sample, indices, dim=0, num_args=2)
+    return build.unfold(build.call(build.refs[0], indices))
 
 
 def unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # MXNet 1.9.1 writes beyond the end of what it allocates for more dimensions.
-    require(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
-    return side_by_side((), True, site, build)
+    # For indices of more dimensions, MXNet 1.9.1 writes past the end of its result.
+    require(len(site.inputs[0]) == 1, "This unravel_index has indices of several dimensions.")
+    return fold_minibatch((), True, site, build)

@@ -1,6 +1,6 @@
-"""Every operator that users of MXNet 1.9.1 call, with its rule.
+"""Rules of the operators that users of MXNet 1.9.1 call, by family.
 
-docs/operators.md lists the families in this order.
+docs/operators.md lists the families in this order.  `unsupported.py` has those that never merge.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ MERGED: Tuple[Family, ...] = (
         each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),
     ),
     family(
-        "`concat`, `split`, `slice`, `reshape`, `transpose`, `tile`, `flip` and their kin",
-        "axis 0 is left as it is, for any number of rows (`reshape`: begin with 0), "
-        "or shapes are equal; five dimensions at most",
+        "`concat`, `split`, `slice`, `reshape`, `transpose`, `tile`, `flip` and similar",
+        "axis 0 is unchanged, for any number of rows (`reshape`: begin with 0), "
+        "or shapes are equal; at most five dimensions",
         each("Reshape Flatten expand_dims squeeze", RESHAPE),
         each("reshape_like", RESHAPE, no_gradient=(1,)),
         each("transpose", Rule(same, shape.transpose_stack)),
@@ -139,8 +139,8 @@ MERGED: Tuple[Family, ...] = (
         each("_contrib_index_array", along(axes=EVERY), no_gradient=(0,)),
     ),
     family(
-        "reductions, `norm`, `softmax` and its kin (with lengths too), sorting, `argmax`, `cumsum`",
-        "along other axes than 0, or shapes are equal",
+        "reductions, `norm`, `softmax` and similar (with lengths too), sorting, `argmax`, `cumsum`",
+        "along axes other than 0, or shapes are equal",
         each("sum prod max min nansum nanprod", REDUCE),
         each("mean", REDUCE, overwrites=True),
         each("norm", Rule(same, axes.norm_stack)),
@@ -161,7 +161,7 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`LayerNorm`, `InstanceNorm`, `GroupNorm`, `L2Normalization`",
-        "parameters are shared; along other axes than 0, or shapes are equal; "
+        "parameters are shared; along axes other than 0, or shapes are equal; "
         "not with `output_mean_var`",
         each("LayerNorm", along(axis=-1), parameters=(1, 2), not_with="output_mean_var=True"),
         each(
@@ -175,7 +175,7 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`BatchNorm`",
         "in predict mode, or with `use_global_stats`; "
-        "in training each call has statistics of its own, as in the loop",
+        "in training, each call has its own statistics, as in the loop",
         each(
             "BatchNorm _contrib_BatchNormWithReLU",
             Rule(axes.batch_norm, axes.batch_norm),
@@ -247,7 +247,7 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`MakeLoss`",
-        "in predict mode; in training it sets a gradient of its own",
+        "in predict mode; in training, it sets its own gradient",
         each("MakeLoss make_loss", Rule(elementwise.loss, elementwise.loss)),
     ),
 )
@@ -258,23 +258,23 @@ CREATION = family(
     "all samples use one result",
     each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype", Rule()),
 )
-"""Operators without inputs that give the same array each time."""
+"""Operators without inputs that create the same array each time."""
 
-TABLE: Dict[str, Rule] = {op: rule for known in MERGED for op, rule in known.rules.items()}
+TABLE: Dict[str, Rule] = {op: rule for merged in MERGED for op, rule in merged.rules.items()}
 """Rules of the operators that merge, by canonical name."""
-_REFUSED = {op: rule for known in UNSUPPORTED for op, rule in known.rules.items()}
+_REFUSED = {op: rule for refused in UNSUPPORTED for op, rule in refused.rules.items()}
 
 
 def of(op: str) -> Rule:
-    """Return what is known of an operator, by its canonical name; this may be nothing."""
+    """Return the rule of an operator by its canonical name; an unknown operator never merges."""
     return TABLE.get(op) or _REFUSED.get(op) or unmerged(op)
 
 
 def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
-    """Say whether two calls of an operator with equal inputs may differ.
+    """Return whether two calls of an operator with equal inputs may give different results.
 
-    Without attributes, an operator that is random for some attributes counts as random; so does
-    ``Dropout``, which draws in training only.
+    Without attributes, an operator counts as random if it is so for some attributes.  ``Dropout``
+    always does, although it draws only in training.
     """
     if op == "LeakyReLU" and attrs is not None:
         return attrs.get("act_type") == "rrelu"

@@ -1,4 +1,4 @@
-"""What is known of an operator: how it merges, or why not, and what else matters of it."""
+"""The rule of an operator: how its calls merge, or why they do not, and other properties."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from .build import Handler, same
 
 
 class Rule(NamedTuple):
-    """All that is known of an operator without its shapes."""
+    """The properties of an operator that do not depend on shapes."""
 
-    #: How it merges in either layout; without `stack`, or where that refuses, it is folded.
+    #: The handler of each layout.  A stack without one, or refused by it without a reason, is
+    #: folded into rows.
     rows: Optional[Handler] = None
     stack: Optional[Handler] = None
-    #: Inputs without rows, which merge only if all samples share them.
+    #: Inputs without rows; calls merge only if all samples share them.
     parameters: Tuple[int, ...] = ()
-    #: What these are, for the refusal.
+    #: The name of these inputs in a refusal.
     called: str = "parameters"
-    #: Dimensions that the first input has at least if its axis 0 numbers rows.
+    #: Least number of dimensions of the first input for its axis 0 to be rows.
     row_dims: int = 1
-    #: An attribute and a value for which no rule is right: ``"mode=raise"``.
+    #: An attribute with a value that the rule does not cover, like ``"mode=raise"``.
     not_with: str = ""
-    #: Why it never merges, as the end of a sentence.
+    #: Why calls never merge, as the end of a sentence.
     reason: str = ""
-    #: Inputs that never get a gradient other than zero: indices, lengths, conditions, arrays of
-    #: which only the shape counts.
+    #: Inputs whose gradients are always zero: indices, lengths, conditions, and arrays of which
+    #: only the shape is used.
     no_gradient: Tuple[int, ...] = ()
-    #: Whether two calls with equal inputs may differ, so that samples need their own.
+    #: Whether two calls with equal inputs may give different results.
     random: bool = False
-    #: When it writes to its inputs: ``"training"``, ``"always"`` or never.
+    #: When a call writes to its inputs: ``"training"``, ``"always"``, or empty for never.
     writes: str = ""
-    #: Whether it overwrites, loses, spoils or refuses to write gradients that are to be added up.
+    #: Whether MXNet computes wrong gradients, or none, if it is to add them to existing ones.
     overwrites: bool = False
-    #: Whether its second result is wrong in a ``CachedOp`` in which nobody reads the first one.
+    #: Whether the second result is wrong in a ``CachedOp`` where the first result is not used.
     reads_first_result: bool = False
-    #: Whether MXNet may never finish its backward pass if that begins within a function's.
+    #: Whether MXNet may never finish its backward pass inside that of another function.
     hangs_in_backward: bool = False
-    #: Whether the shapes of its results depend on values.
+    #: Whether shapes of results depend on values.
     sized_by_values: bool = False
 
     @property
@@ -46,26 +47,26 @@ class Rule(NamedTuple):
 
     @property
     def adds_up(self) -> bool:
-        """Whether MXNet can add its gradients to what is in the arrays for them.
+        """Whether MXNet can add its gradients to existing ones.
 
-        False for what never merges: nobody has looked.
+        False for operators that never merge, as this has not been tested.
         """
         return self.merges and not self.overwrites
 
 
 SAME = Rule(same, same)
-"""The operator looks at one element at a time, and does not care where a batch axis is."""
+"""The operator works element by element, so a batch axis may be anywhere."""
 BY_ROW = Rule(same)
-"""The operator treats axis 0 as independent rows."""
+"""The operator treats the rows of axis 0 independently."""
 
 
 def instead(op: str, **attrs: object) -> Rule:
-    """Return the rule of an operator that MXNet refuses to record within symbols: `op` runs."""
+    """Return a rule that runs `op` instead of an operator that MXNet cannot record in a symbol."""
     return Rule(lambda site, build: (build.add(op, *build.inputs(), **attrs),))
 
 
 class Family(NamedTuple):
-    """Operators that merge under one condition, or do not for one reason; both are `text`."""
+    """Operators that merge under the same condition, or never for the same reason: `text`."""
 
     name: str
     text: str
@@ -73,12 +74,12 @@ class Family(NamedTuple):
 
 
 def each(names: str, rule: Rule, form: str = "{}", **properties: Any) -> Dict[str, Rule]:
-    """Return `rule`, with more properties, for each of some operators: `names` put into `form`."""
+    """Give each operator the rule with these properties; `form` makes operators of the names."""
     return {form.format(name): rule._replace(**properties) for name in names.split()}
 
 
 def family(name: str, text: str, *parts: Mapping[str, Rule]) -> Family:
-    """Return a family of operators that merge if `text`, a condition, holds."""
+    """Make a family from the tables of `each`; `text` is the condition under which they merge."""
     rules = {op: rule for part in parts for op, rule in part.items()}
     assert len(rules) == sum(map(len, parts)), f"{name}: an operator has two rules"
     return Family(name, text, rules)

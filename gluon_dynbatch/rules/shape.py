@@ -1,4 +1,4 @@
-"""Operators that move, cut, join or repeat elements without computing on them."""
+"""Operators that move, slice, join or repeat elements without computing on them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .build import Builder
 from .site import Ref, Site, padded, require
 
 
-def _leave_large_slices(site: Site) -> None:
-    """Leave what a batch axis would make too large for MXNet's slices to the rows rule."""
+def _check_slice_dims(site: Site) -> None:
+    """Leave a slice to the rows rule if MXNet does not support one more dimension."""
     require(len(site.inputs[0]) < MAX_GROUPS, "")
 
 
 def reshape(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # MXNet 1.9.1 lets codes before -2 lose elements, and then reads past the array's end.
+    # In MXNet 1.9.1, codes before -2 may lose elements, and it then reads past the array's end.
     require(
         prod(site.inputs[0]) == prod(site.outputs[0]),
         f"Operator {site.op} changes the number of elements.",
     )
     if build.stacked:
-        return build.restored([build.spread(0)])
+        return build.unfold([build.batched_input(0)])
     return (build.reshape(build.refs[0], 0, *site.outputs[0][1:]),)
 
 
@@ -32,30 +32,31 @@ def transpose_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def cut(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    bounds = {name: site.slots(name) for name in ("begin", "end", "step")}
+    bounds = {name: site.optional_integers(name) for name in ("begin", "end", "step")}
     if not build.stacked:
+        # Bounds of axis 0; empty if the attribute is missing.
         begin, end, step = ({*bound[:1]} for bound in bounds.values())
         site.keep_rows(begin <= {None, 0} and end <= {None} and step <= {None, 1})
         return build.same()
-    _leave_large_slices(site)
+    _check_slice_dims(site)
     if not bounds["step"]:
         del bounds["step"]
     return build.same(**{name: (None, *bound) for name, bound in bounds.items()})
 
 
 def slice_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _leave_large_slices(site)
+    _check_slice_dims(site)
     out = site.outputs[0]
     begin, end = (None,) + (0,) * len(out), (None, *out)
-    return (build.add("slice", build.spread(0), begin=begin, end=end),)
+    return (build.add("slice", build.batched_input(0), begin=begin, end=end),)
 
 
 def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     ndim = len(site.outputs[0])
     shape, reps = padded(site.inputs[0], ndim), padded(site.integers("reps"), ndim)
-    kinds = ["kept"]
+    kinds = ["data"]
     for rep, extent in zip(reps, shape):
-        kinds += ["new"] * (rep != 1) + ["kept"] * (extent != 1)
+        kinds += ["repeats"] * (rep != 1) + ["data"] * (extent != 1)
     check_groups(site, kinds)
     ref = build.refs[0]
     if len(site.inputs[0]) < ndim:
@@ -66,31 +67,31 @@ def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def broadcast_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     data, out = site.inputs[0], site.outputs[0]
     check_groups(site, [False, *(a != b for a, b in zip(data, out) if b != 1)])
-    return (build.add("broadcast_to", build.spread(0), shape=(0, *out)),)
+    return (build.add("broadcast_to", build.batched_input(0), shape=(0, *out)),)
 
 
 def diag_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     ndim = len(site.inputs[0])
     if ndim == 1:
-        return (_matrices(site, build),)
+        return (_diagonal_matrices(site, build),)
     axis1, axis2 = site.axis("axis1", 0), site.axis("axis2", 1)
     return build.same(axis1=axis1 + 1, axis2=axis2 + 1)
 
 
-def _matrices(site: Site, build: Builder) -> Ref:
-    """Put vectors on a diagonal each; `linalg.makediag` does so too, but not in half precision."""
+def _diagonal_matrices(site: Site, build: Builder) -> Ref:
+    """Put each vector on the diagonal of a matrix, as `linalg.makediag` does except in float16."""
     size, k = site.outputs[0][0], site.integer("k", 0) or 0
     zero = build.add("zeros_like", build.add("slice_axis", *build.refs, axis=1, begin=0, end=1))
-    # In a matrix row by row, each element of the diagonal is followed by `size` zeros.
+    # In row-major order, `size` zeros follow each element of the diagonal.
     column = build.add("expand_dims", *build.refs, axis=2)
     gaps = build.add("broadcast_axis", build.add("zeros_like", column), axis=2, size=size)
     parts = [build.reshape(build.add("Concat", column, gaps, dim=2, num_args=2), 0, -1)]
-    before = k if k >= 0 else -k * size
-    missing = size * size - before - site.inputs[0][0] * (size + 1)
-    if before:
-        parts.insert(0, build.add("broadcast_axis", zero, axis=1, size=before))
-    if missing > 0:
-        parts.append(build.add("broadcast_axis", zero, axis=1, size=missing))
+    leading = k if k >= 0 else -k * size
+    trailing = size * size - leading - site.inputs[0][0] * (size + 1)
+    if leading:
+        parts.insert(0, build.add("broadcast_axis", zero, axis=1, size=leading))
+    if trailing > 0:
+        parts.append(build.add("broadcast_axis", zero, axis=1, size=trailing))
     flat = build.add("Concat", *parts, dim=1, num_args=len(parts))
     return build.reshape(
         build.add("slice_axis", flat, axis=1, begin=0, end=size * size), -1, size, size
@@ -98,7 +99,7 @@ def _matrices(site: Site, build: Builder) -> Ref:
 
 
 def arange_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    require(site.integer("axis", None) is not None, "This arange_like counts all elements.")
+    require(site.integer("axis", None) is not None, "This arange_like numbers all elements.")
     axis = site.axis("axis", 0)
     row = build.add("expand_dims", *build.call(*build.refs, axis=axis + 1), axis=0)
-    return (build.add("broadcast_like", row, build.like, lhs_axes=(0,), rhs_axes=(0,)),)
+    return (build.broadcast(row),)

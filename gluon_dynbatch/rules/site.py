@@ -1,4 +1,4 @@
-"""What a rule sees (`Site`), how it reads attributes, and how it refuses."""
+"""The input of a rule (`Site`) with its attributes, and the refusal of a rule."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
 Shape = Tuple[int, ...]
-#: A value of a program: position of the operator, and number of the output.
+#: A value of a program: position of the operator and number of the output.
 Ref = Tuple[int, int]
 
 
 class RefuseError(Exception):
-    """Raised inside a rule to refuse, with a sentence for the user.
+    """Raised by a rule that refuses a site, with a sentence for the user.
 
-    A stack rule that raises it without a sentence, before it appends anything, leaves the site to
-    the rows rule.
+    A stack rule that raises it without a sentence leaves the site to the rows rule; it must do so
+    before it appends anything.
     """
 
 
@@ -28,15 +28,15 @@ def require(condition: bool, reason: str) -> None:
 class Site:
     """One operator call of one sample."""
 
-    #: Canonical name and attributes, as ``Symbol.tojson()`` spells them: ``"broadcast_add"``.
+    #: Canonical name (``"broadcast_add"``) and attributes, as in ``Symbol.tojson()``.
     op: str
     attrs: Mapping[str, str] = field(hash=False)
-    #: Shapes for one sample.
+    #: Shapes of one sample.
     inputs: Tuple[Shape, ...]
     outputs: Tuple[Shape, ...]
-    #: Per input: every sample brings its own array (True), or all share one array (False).
+    #: Per input: each sample has its own array (True), or all share one (False).
     batched: Tuple[bool, ...]
-    #: What ``autograd.is_training()`` said when the call was recorded.
+    #: ``autograd.is_training()`` when the call was recorded.
     training: bool
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -46,25 +46,25 @@ class Site:
 
     def integer(self, name: str, default: Optional[int]) -> Optional[int]:
         """Read an integer attribute; the text ``None`` is None, not the default."""
-        return next(iter(self.slots(name)), None) if name in self.attrs else default
+        return next(iter(self.optional_integers(name)), None) if name in self.attrs else default
 
-    def slots(self, name: str) -> Tuple[Optional[int], ...]:
-        """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
+    def optional_integers(self, name: str) -> Tuple[Optional[int], ...]:
+        """Read a tuple of integers or None, like ``(None, 2)``; ``()`` if it is missing or None."""
         text = self.attrs.get(name, "None")
         words = text.strip("()[]").replace(",", " ").split() if text != "None" else ()
         try:
             return tuple(None if word == "None" else int(word) for word in words)
         except ValueError:
             raise RefuseError(
-                f"The batching rule of operator {self.op} does not understand {name}={text!r}."
+                f"The batching rule of operator {self.op} cannot read {name}={text!r}."
             ) from None
 
     def integers(self, name: str) -> Tuple[int, ...]:
-        """Read a tuple of integers."""
-        return tuple(value for value in self.slots(name) if value is not None)
+        """Read a tuple of integers; leave out each None."""
+        return tuple(value for value in self.optional_integers(name) if value is not None)
 
-    def positive(self, axis: int, ndim: Optional[int] = None) -> int:
-        """Count an axis, of the first input unless `ndim` is given, from the front."""
+    def normalize_axis(self, axis: int, ndim: Optional[int] = None) -> int:
+        """Count an axis from the front; `ndim` is that of the first input unless given."""
         ndim = len(self.inputs[0]) if ndim is None else ndim
         require(
             -ndim <= axis < ndim, f"Axis {axis} of operator {self.op} is outside {ndim} dimensions."
@@ -72,26 +72,26 @@ class Site:
         return axis % ndim
 
     def axis(self, name: str, default: int) -> int:
-        """Read an axis of the first input that must be given or have a default."""
+        """Read an axis of the first input, counted from the front; refuse None."""
         axis = self.integer(name, default)
         if axis is None:
-            raise RefuseError(f"Operator {self.op} has {name}=None, which mixes all its elements.")
-        return self.positive(axis)
+            raise RefuseError(f"Operator {self.op} with {name}=None works on all elements.")
+        return self.normalize_axis(axis)
 
-    def axes(self, name: str, ndim: Optional[int] = None) -> Tuple[int, ...]:
-        """Read a tuple of axes, counted from the front."""
-        return tuple(self.positive(axis, ndim) for axis in self.integers(name))
+    def axes(self, name: str) -> Tuple[int, ...]:
+        """Read a tuple of axes of the first input, counted from the front."""
+        return tuple(self.normalize_axis(axis) for axis in self.integers(name))
 
     def keep_rows(self, condition: bool) -> None:
-        """Refuse the rows layout unless `condition` holds; the stack layout may still do."""
-        require(condition, f"Operator {self.op} works along axis 0, so the rows see each other.")
+        """Refuse to merge in rows, because they depend on each other, unless `condition` holds."""
+        require(condition, f"Operator {self.op} works along axis 0, so rows depend on each other.")
 
 
 def padded(shape: Shape, ndim: int) -> Shape:
-    """Put ones in front of `shape` until it has `ndim` dimensions."""
+    """Prepend axes of size 1 until `shape` has `ndim` dimensions."""
     return (1,) * (ndim - len(shape)) + shape
 
 
 def public_attrs(attrs: Mapping[str, str]) -> Dict[str, str]:
-    """Drop what `mxnet.AttrScope` put there (``__ctx_group__``): it is no operator parameter."""
+    """Drop attributes of `mxnet.AttrScope` (``__ctx_group__``), which operators do not take."""
     return {k: v for k, v in attrs.items() if not (k.startswith("__") and k.endswith("__"))}

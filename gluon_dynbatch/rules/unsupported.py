@@ -1,4 +1,4 @@
-"""Operators that never merge, with the reason that users read."""
+"""Operators that never merge, with the reasons for users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISTRIBUTIONS = (
     "exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform"
 )
 
-#: What else is known of some, by patterns.
+#: Other properties of operators that never merge, by patterns of names.
 PROPERTIES: Tuple[Tuple[str, Dict[str, Any]], ...] = (
     ("Custom", {"hangs_in_backward": True}),
     ("Custom _random_* _sample_unique_zipfian _shuffle _image_random_*", {"random": True}),
@@ -25,9 +25,9 @@ PROPERTIES: Tuple[Tuple[str, Dict[str, Any]], ...] = (
 
 
 def _read(table: str) -> Tuple[Family, ...]:
-    """Read families: a name and a reason, and then operators in lines that are indented."""
-    found = re.findall(r"(\w[^:]*): ([^:]*?)\n((?: {4}[^\n]*\n)+)", table)
-    rows = ([" ".join(text.split()) for text in row] for row in found)
+    """Read families: a name, a colon and a reason, followed by indented lines of operators."""
+    families = re.findall(r"(\w[^:]*): ([^:]*?)\n((?: {4}[^\n]*\n)+)", table)
+    rows = ([" ".join(text.split()) for text in row] for row in families)
     return tuple(
         Family(name, reason, {op: unmerged(op, reason) for op in operators.split()})
         for name, reason, operators in rows
@@ -36,12 +36,12 @@ def _read(table: str) -> Tuple[Family, ...]:
 
 @lru_cache(maxsize=None)
 def unmerged(op: str, reason: str = "") -> Rule:
-    """Return what is known of an operator that never merges."""
-    known: Dict[str, Any] = {}
+    """Return the rule of an operator that never merges, or that is unknown."""
+    matching: Dict[str, Any] = {}
     for patterns, properties in PROPERTIES:
         if any(fnmatchcase(op, pattern) for pattern in patterns.split()):
-            known.update(properties)
-    return Rule(reason=reason, **known)
+            matching.update(properties)
+    return Rule(reason=reason, **matching)
 
 
 UNSUPPORTED = _read(
@@ -71,17 +71,17 @@ shapes that depend on values: the shape of its output depends on values
     _contrib_boolean_mask
 sums over the minibatch: it sums over axis 0; use gluon.loss.SoftmaxCrossEntropyLoss
     softmax_cross_entropy
-anchor boxes: it reads only the shape of its input; call it once for all samples
+anchor boxes: it uses only the shape of its input; call it once for all samples
     _contrib_MultiBoxPrior
-proposals of regions: its result numbers the images of the minibatch, and merging would change these
-numbers
+proposals of regions: its result contains the numbers of images in the minibatch, which merging
+would change
     _contrib_Proposal _contrib_MultiProposal
-position-sensitive and rotated regions: its regions number the images of the minibatch, and merging
-would change these numbers; use ROIPooling or contrib.ROIAlign
+position-sensitive and rotated regions: its regions contain the numbers of images in the minibatch,
+which merging would change; use ROIPooling or contrib.ROIAlign
     _contrib_PSROIPooling _contrib_DeformablePSROIPooling _contrib_RROIAlign
 scattering: the shape of its output is an attribute, which cannot grow with the number of samples
     scatter_nd
-answers for a whole array: it gives one answer for the whole array
+results for a whole array: it returns one result for the whole array
     _contrib_allclose _histogram
 products of rows: it pairs the rows of its matrices, and MXNet cannot compile it
     khatri_rao
@@ -90,7 +90,7 @@ not flip the gradient; use flip
     _image_flip_left_right _image_flip_top_bottom
 Hawkes processes: in MXNet 1.9.1, it does not write the gradient of its state
     _contrib_hawkesll
-writes to rows: it writes to rows of one array by number
+writes to rows: it writes to rows of one array by index
     _contrib_index_copy
 parameters of fused layers: it joins parameters, which all samples share, so there is nothing to
 merge
@@ -99,4 +99,4 @@ operators for GPUs only: it runs only on GPUs, where no rule has been tested
     _contrib_fft _contrib_ifft _contrib_count_sketch _contrib_ModulatedDeformableConvolution
 """
 )
-"""Operators that users call and that never merge, the more common ones first."""
+"""Families of operators that users call and that never merge, the more common ones first."""

@@ -1,4 +1,4 @@
-"""Operators on images, and on boxes and regions in them."""
+"""Operators on images and their regions."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from .site import Ref, Site, require
 
 def up_sampling(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if site.attrs.get("sample_type") != "bilinear":
+        # The stack is folded into rows.
         require(not build.stacked, "")
         return build.same()
     require(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
     if not build.stacked:
         return build.call(*build.refs)
     flat = build.reshape(build.refs[0], -1, *site.inputs[0][1:])
-    return build.restored(build.call(flat, build.refs[1]))
+    return build.unfold(build.call(flat, build.refs[1]))
 
 
 def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # A sample with several images is left to the rows rule.
+    # A stack of samples with several images is folded into rows.
     require(len(site.inputs[0]) == 3, "")
     return build.same()
 
 
 def regions_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    """Lay the images end to end; a region names its image by number, which is moved along."""
+    """Concatenate the images of all samples, and adjust the image numbers in the regions."""
     images = site.inputs[0]
-    regions = build.spread(1)
+    regions = build.batched_input(1)
     number = build.add("slice_axis", regions, axis=2, begin=0, end=1)
-    places = build.add("slice_axis", regions, axis=2, begin=1, end=None)
+    corners = build.add("slice_axis", regions, axis=2, begin=1, end=None)
     start = build.add("_contrib_arange_like", regions, axis=0)
     start = build.reshape(build.add("_mul_scalar", start, scalar=images[0]), -1, 1, 1)
-    # A negative number stands for no image.
+    # A negative number means no image.
     is_image = build.add("_greater_equal_scalar", number, scalar=0)
-    moved = build.add("broadcast_mul", is_image, start)
-    number = build.add("elemwise_add", number, moved)
-    regions = build.add("Concat", number, places, dim=2, num_args=2)
-    flat = build.reshape(build.spread(0), -1, *images[1:])
-    return build.restored(build.call(flat, build.reshape(regions, -1, site.inputs[1][1])))
+    shift = build.add("broadcast_mul", is_image, start)
+    number = build.add("elemwise_add", number, shift)
+    regions = build.add("Concat", number, corners, dim=2, num_args=2)
+    flat = build.reshape(build.batched_input(0), -1, *images[1:])
+    return build.unfold(build.call(flat, build.reshape(regions, -1, site.inputs[1][1])))
