@@ -104,7 +104,7 @@ def batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
     require(
         not site.training or site.flag("use_global_stats"),
         f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
-        "its moving averages; merging calls would change both.",
+        "its moving averages, so merging would change them.",
     )
     axis = site.axis("axis", 1)
     if build.stacked:

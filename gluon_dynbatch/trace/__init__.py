@@ -1,6 +1,6 @@
-"""A callee in, its program out: the operators behind a call, and in which layouts they merge.
+"""Trace calls: find the operators behind a call, and the layout in which its calls merge.
 
-Read `symbols.py` (symbol JSON and ``CachedOp``, here only), `program.py` (what MXNet traced),
-`infer.py` (its shapes and dtypes), `variant.py` (how calls merge) and `entry.py` (what all calls of
-one kind have in common).
+Read `symbols.py` (the only module that knows symbol JSON and ``CachedOp``), `program.py` (the
+traced operators), `infer.py` (shapes and dtypes), `variant.py` (layouts) and `entry.py` (what all
+calls of one kind have in common).
 """

@@ -1,4 +1,4 @@
-"""Entries: what all calls of one kind have in common, and the library of all that were met."""
+"""Entries, which hold what all calls of one kind have in common, and the library of callees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 from dataclasses import replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
 
-import mxnet as mx
 from mxnet.gluon import HybridBlock
 
 from .. import rules
@@ -16,24 +15,20 @@ from ..errors import Where
 from ..modes import RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements
-from .infer import Shape, infer
-from .program import BlockCallee, Program, is_drawn, trace_block, trace_operator
+from .infer import Inferred, Shape, infer
+from .program import BlockCallee, Program, is_redrawn, trace_block, trace_operator
 from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
 
-#: Operators that multiply with a weight, one row of it for each result.
+#: Operators whose results are dot products with rows of the weight, which is input 1.
 PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
-#: Ids of entries.
-_NUMBERS = itertools.count()
-
-#: What `infer` returns.
-Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
+_ENTRY_IDS = itertools.count()
 
 
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode.
 
-    Calls that merge as rows are analysed once, whatever the number of rows.
+    If calls merge as rows, entries that differ only in the number of rows share one analysis.
     """
 
     def __init__(
@@ -44,88 +39,90 @@ class Entry:
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
         inferred: Inferred,
-        like: Optional[Entry],
+        first: Optional[Entry],
     ):
-        self.id = next(_NUMBERS)
+        self.id = next(_ENTRY_IDS)
         self.token = callee.token
-        #: The block called, by id; None for an operator.
+        #: ``id()`` of the block; None for an operator.
         self.block_id = callee.identity
         self.name = callee.name
         self.mode = mode
-        self.program: Program = like.program if like else _sized(program, inferred[0])
+        self.program: Program = first.program if first else _with_shapes(program, inferred[0])
         self.in_types = in_types
         #: Per array, whether it has more than one row.
-        self.several = tuple(kind.shape[:1] > (1,) for kind in in_types)
-        #: Per array, which of the arguments it came in; those of a list came together.
+        self.several = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
+        #: Per array, the number of the argument that contains it.
         self.places = places
-        self.context = in_types[0].context if in_types else mx.current_context()
+        self.context = in_types[0].context
         self.shapes: Dict[Ref, Shape] = inferred[0]
         self.dtypes: Dict[Ref, str] = inferred[1]
         #: The entry that was analysed: this one, or one with another number of rows.
-        self.first: Entry = like or self
+        self.first: Entry = first or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
-        #: How its calls were cut so far: see `expand`.
+        #: Cuts of its calls, which `expand` caches here.
         self.cuts: Dict[Any, Any] = {}
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        #: Operations of its products.
+        #: Arithmetic operations in its products.
         self.work = sum(
-            2 * elements(self.shapes[row, 0]) * elements(self.shapes[op.inputs[1]][1:])
-            for row, op in enumerate(program.ops)
+            2 * elements(self.shapes[at, 0]) * elements(self.shapes[op.inputs[1]][1:])
+            for at, op in enumerate(program.ops)
             if op.op in PRODUCTS
         )
-        #: What recording a call needs, for the native code.
+        #: What native code reads for each recorded call.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec)
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
-        """Return how calls run together if they share these arguments."""
+        """Return the variant of calls that share these arguments."""
         if shared not in self._variants:
             if shared or self.first is self:
-                made = choose_variant(self, shared)
+                variant = choose_variant(self, shared)
             else:
-                made = replace(self.first.variant(shared), entry=self)
-            self._variants[shared] = made
+                variant = replace(self.first.variant(shared), entry=self)
+            self._variants[shared] = variant
         return self._variants[shared]
 
-    def with_rows(self, types: Tuple[ArrayType, ...]) -> Optional[Inferred]:
-        """Return what `infer` would for another number of rows; None if calls have no rows."""
-        rows, alike = types[0].shape[:1], len({kind.shape[:1] for kind in types}) == 1
-        # Arrays of one row may merge in another way.
-        if not alike or not rows > (1,) or not all(self.several):
+    def infer_rows(self, types: Tuple[ArrayType, ...]) -> Optional[Inferred]:
+        """Derive shapes and dtypes for another number of rows; None if calls have no rows."""
+        rows, equal = types[0].shape[:1], len({t.shape[:1] for t in types}) == 1
+        # With one row, the layout may be another.
+        if not equal or not rows > (1,) or not all(self.several):
             return None
         variant = self.variant(frozenset())
         if variant.layout != "rows":
             return None
-        own = variant.batched
-        shapes = {ref: rows + s[1:] if own[ref[0]] else s for ref, s in self.shapes.items()}
+        shapes = {
+            ref: rows + shape[1:] if variant.batched[ref[0]] else shape
+            for ref, shape in self.shapes.items()
+        }
         return shapes, self.dtypes
 
 
 class Library:
-    """What was called in this process; callees keep their entries, by mode and types.
+    """The callees of this process.
 
-    So what is known of a block goes with it.
+    Each keeps its programs and entries, so these are freed together with a block.
     """
 
     def __init__(self) -> None:
         #: Operators with their attributes, by token.
         self.operators: Dict[Any, Operator] = {}
-        #: By line of the user's and operator, the number it is called with; NaN if it differs.
+        #: The number that an operator is called with, by user line and operator; NaN if it varies.
         self.numbers: Dict[Any, float] = {}
         self._lock = threading.RLock()
 
     def operator(self, token: Any, info: Any) -> Operator:
-        """Return the recorded side of an operator."""
+        """Return the callee of an operator."""
         return self.operators.setdefault(token, Operator(token, info))
 
     def callee(self, block: HybridBlock) -> BlockCallee:
-        """Return the recorded side of `block`, a new one if its cached graph became invalid."""
+        """Return the callee of a block; make a new one if its cached graph is out of date."""
         with self._lock:
             callee: Optional[BlockCallee] = block.__dict__.get("_dynbatch_callee")
             if callee is None or not callee.is_current(block):
-                # Past Block.__setattr__, which would register it.
+                # Block.__setattr__ would register it.
                 callee = block.__dict__["_dynbatch_callee"] = BlockCallee(block)
             return callee
 
@@ -139,19 +136,20 @@ class Library:
         places: Tuple[int, ...],
         where: Where,
     ) -> Union[Entry, str]:
-        """Make the entry of a call that was not seen before; or say why it is not recorded."""
+        """Make the entry for a new kind of call, or return why its calls run at once."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
                 program = self.program(callee, spec, len(types), where)
-                call = callee, mode, program, types, places, where
-                callee.entries[key] = _why_at_once(program, mode) or _make_entry(*call)
+                callee.entries[key] = _why_at_once(program, mode) or _make_entry(
+                    callee, mode, program, types, places, where
+                )
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
         """Trace a callee for one structure of arguments, once."""
-        # Name scopes of Gluon are not made for several threads in one block.
+        # Gluon's name scopes do not support several threads in one block.
         with self._lock:
             if spec not in callee.programs:
                 if isinstance(callee, BlockCallee):
@@ -161,13 +159,13 @@ class Library:
             return callee.programs[spec]  # type: ignore[no-any-return]
 
 
-def _sized(program: Program, shapes: Dict[Ref, Shape]) -> Program:
-    """Give arrays that a program creates their sizes, of which 0 is one that MXNet infers."""
+def _with_shapes(program: Program, shapes: Dict[Ref, Shape]) -> Program:
+    """Replace the shapes of creation operators by inferred ones; size 0 means an unknown size."""
     ops = (
-        op._replace(attrs={**op.attrs, "shape": str(shapes[row, 0])})
+        op._replace(attrs={**op.attrs, "shape": str(shapes[at, 0])})
         if "shape" in op.attrs and not op.inputs
         else op
-        for row, op in enumerate(program.ops)
+        for at, op in enumerate(program.ops)
     )
     return program._replace(ops=tuple(ops))
 
@@ -180,21 +178,21 @@ def _make_entry(
     places: Tuple[int, ...],
     where: Where,
 ) -> Entry:
-    rowless = mode, *(kind._replace(shape=kind.shape[1:]) for kind in types)
-    like = program.first.get(rowless)
-    inferred = like and like.with_rows(types)
+    without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in types)
+    first = program.first.get(without_rows)
+    inferred = first and first.infer_rows(types)
     if inferred is None:
-        like, inferred = None, infer(program, types, callee.name, where)
-    entry = Entry(callee, mode, program, types, places, inferred, like)
-    program.first.setdefault(rowless, entry)
+        first, inferred = None, infer(program, types, callee.name, where)
+    entry = Entry(callee, mode, program, types, places, inferred, first)
+    program.first.setdefault(without_rows, entry)
     return entry
 
 
 def _why_at_once(program: Program, mode: int) -> str:
-    """Say why calls cannot be recorded as one; empty if they can."""
+    """Return why calls of a program run at once; empty if they are recorded."""
     operators = [op.op for op in program.ops if op.op != VARIABLE]
     training = bool(mode & TRAINING)
-    if any(is_drawn(parameter, training) for parameter in program.parameters.values()):
+    if any(is_redrawn(parameter, training) for parameter in program.parameters.values()):
         return "its parameters are drawn for each call"
     if not program.compiles:
         return "MXNet cannot compile it"

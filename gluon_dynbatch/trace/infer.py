@@ -1,4 +1,4 @@
-"""Shapes and dtypes of a program's values; what does not fit is an error at the user's line."""
+"""Infer shapes and dtypes of a program's values; report a mismatch at the user's line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from .program import Program
 from .symbols import Ref
 
 Shape = Tuple[int, ...]
+#: Shapes and dtypes of the visible values of a program.
+Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 
 def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
-    """Infer the shape of every visible value, and those of parameters that are still open."""
-    known = {program.names[i]: types[i].shape for i in program.argument_at.values()}
-    arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **known)
+    """Infer the shape of every visible value; initialize parameters of unknown shape."""
+    given = {program.names[i]: types[i].shape for i in program.argument_at.values()}
+    arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **given)
     if outputs is None:
         raise MXNetError("the shapes of the results cannot be inferred; is an argument empty?")
     deferred = [p for p in program.parameters.values() if p._deferred_init]
@@ -40,19 +42,17 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     return dict(zip(chain(*program.outputs), outputs))
 
 
-def infer(
-    program: Program, types: Sequence[ArrayType], name: str, where: Where
-) -> Tuple[Dict[Ref, Shape], Dict[Ref, str]]:
-    """Infer shapes and dtypes of a call of `name`.
+def infer(program: Program, types: Sequence[ArrayType], name: str, where: Where) -> Inferred:
+    """Infer shapes and dtypes of a call of the block or operator `name`.
 
     Raises
     ------
     ShapeError, DTypeError, ContextError, UninitializedError
-        Names the user's line.
+        With the user's line.
     """
 
-    def fail(kind: Type[DynBatchError], text: str, advice: str) -> NoReturn:
-        raise kind(text, where, name, advice) from None
+    def fail(error_type: Type[DynBatchError], text: str, advice: str) -> NoReturn:
+        raise error_type(text, where, name, advice) from None
 
     described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
     try:
@@ -74,14 +74,17 @@ def infer(
         if parameter._data is None:
             advice = "call net.initialize() before the first call"
             fail(UninitializedError, f"parameter {parameter.name!r} is not initialized", advice)
-        if types and types[0].context not in parameter.list_ctx():
-            held = ", ".join(map(str, parameter.list_ctx()))
-            text = f"parameter {parameter.name!r} is on {held}, but the arguments are on "
+        devices = parameter.list_ctx()
+        if types[0].context not in devices:
+            text = (
+                f"parameter {parameter.name!r} is on {', '.join(map(str, devices))}, but the "
+                f"arguments are on {types[0].context}"
+            )
             advice = (
                 "move the arguments with .as_in_context(...), or the parameters with "
                 "net.collect_params().reset_ctx(...)"
             )
-            fail(ContextError, text + str(types[0].context), advice)
+            fail(ContextError, text, advice)
     try:
         return shapes, _infer_dtypes(program, types)
     except MXNetError as error:
@@ -91,15 +94,16 @@ def infer(
 
 
 def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str]:
-    known = {program.names[i]: np.dtype(types[i].dtype).type for i in program.argument_at.values()}
-    known.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
-    _, outputs, _ = program.internals._infer_type_impl(False, **known)
+    given = {program.names[i]: np.dtype(types[i].dtype).type for i in program.argument_at.values()}
+    given.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
+    _, outputs, _ = program.internals._infer_type_impl(False, **given)
     if outputs is None:
         raise MXNetError("the dtypes of the results cannot be inferred from those of the arguments")
     return {ref: name_of(t) for ref, t in zip(chain(*program.outputs), outputs)}
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of a message that names a cause, or else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error in operator" in line or "Check failed" in line]
-    return (told or lines or [type(error).__name__])[0]
+    causes = [line for line in lines if "Error in operator" in line or "Check failed" in line]
+    return (causes or lines or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Programs: the operators of one call, traced from a block or an operator."""
+"""Trace a block or an operator: find the program, which lists the operators of a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .. import rules
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
-from .symbols import VARIABLE, Op, Ref, call_of, can_compile, read_symbol
+from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
+
+_TOKENS = itertools.count()
 
 
 class Program(NamedTuple):
@@ -27,9 +29,10 @@ class Program(NamedTuple):
     outputs: Tuple[Tuple[Ref, ...], ...]
     #: Names of the argument arrays.
     names: Tuple[str, ...]
-    #: What the symbol is called with, as Gluon keeps it: the place of an argument, or a parameter.
+    #: The inputs of the symbol, in Gluon's form: whether it is an argument, and its number or the
+    #: parameter.
     given: List[Tuple[bool, Any]]
-    #: Arguments, of those that are used, and parameters, by position in `ops`.
+    #: Arguments that are used, and parameters, by position in `ops`.
     argument_at: Dict[int, int]
     parameters: Dict[int, Parameter]
     #: The symbol of the results, and that of all visible outputs.
@@ -37,73 +40,74 @@ class Program(NamedTuple):
     internals: Any
     #: Structure of the results.
     out_spec: Any
-    #: Whether MXNet can make a ``CachedOp`` of it.
+    #: Whether MXNet can make a ``CachedOp`` of the symbol.
     compiles: bool
-    #: Number of operators, whether one is a sum of several arrays, and whether one is random.
+    #: Number of operators.
     operators: int
+    #: Whether an operator is ``add_n``.
     adds: bool
+    #: Whether an operator is random.
     draws: bool
-    #: By mode and types without the number of rows: the first entry.
+    #: The first entry with each mode and types, apart from the number of rows.
     first: Dict[Any, Any]
 
 
 def read_program(
     symbol: Any, names: Sequence[str], parameters: Dict[str, Parameter], out_spec: Any
 ) -> Program:
-    """Read the program off a symbol, given the names of its arguments and its parameters."""
+    """Read the program of a symbol, given the names of its arguments and its parameters."""
     internals = symbol.get_internals()
-    # The symbol first, so that its heads come first.
+    # Reading both at once gives them the same positions; the results of `symbol` come first.
     ops, refs = read_symbol(mx.sym.Group([symbol, internals]))
     count = len(symbol.list_outputs())
-    heads, visible = refs[:count], refs[count:]
-    # Launches add up dense gradients, whatever an operator would make by itself.
+    # Launches accumulate dense gradients only.
     ops = tuple(
         op._replace(attrs={k: v for k, v in op.attrs.items() if k != "sparse_grad"}) for op in ops
     )
     operators = [op.op for op in ops if op.op != VARIABLE]
     variables = {op.name: at for at, op in enumerate(ops) if op.op == VARIABLE}
     outputs: List[List[Ref]] = [[] for _ in ops]
-    for ref in visible:
+    for ref in refs[count:]:
         outputs[ref[0]].append(ref)
     return Program(
-        ops,
-        heads,
-        tuple(map(tuple, outputs)),
-        tuple(names),
-        [
-            (n in names, names.index(n) if n in names else parameters[n])
-            for n in symbol.list_inputs()
+        ops=ops,
+        heads=refs[:count],
+        outputs=tuple(map(tuple, outputs)),
+        names=tuple(names),
+        given=[
+            (True, names.index(name)) if name in names else (False, parameters[name])
+            for name in symbol.list_inputs()
         ],
-        {variables[name]: i for i, name in enumerate(names) if name in variables},
-        {at: parameters[name] for name, at in variables.items() if name in parameters},
-        symbol,
-        internals,
-        out_spec,
-        can_compile(symbol),
-        len(operators),
-        "add_n" in operators,
-        any(map(rules.is_random, operators)),
-        {},
+        argument_at={variables[name]: i for i, name in enumerate(names) if name in variables},
+        parameters={at: parameters[name] for name, at in variables.items() if name in parameters},
+        symbol=symbol,
+        internals=internals,
+        out_spec=out_spec,
+        compiles=can_compile(symbol),
+        operators=len(operators),
+        adds="add_n" in operators,
+        draws=any(map(rules.is_random, operators)),
+        first={},
     )
 
 
 class BlockCallee(recording.Callee):  # type: ignore[misc]
-    """A Gluon block as something that can be recorded."""
+    """A Gluon block as a callee."""
 
     def __init__(self, block: HybridBlock):
         self._block = weakref.ref(block)
         self.identity, self.version = id(block), block._cached_op_args
         self.token = ("block", next(_TOKENS))
         self.programs: Dict[Any, Program] = {}
-        #: Programs as they are compiled for calls outside of scopes, by structure of arguments.
+        #: Compiled programs for calls outside of scopes, by structure of arguments.
         self.compiled: Dict[Any, Any] = {}
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # a copied block has none yet
+        return type(None), ()  # a copy of the block needs its own callee
 
     @property
     def block(self) -> HybridBlock:
-        """The block itself."""
+        """The block; None if it was freed."""
         return self._block()
 
     @property
@@ -113,40 +117,38 @@ class BlockCallee(recording.Callee):  # type: ignore[misc]
         return "a block" if block is None else (block.name or type(block).__name__)
 
 
-def is_drawn(parameter: Parameter, training: bool) -> bool:
-    """Whether a parameter has another value at every call, as GluonNLP's that are dropped have."""
+def is_redrawn(parameter: Parameter, training: bool) -> bool:
+    """Return whether each call draws the value of a parameter anew: GluonNLP's weight dropout."""
     if type(parameter).data is Parameter.data:
         return False
     return training or getattr(parameter, "_mode", "always") != "training"
 
 
-_TOKENS = itertools.count()
-
-
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
-    """Run ``hybrid_forward`` on symbols and read off its program."""
+    """Call ``hybrid_forward`` with symbols and return its program."""
     if isinstance(block, SymbolBlock):
         inputs, result = block._cached_graph
         names = [i.name for i in inputs]
     else:
-        # The names that stock Gluon gives, as exported models are loaded by them.
+        # Gluon's names for inputs, which users of exported models need.
         names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
         args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
         result = _call_with_symbols(block, args, where)
     outputs, out_spec = _results(result, block.name, where)
+    # A symbol with several outputs counts as a list.
     parts = [list(out) if len(out.list_outputs()) > 1 else out for out in outputs]
     outputs, out_spec = recording.flatten(recording.unflatten(out_spec, parts), mx.sym.Symbol)
-    # A result that is an argument itself becomes an operator, so that every result has a producer.
-    outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
+    # A result that is itself an argument is copied, so that an operator produces every result.
+    outputs = [mx.sym.identity(out) if _is_variable(out) else out for out in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
     symbol = mx.sym.Group(outputs)
-    # MXNet makes a variable for an array that an operator lacks.
+    # MXNet creates a variable for each missing input of an operator.
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
             text = f"hybrid_forward calls an operator without the array {name!r}"
             raise CellError(text, where, block.name, "pass all arrays that the operator takes")
     program = read_program(symbol, names, parameters, out_spec)
-    _show_graph(block, spec, program)
+    _set_cached_graph(block, spec, program)
     return program
 
 
@@ -156,7 +158,7 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
     except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
-        # The user's own exceptions travel on; these come from a symbol used as an array.
+        # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
         text = f"hybrid_forward cannot be traced with symbols: {error}"
@@ -183,8 +185,8 @@ def _is_variable(symbol: Any) -> bool:
     return bool(symbol.list_inputs() == [symbol.name] and symbol.list_outputs() == [symbol.name])
 
 
-def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
-    """Leave the first graph where ``export`` and ``save`` look for it, as a call that runs does."""
+def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
+    """Give a block that has no graph this one, for ``export`` and ``save``, as Gluon's calls do."""
     if block._cached_graph or isinstance(block, SymbolBlock):
         return
     inputs = [mx.sym.var(name) for name in program.names]
@@ -193,21 +195,22 @@ def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
         _, block._in_format = _flatten(recording.unflatten(spec, inputs), "input")
         _, block._out_format = _flatten(recording.unflatten(program.out_spec, results), "output")
     except ValueError:
-        # A structure that Gluon itself does not take; only dynamic blocks can be called with it.
+        # Gluon does not support this structure, which only dynamic blocks accept.
         block._in_format = block._out_format = None
     block._cached_graph = inputs, program.symbol
-    # In place: a new list would mean that the graph is out of date.
+    # In place, because a new list would mark the graph as out of date.
     block._cached_op_args[:] = program.given
 
 
 def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
-    """Make the program of a single operator call."""
+    """Return the program of an operator call."""
     attrs = operator.attributes(arguments)
-    taken = [name[len(operator.name) + 1 :] for name in call_of(operator.name, attrs).list_inputs()]
-    if len(taken) != arguments:
-        text = f"{operator.name} takes {len(taken)} arrays ({', '.join(taken)}), not {arguments}"
+    inputs = make_call(operator.name, attrs).list_inputs()
+    if len(inputs) != arguments:
+        listed = ", ".join(name[len(operator.name) + 1 :] for name in inputs)
+        text = f"{operator.name} takes {len(inputs)} arrays ({listed}), not {arguments}"
         raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
     names = [f"argument{i}" for i in range(arguments)]
-    call = call_of(operator.name, attrs, [mx.sym.var(name) for name in names])
+    call = make_call(operator.name, attrs, [mx.sym.var(name) for name in names])
     _, out_spec = recording.flatten(list(call), mx.sym.Symbol)
     return read_program(mx.sym.Group([call]), names, {}, out_spec)

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet.base import _LIB, MXNetError, c_str, check_call
 from mxnet.symbol.register import _symbol_creator
 
-#: A value of a symbol: position of the operator, and number of the output.
+#: A value of a symbol: position of the operator and number of the output.
 Ref = Tuple[int, int]
 
 #: Operator name of variables: arguments and parameters.
@@ -18,28 +18,28 @@ VARIABLE = "null"
 
 
 class Op(NamedTuple):
-    """One operator, or a variable, of a symbol."""
+    """An operator or a variable of a symbol."""
 
     op: str
     name: str
     attrs: Mapping[str, str]
     inputs: Tuple[Ref, ...]
-    #: Further fields of the symbol file, such as the subgraphs of control flow.
+    #: Other fields of the JSON, such as the subgraphs of control flow.
     extra: Mapping[str, Any]
 
 
 def count_operators(ops: Iterable[Op]) -> int:
-    """Count what is no variable."""
+    """Count the operators that are not variables."""
     return sum(op.op != VARIABLE for op in ops)
 
 
 class Builder:
-    """Collects operators, each after those whose results it reads.
+    """Collects operators in topological order.
 
     Parameters
     ----------
     prefix : str
-        Begins the names that operators get.
+        Prefix of the names of operators.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -66,7 +66,7 @@ class Builder:
 
 def read_symbol(symbol: Any) -> Tuple[Tuple[Op, ...], Tuple[Ref, ...]]:
     """Return the operators of a symbol in topological order, and its results."""
-    # By default MXNet leaves amp_cast out of what it saves, and positions would differ.
+    # By default, MXNet does not save amp_cast, which would change positions.
     graph = json.loads(symbol.tojson(remove_amp_cast=False))
     ops = []
     for node in graph["nodes"]:
@@ -91,22 +91,22 @@ def make_symbol(ops: Sequence[Op], heads: Iterable[Ref]) -> Any:
     return mx.sym.load_json(json.dumps(graph))
 
 
-def call_of(op: str, attrs: Mapping[str, str], inputs: Sequence[Any] = ()) -> Any:
-    """Return a call of an operator as a symbol; without inputs, MXNet makes a variable for each."""
+def make_call(op: str, attrs: Mapping[str, str], inputs: Sequence[Any] = ()) -> Any:
+    """Make the symbol of an operator call; MXNet creates a variable for each missing input."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
     return _symbol_creator(handle.value, inputs, None, list(attrs), list(attrs.values()), op, False)
 
 
 def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
-    """Make a ``CachedOp``; `is_data` tells which inputs of the symbol are data, not parameters."""
+    """Make a ``CachedOp``; `is_data` marks the inputs that are data instead of parameters."""
     data = [i for i, flag in enumerate(is_data) if flag]
-    rest = [i for i, flag in enumerate(is_data) if not flag]
-    return mx.nd.CachedOp(symbol, [("data_indices", data), ("param_indices", rest), *flags])
+    parameters = [i for i, flag in enumerate(is_data) if not flag]
+    return mx.nd.CachedOp(symbol, [("data_indices", data), ("param_indices", parameters), *flags])
 
 
 def can_compile(symbol: Any) -> bool:
-    """Whether MXNet makes a ``CachedOp`` of a symbol: all operators need a gradient."""
+    """Return whether MXNet can make a ``CachedOp``, which needs a gradient for every operator."""
     try:
         mx.nd.CachedOp(symbol)
     except MXNetError as error:

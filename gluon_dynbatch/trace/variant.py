@@ -1,14 +1,14 @@
-"""Variants: in which layout the calls of an entry merge, given which arguments they share.
+"""Variants: choose the layout in which the calls of an entry merge.
 
 ``rows``
-    arrays of the samples are concatenated along axis 0; their leading sizes may differ.
+    Arrays of the samples are concatenated along axis 0; their leading sizes may differ.
 ``stack``
-    arrays get a new leading axis; shapes are equal.
+    Arrays get a new leading axis; their shapes are equal.
 ``concat``
-    the call itself puts arrays end to end along axis 0; so does a launch, for all calls at once,
-    whatever the number of arrays.
+    The call only concatenates its arrays along axis 0.  One launch does so for all calls, which
+    may have different numbers of arrays.
 ``unbatched``
-    no batching rule holds; every call runs by itself, and the reason is kept for the report.
+    No batching rule applies, so calls run one by one; the report gives the reason.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """How the calls of an entry run together, given which arguments they share."""
+    """How the calls of an entry merge if they share certain arguments."""
 
     entry: Entry
     #: Arguments that are one array for all calls.
     shared: FrozenSet[int]
-    #: Which operators depend on an array of the sample's own.
+    #: Per operator, whether it depends on an argument that is not shared.
     batched: Tuple[bool, ...]
     layout: str = "unbatched"
     #: Why calls do not merge as a whole; empty if they do.
     reason: str = ""
-    #: The batched operators, and why those of layout "stack" that do not merge refuse.
+    #: The batched operators by position.
     sites: Mapping[int, rules.Site] = field(default_factory=dict)
+    #: In layout "stack", why operators do not merge, by position.
     refused: Mapping[int, str] = field(default_factory=dict)
-    #: In layout "concat", the rows of every argument.
+    #: In layout "concat", the rows of each argument.
     concat_rows: Tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Rows that a call adds to its launch."""
+        """Number of rows of a call in its launch."""
         if self.layout == "rows":
             types = enumerate(self.entry.in_types)
             return int(next(t.shape[0] for i, t in types if i not in self.shared))
@@ -57,42 +58,44 @@ class Variant:
 
 
 def choose_variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
-    """Ask the rules of all operators for the best layout."""
+    """Choose the best layout that the rules of all operators allow."""
     program = entry.program
     batched: List[bool] = []
     for i, op in enumerate(program.ops):
-        own = i in program.argument_at and program.argument_at[i] not in shared
-        batched.append(own or any(batched[r] for r, _ in op.inputs))
+        unshared = i in program.argument_at and program.argument_at[i] not in shared
+        batched.append(unshared or any(batched[r] for r, _ in op.inputs))
     sites = {
         i: _site(entry, i, batched)
         for i, op in enumerate(program.ops)
         if op.op != VARIABLE and batched[i]
     }
-    variant = functools.partial(Variant, entry, shared, tuple(batched))
+    make_variant = functools.partial(Variant, entry, shared, tuple(batched))
     if not all(batched[r] for r, _ in program.heads):
-        return variant(reason="a result does not depend on any array of the sample's own")
+        return make_variant(reason="a result depends only on shared arrays")
     if any(_draws(op, entry.mode) and not batched[i] for i, op in enumerate(program.ops)):
-        text = "a random operator is applied to shared arrays; each call draws its own"
-        return variant(reason=text)
+        text = "a random operator reads only shared arrays, but each call needs its own draw"
+        return make_variant(reason=text)
     concat_rows = () if shared else _concat_rows(entry)
     if concat_rows:
-        return variant("concat", concat_rows=concat_rows)
+        return make_variant("concat", concat_rows=concat_rows)
     by_row = _have_rows(entry, shared) and not any(rules.why_not(s, False) for s in sites.values())
-    if by_row and _grows_with_rows(entry, shared, batched):
-        return variant("rows", sites=sites)
-    answers = {i: rules.why_not(site, True) for i, site in sites.items()}
-    refused = {i: reason for i, reason in answers.items() if reason}
+    if by_row and _keeps_rows(entry, shared, batched):
+        return make_variant("rows", sites=sites)
+    reasons = {i: rules.why_not(site, True) for i, site in sites.items()}
+    refused = {i: reason for i, reason in reasons.items() if reason}
     empty = any(0 in shape for shape in entry.shapes.values())
     layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
     reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
-    return variant(layout, reason, sites, refused)
+    return make_variant(layout, reason, sites, refused)
 
 
 def _draws(op: Op, mode: int) -> bool:
+    """Return whether an operator draws random numbers in a mode."""
     return rules.is_random(op.op) and (bool(mode & TRAINING) or op.op != "Dropout")
 
 
 def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
+    """Describe the operator at position `i` to its rule."""
     op, shapes = entry.program.ops[i], entry.shapes
     return rules.Site(
         op.op,
@@ -105,9 +108,9 @@ def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
 
 
 def _concat_rows(entry: Entry) -> Tuple[int, ...]:
-    """Return the rows of each array of a lone ``concat`` or ``stack`` that puts them end to end.
+    """Return the rows of each argument of a lone ``Concat`` or ``stack``; else an empty tuple.
 
-    That is along axis 0, or along one with nothing but axes of size 1 before it.
+    All axes before that of the call must have size 1, so that it puts its arrays end to end.
     """
     program, types = entry.program, entry.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
@@ -115,39 +118,43 @@ def _concat_rows(entry: Entry) -> Tuple[int, ...]:
     if len(operators) != 1 or read != list(range(len(types))):
         return ()
     op, shape = operators[0].op, entry.out_array_types[0].shape
-    named = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
-    if named is None:
+    attribute = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
+    if attribute is None:
         return ()
-    axis = int(operators[0].attrs.get(*named)) % len(shape)
-    # Rows of one element, as of a lone `concat(x, h, dim=1)`, are better merged as rows.
+    axis = int(operators[0].attrs.get(*attribute)) % len(shape)
+    # `concat(x, h, dim=1)` would have rows of one element; it merges better in layout "rows".
     if math.prod(shape[:axis]) > 1 or (axis and axis + 1 == len(shape)):
         return ()
     sizes = [t.shape[axis] if op == "Concat" else 1 for t in types]
-    # Rows of one element would be copied one by one.
-    size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
-    return tuple(n // size for n in sizes)
+    # Rows are copied one by one, so those of vectors are as long as possible.
+    width = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
+    return tuple(size // width for size in sizes)
 
 
 def _have_rows(entry: Entry, shared: FrozenSet[int]) -> bool:
-    own = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
-    leading = {shape[0] for shape in own}
-    flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
-    return len(leading) == 1 and (not flat or leading == {1})
+    """Return whether axis 0 of all unshared arguments counts rows, equally many of them.
+
+    If all of these and the results are vectors, axis 0 counts elements, unless there is only one.
+    """
+    unshared = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
+    leading = {shape[0] for shape in unshared}
+    vectors = all(len(shape) == 1 for shape in unshared + [t.shape for t in entry.out_array_types])
+    return len(leading) == 1 and (not vectors or leading == {1})
 
 
-def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
-    """Check on shapes that more rows in make as many more rows out, everywhere and nowhere else."""
-    # More than any extent, so that none is equal by chance.
+def _keeps_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
+    """Infer shapes for more rows: all batched values must have as many, and no other may change."""
+    # More than any extent, so that no other axis matches by chance.
     count = 1 + max(extent for shape in entry.shapes.values() for extent in shape)
     types = [
         t if i in shared else t._replace(shape=(count,) + t.shape[1:])
         for i, t in enumerate(entry.in_types)
     ]
     try:
-        grown = infer_shapes(entry.program, types)
+        shapes = infer_shapes(entry.program, types)
     except MXNetError:
         return False
     return all(
-        grown[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
+        shapes[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
         for ref, shape in entry.shapes.items()
     )
