@@ -13,7 +13,7 @@ from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
 COMMON = 8
-"""So many families of `UNSUPPORTED`, from the first, are in the summary by name."""
+"""Number of families of `UNSUPPORTED` that the summary names."""
 
 _PREFIXES = (
     ("_contrib_", "contrib."),
@@ -88,18 +88,18 @@ def reference() -> str:
         Markdown.
     """
 
-    def families(said: str, found: Tuple[Family, ...]) -> str:
-        rows = [(family.name, _names(family), family.text) for family in found]
-        return _table(("family", "operators", said), rows)
+    def table(text: str, families: Tuple[Family, ...]) -> str:
+        rows = [(family.name, _names(family), family.text) for family in families]
+        return _table(("family", "operators", text), rows)
 
     return _PAGE.format(
         summary=summary(),
-        merged=families("condition", MERGED),
+        merged=table("condition", MERGED),
         native=", ".join(
             f"`{name}`" for name in sorted({spelling(op) for op in HANDLERS if op in TABLE})
         ),
         creation=_names(CREATION),
-        unsupported=families("reason", UNSUPPORTED),
+        unsupported=table("reason", UNSUPPORTED),
     )
 
 

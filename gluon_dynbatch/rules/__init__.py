@@ -31,7 +31,7 @@ from __future__ import annotations
 from .ask import merge, why_not
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
-from .site import Ref, Site
+from .site import Site
 from .unsupported import UNSUPPORTED
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "TABLE",
     "UNSUPPORTED",
     "Family",
-    "Ref",
     "Rule",
     "Site",
     "is_random",

@@ -39,11 +39,8 @@ MERGED: Tuple[Family, ...] = (
             SAME,
             no_gradient=(0,),
         ),
-        each(
-            "amp_cast amp_multicast clip _contrib_round_ste _contrib_sign_ste",
-            SAME,
-            overwrites=True,
-        ),
+        each("amp_cast amp_multicast clip", SAME, overwrites=True),
+        each("round_ste sign_ste", SAME, "_contrib_{}", overwrites=True),
         each(
             "LeakyReLU",
             Rule(elementwise.leaky_relu, elementwise.leaky_relu),
@@ -144,12 +141,7 @@ MERGED: Tuple[Family, ...] = (
         each("sum prod max min nansum nanprod", REDUCE),
         each("mean", REDUCE, overwrites=True),
         each("norm", Rule(same, axes.norm_stack)),
-        each(
-            "moments",
-            along(axes=EVERY),
-            overwrites=True,
-            reads_first_result=True,
-        ),
+        each("moments", along(axes=EVERY), overwrites=True, reads_first_result=True),
         each("softmax log_softmax softmin", along(axis=-1), no_gradient=(1,)),
         each("SoftmaxActivation", BY_ROW, row_dims=2),
         each("_contrib_div_sqrt_dim", SAME, row_dims=2),
@@ -191,13 +183,7 @@ MERGED: Tuple[Family, ...] = (
         each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
-        each(
-            "_sample_multinomial",
-            along(),
-            row_dims=2,
-            not_with="get_prob=True",
-            random=True,
-        ),
+        each("_sample_multinomial", along(), row_dims=2, not_with="get_prob=True", random=True),
     ),
     family(
         "`random_pdf_*`",
@@ -222,10 +208,7 @@ MERGED: Tuple[Family, ...] = (
             overwrites=True,
         ),
         each("CTCLoss", time_major(0, outputs=False), no_gradient=(1, 2, 3)),
-        each(
-            "_contrib_interleaved_matmul_selfatt_qk",
-            time_major(0, outputs=False),
-        ),
+        each("_contrib_interleaved_matmul_selfatt_qk", time_major(0, outputs=False)),
         each("_contrib_interleaved_matmul_encdec_qk", time_major(0, 1, outputs=False)),
         each(
             "selfatt encdec",

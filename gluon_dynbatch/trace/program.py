@@ -29,8 +29,7 @@ class Program(NamedTuple):
     outputs: Tuple[Tuple[Ref, ...], ...]
     #: Names of the argument arrays.
     names: Tuple[str, ...]
-    #: The inputs of the symbol, in Gluon's form: whether it is an argument, and its number or the
-    #: parameter.
+    #: Inputs of the symbol, in Gluon's form: (True, number of an argument) or (False, parameter).
     given: List[Tuple[bool, Any]]
     #: Arguments that are used, and parameters, by position in `ops`.
     argument_at: Dict[int, int]
