@@ -1,17 +1,16 @@
-"""What "auto" does: an account of what it costs to record calls, and what to make them at once.
+"""The decisions of "auto": whether to record calls at all, and whether to run them ahead.
 
-Nothing is tried and no clock is looked at: all that counts is known once a plan is made.  Recorded
-calls run at granularity "operator", grouped by depth.  It makes the widest launches, and those of
-native steps are so cheap that no other way to group them saves what it takes to find them.
+Both follow from estimates once a plan is made: no setting is tried, and no time is measured.
+Recorded calls run at granularity "operator", grouped by depth.  This makes the widest launches, and
+launches of native steps are so cheap that finding other groups costs more than it saves.
 
-So the only question is whether to record at all.  Where every value is read before the next call,
-or a scope has a few calls only, a flush costs more than it saves.  Then calls of later scopes at
-this place run at once.
+If every value is read before the next call, or a scope has only a few calls, a flush costs more
+than it saves.  Then the calls of later scopes at the same place run at once.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -21,58 +20,63 @@ from .plan.plan import Plan
 from .record.tape import Tape
 from .trace.symbols import count_operators
 
-#: Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
-#: others, their ratios are much the same.  What a call at once takes, and each operator of it;
+# Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
+# others, the ratios are similar.
+#: A call that runs at once, and each operator in it.
 CALL, OPERATOR = (40, 120), (14, 21)
-#: a flush, a plan that is not known, a recorded call, and a launch of native steps.
+#: A flush, a new plan, a recorded call, and a launch of native steps.
 FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (1300, 2600), (8, 16), (20, 40)
-#: Operations of products that take several times as long as the flush that runs them ahead, also if
-#: half of the rows are equal to others.
-AHEAD = 900_000_000
+#: Operations in products that take several times as long as a flush, even if half of the rows are
+#: equal to others.
+WORK_AHEAD = 900_000_000
 #: Places remembered per thread.
 MOST_PLACES = 256
 
 
 def is_recorded(tape: Tape) -> bool:
-    """Whether a backward pass may follow."""
+    """Return whether a backward pass may follow."""
     return any(entry.mode & RECORDING for entry in tape.entries.values())
 
 
-def is_much(tape: Tape) -> bool:
-    """Whether it pays to run what is pending while more is recorded.
+def pays_ahead(tape: Tape) -> bool:
+    """Return whether running pending calls pays while recording continues.
 
-    A backward pass would have as many parts, and runs while the next minibatch is recorded anyway.
+    Not if a backward pass may follow: each flush would add a part to it, and the engine runs it
+    while the next minibatch is recorded anyway.
     """
+    work = sum(count * entry.work for entry, count in _calls_by_entry(tape))
+    return work >= WORK_AHEAD and not is_recorded(tape)
+
+
+def _calls_by_entry(tape: Tape) -> List[Tuple[Any, int]]:
     counts = np.bincount(tape.node_entry).tolist()
-    work = sum(counts[number] * entry.work for number, entry in tape.entries.items())
-    return work >= AHEAD and not is_recorded(tape)
+    return [(entry, counts[number]) for number, entry in tape.entries.items()]
 
 
 class Costs(NamedTuple):
-    """What a flush costs, and what its calls would at once, in microseconds."""
+    """Estimated costs of a flush, and of its calls if they ran at once, in microseconds."""
 
-    #: Identity of the block that is called first.
-    first: Optional[int]
-    #: Calls of blocks.
+    #: Identity of the first block that is called.
+    first_block: Optional[int]
+    #: Number of calls of blocks.
     calls: int
     at_once: int
     recorded: int
-    #: If the plan is not known, this is to be added.
+    #: The additional cost of a new plan.
     plan: int
 
 
-def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
-    """Return what it costs to compute a tape, given the kernels of segments that have any."""
-    blocks = (entry.block_id for entry in tape.entries.values())
-    counts = np.bincount(tape.node_entry).tolist()
-    calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
+def costs_of(tape: Tape, plan: Plan, kernels: Mapping[Segment, Any]) -> Costs:
+    """Estimate the costs of computing a tape; segments without native kernels map to None."""
+    calls = _calls_by_entry(tape)
+    blocks = (entry.block_id for entry, _ in calls)
     backward = is_recorded(tape)
     call, operator, flush, new_plan, recorded, launch = (
         costs[backward] for costs in (CALL, OPERATOR, FLUSH, PLAN, RECORDED, LAUNCH)
     )
     segments = [plan.graph.segments[number] for number in plan.segment.tolist()]
     launches = sum(
-        call + operator * count_operators(segment.ops) if natives[segment] is None else launch
+        call + operator * count_operators(segment.ops) if kernels[segment] is None else launch
         for segment in segments
     )
     return Costs(
@@ -85,50 +89,51 @@ def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
 
 
 class Account:
-    """What a scope has cost so far, and what its calls would have cost at once; microseconds.
+    """The costs of a scope so far, recorded and if its calls had run at once; microseconds.
 
     Parameters
     ----------
-    place : dict
-        What one thread knows of scopes opened at one place, in one mode, by the block that they
-        call first: most calls to run at once, and why.
+    decisions : dict
+        What was decided for scopes that one thread opened at one place in one mode, by their first
+        block: how many calls run at once, and a text for the report.
     """
 
-    def __init__(self, place: Dict[int, Tuple[int, str]]):
-        self._place = place
-        #: Whether first calls may have to run at once.
-        self.begins_at_once = any(most for most, _ in place.values())
-        self._first: Optional[int] = None
+    def __init__(self, decisions: Dict[int, Tuple[int, str]]):
+        self._decisions = decisions
+        #: Whether the first calls may run at once.
+        self.begins_at_once = any(limit for limit, _ in decisions.values())
+        self._first_block: Optional[int] = None
         self.calls = self.recorded = self.at_once = 0
 
     def runs_at_once(self, block: Any, calls: int) -> bool:
-        """Whether a call of a block, after so many that ran at once, does so, too."""
-        if self._first is None:
-            self._first = id(block)
-        return calls < self._place.get(self._first, (0, ""))[0]
+        """Return whether a call of a block runs at once, after `calls` others that did."""
+        if self._first_block is None:
+            self._first_block = id(block)
+        return calls < self._decisions.get(self._first_block, (0, ""))[0]
 
     def note(self, costs: Costs, cached: bool) -> None:
-        """Add a flush."""
-        if self._first is None:
-            self._first = costs.first
+        """Add the costs of a flush."""
+        if self._first_block is None:
+            self._first_block = costs.first_block
         self.calls += costs.calls
         self.at_once += costs.at_once
-        # A plan of a first scope may come again; if that of a later one is new, the next one will.
-        is_new = not cached and self._first in self._place
-        self.recorded += costs.recorded + costs.plan * is_new
+        # The plan of a first scope may be used again.  If a later scope needs a new plan, so will
+        # the next one.
+        is_charged = not cached and self._first_block in self._decisions
+        self.recorded += costs.recorded + costs.plan * is_charged
 
     def close(self, at_once: int) -> str:
-        """End a scope in which this many calls ran at once; return what is known of such scopes."""
-        if self._first is None:
+        """Decide about later scopes, after one with `at_once` calls at once; return the text."""
+        if self._first_block is None:
             return ""
         if self.recorded:
-            # Unless the larger part was recorded, it is too early to say.
+            # If most calls ran at once, the recorded ones tell too little.
             loses = self.recorded > self.at_once and self.calls > at_once
-            self._place[self._first] = (
-                # As sizes vary, only a scope twice as large is recorded again.
+            self._decisions[self._first_block] = (
+                # Sizes vary: only a scope more than twice as large is recorded again.
                 2 * (self.calls + at_once) if loses else 0,
                 f"auto: {'run calls at once' if loses else 'record calls'}; estimated for "
                 f"{self.calls} calls: {1e-3 * self.recorded:.1f} ms recorded, "
                 f"{1e-3 * self.at_once:.1f} ms at once",
             )
-        return self._place.get(self._first, (0, ""))[1]
+        return self._decisions.get(self._first_block, (0, ""))[1]

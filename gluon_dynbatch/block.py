@@ -1,4 +1,4 @@
-"""What users write and call: the block, the scope, and two helpers."""
+"""The public functions `batching`, `map` and `convert`, and `DynamicHybridBlock`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 
 from .native import recording
-from .options import OPEN, Options, check_options
+from .options import DEFAULTS, Options, check_options
 from .record.intercept import FORWARDS
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
@@ -85,8 +85,8 @@ def batching(
     >>> batch.report.nodes, batch.report.launches
     (10, 1)
     """
-    asked = Options(analysis_budget, granularity, policy, max_rows, strict, debug)
-    return Batch(check_options(asked))
+    options = Options(analysis_budget, granularity, policy, max_rows, strict, debug)
+    return Batch(check_options(options))
 
 
 def map(
@@ -100,7 +100,7 @@ def map(
 
     Every sample runs in a fiber.  A sample that reads a value (``asscalar``, ``asnumpy``,
     ``float``, ``if``) waits until all others wait or have ended.  Then all pending calls are
-    computed together, and the samples go on (P. Fegade et al., "ACRoBat", MLSys 2024,
+    computed together, and the samples continue (P. Fegade et al., "ACRoBat", MLSys 2024,
     arXiv:2305.10611).
 
     Parameters
@@ -111,11 +111,11 @@ def map(
         The minibatch.  A tuple is passed as several arguments, ``fn(*sample)``, if `fn` takes that
         many and cannot be called with one.  Every other sample is passed as one argument.
     concurrency : int, optional
-        Largest number of samples that run at a time.  The next one begins when one ends.  By
-        default, all begin at once.
+        Largest number of samples that run at a time.  The next one starts when one ends.  By
+        default, all start at once.
     on_error : {"raise", "return"}, optional
         With "raise", the first exception stops the other samples and is raised.  With "return", an
-        exception becomes the result of its sample, and the other samples go on.
+        exception becomes the result of its sample, and the other samples continue.
     **scope_options
         Options of :func:`batching`.
 
@@ -174,7 +174,7 @@ class DynamicHybridBlock(HybridBlock):
     """
 
     _scope_defaults: Optional[Options] = None
-    #: What is known of calls of `forward`, with ``trace_once=True``.
+    #: Recorded calls of `forward`, with ``trace_once=True``.
     _pieces: Optional[Pieces] = None
 
     def hybridize(
@@ -208,7 +208,7 @@ class DynamicHybridBlock(HybridBlock):
             A default has an unknown value.
         """
         defaults = check_options(Options(analysis_budget, granularity, policy))
-        self._scope_defaults = None if defaults == OPEN else defaults
+        self._scope_defaults = None if defaults == DEFAULTS else defaults
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
         self.apply(functools.partial(_trace_once, bool(trace_once and active)))
@@ -251,27 +251,27 @@ class DynamicHybridBlock(HybridBlock):
             leaves, spec = recording.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        known = RUNTIME.library.callee(self).compiled
-        if spec not in known:
+        compiled = RUNTIME.library.callee(self).compiled
+        if spec not in compiled:
             program = self._infer(leaves, spec)
             are_data = [is_data for is_data, _ in program.given]
             op = compile_symbol(program.symbol, are_data, *self._flags)
-            known[spec] = program, op, [mx.sym.var(name) for name in program.names]
-        program, op, inputs = known[spec]
-        self._cached_graph = inputs, program.symbol
-        # In place: a new list would mean that the graphs are out of date.
+            compiled[spec] = program, op, [mx.sym.var(name) for name in program.names]
+        program, op, variables = compiled[spec]
+        self._cached_graph = variables, program.symbol
+        # In place: the identity of the list shows whether compiled graphs are up to date.
         self._cached_op_args[:] = program.given
         if self._callback:
             op._register_op_hook(self._callback, self._monitor_all)
         context = leaves[0].context if leaves else None
-        given = [leaves[i] if is_data else i.data(context) for is_data, i in program.given]
+        inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.given]
         with ONE_AT_A_TIME:
-            results = op(*given)
+            results = op(*inputs)
         results = [results] if isinstance(results, NDArray) else results
         return recording.unflatten(program.out_spec, results)
 
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
-        """Return the program for arguments, whose parameters have their shapes by now."""
+        """Return the program for arguments; infer the shapes of its parameters if necessary."""
         types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
         callee = RUNTIME.library.callee(self)
         program = RUNTIME.library.program(callee, spec, len(leaves), user_line())
@@ -280,18 +280,19 @@ class DynamicHybridBlock(HybridBlock):
         return program
 
     def infer_shape(self, *args: Any) -> None:
-        """Give parameters their shapes, from arguments of any structure."""
+        """Infer the shapes of parameters from arguments of any structure."""
         self._infer(*recording.flatten(args))
 
 
-def _trace_once(wanted: bool, block: Block) -> None:
-    if isinstance(block, DynamicHybridBlock) and (wanted or block._pieces is not None):
-        cell = type(block).forward in FORWARDS
-        block._pieces = Pieces() if wanted and not cell else None
+def _trace_once(active: bool, block: Block) -> None:
+    if isinstance(block, DynamicHybridBlock) and (active or block._pieces is not None):
+        is_cell = type(block).forward in FORWARDS
+        block._pieces = Pieces() if active and not is_cell else None
 
 
-#: Blocks with one of these methods are cells.
+# Blocks with this method are cells.
 FORWARDS.append(DynamicHybridBlock.forward)
+#: Dynamic classes, by the Gluon class that they extend.
 _CONVERTED: Dict[type, type] = {}
 
 
@@ -335,7 +336,7 @@ def convert(block: Block) -> Block:
             names: Dict[str, Any] = {
                 name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")
             }
-            # What the class itself overrides stays in front of what this one brings.
+            # An override of the class itself precedes that of DynamicHybridBlock.
             if cls.forward is not HybridBlock.forward:
                 names["forward"] = cls.forward
             _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), names)

@@ -28,7 +28,7 @@ class Where(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        """Write the place the way editors and terminals recognise it."""
+        """Write the line as ``file:line``, which editors and terminals recognise."""
         return f"{self.filename}:{self.line} in {self.function}"
 
 
@@ -57,8 +57,8 @@ class DynBatchError(Exception):
         advice: str | None = None,
     ):
         details = (("at", where), ("block", block), ("what to do", advice))
-        known = [f"  {label}: {text}" for label, text in details if text is not None]
-        super().__init__("\n".join([what, *known]))
+        lines = [f"  {label}: {text}" for label, text in details if text is not None]
+        super().__init__("\n".join([what, *lines]))
 
 
 class BudgetError(DynBatchError, ValueError):
@@ -66,11 +66,11 @@ class BudgetError(DynBatchError, ValueError):
 
 
 class OptionError(DynBatchError, ValueError):
-    """An option has a value that does not exist."""
+    """An option has an unknown or invalid value."""
 
     @classmethod
     def unknown(cls, option: str, value: object, valid: tuple[str, ...]) -> OptionError:
-        """Make the error for a `value` of `option` that is not one of the `valid` names."""
+        """Make the error for a value that is not one of the valid names."""
         names = ", ".join(repr(name) for name in valid)
         return cls(f"unknown {option} {value!r}", advice=f"choose one of {names}")
 
@@ -116,7 +116,7 @@ class UninitializedError(DynBatchError, RuntimeError):
 
 
 class GradientError(DynBatchError, RuntimeError):
-    """An array has no graph to go backward through, or a second-order gradient is wanted."""
+    """An array has no graph for a backward pass, or a second-order gradient is requested."""
 
 
 class LaunchError(DynBatchError, RuntimeError):

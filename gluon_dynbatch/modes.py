@@ -1,7 +1,7 @@
-"""Autograd's modes as bits, and the element types that gradients have."""
+"""Autograd's modes as bits, and the dtypes that have gradients."""
 
-#: Bits of the mode in which a call was made.
+#: Bits of autograd's mode.
 RECORDING, TRAINING = 1, 2
 
-#: Element types that can have a gradient.
+#: Dtypes of arrays that can have gradients.
 FLOATS = ("float16", "float32", "float64")

@@ -1,4 +1,4 @@
-"""The options of a scope, and what may stand in them."""
+"""The options of a scope, and their validation."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class Options(NamedTuple):
     debug: bool = False
 
     @functools.lru_cache(maxsize=64)  # noqa: B019
-    def filled(self, others: Options) -> Options:
-        """Return these, and others where these are "auto"."""
-        return Options(*(b if a == "auto" else a for a, b in zip(self, others)))
+    def with_defaults(self, defaults: Options) -> Options:
+        """Replace each "auto" by the value in `defaults`."""
+        return Options(*(b if a == "auto" else a for a, b in zip(self, defaults)))
 
     @functools.lru_cache(maxsize=64)  # noqa: B019
     def settled(self) -> Options:
-        """Return what a flush is run with: "auto" becomes what 0005 of `docs/design` says."""
+        """Return the options of a flush, with each "auto" resolved as in 0005 of `docs/design`."""
         policy = "depth" if self.analysis_budget == "auto" else "search"
-        chosen = self.filled(Options(Budget(), "operator", policy))
-        if chosen.analysis_budget.is_zero:
-            chosen = chosen._replace(granularity="block", policy="depth")
-        return chosen
+        resolved = self.with_defaults(Options(Budget(), "operator", policy))
+        if resolved.analysis_budget.is_zero:
+            resolved = resolved._replace(granularity="block", policy="depth")
+        return resolved
 
 
-#: Nothing is asked for that calls run at once could not give.
-OPEN = Options()
+#: A scope with these options may run calls at once.
+DEFAULTS = Options()
 
 
-def check_count(name: str, count: Any, least: int = 1, or_none: bool = True) -> None:
-    """Raise unless `count` is a whole number of at least so much, or None."""
+def check_count(name: str, count: Any, minimum: int = 1, or_none: bool = True) -> None:
+    """Raise unless `count` is a whole number of at least `minimum`, or None if that is allowed."""
     if count is None and or_none:
         return
-    if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        what = f"a whole number of at least {least}" + ", or None" * or_none
-        raise OptionError(f"{name} must be {what}, not {count!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
+        expected = f"a whole number of at least {minimum}" + ", or None" * or_none
+        raise OptionError(f"{name} must be {expected}, not {count!r}")
 
 
 def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
@@ -61,37 +61,37 @@ def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
         raise OptionError.unknown(name, value, valid)
 
 
-def check_options(asked: Options) -> Options:
-    """Return options as they are used, or raise."""
-    check_choice("granularity", asked.granularity, ("auto", *GRANULARITIES))
-    check_choice("policy", asked.policy, ("auto", *POLICIES))
-    check_count("max_rows", asked.max_rows)
-    for name, switch in (("strict", asked.strict), ("debug", asked.debug)):
-        # A text such as "no" counts as true in Python.
+def check_options(options: Options) -> Options:
+    """Return the options with their budget parsed; raise if one is invalid."""
+    check_choice("granularity", options.granularity, ("auto", *GRANULARITIES))
+    check_choice("policy", options.policy, ("auto", *POLICIES))
+    check_count("max_rows", options.max_rows)
+    for name, switch in (("strict", options.strict), ("debug", options.debug)):
+        # A string such as "no" is true in Python.
         if not isinstance(switch, (bool, np.bool_)):
             raise OptionError(f"{name} must be True or False, not {switch!r}")
-    budget = parse_budget(asked.analysis_budget)
-    return Options(budget, *asked[1:4], bool(asked.strict), bool(asked.debug))
+    budget = parse_budget(options.analysis_budget)
+    return Options(budget, *options[1:4], bool(options.strict), bool(options.debug))
 
 
 def options_of_environment() -> Options:
-    """Return what the environment asks for."""
-    asked = os.environ.get(BUDGET_VARIABLE)
-    if asked is None:
-        return OPEN
+    """Return the options that environment variables set."""
+    budget = os.environ.get(BUDGET_VARIABLE)
+    if budget is None:
+        return DEFAULTS
     try:
-        return Options(parse_budget(asked))
+        return Options(parse_budget(budget))
     except BudgetError as error:
         raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
 
 
-def check_joined(asked: Options, given: Options, outer: Where) -> None:
-    """Raise if a scope asks for other options than those of the one that it joins."""
-    for name, own, others, plain in zip(Options._fields, asked, given, OPEN):
-        if own != plain and own != others:
+def check_joined(inner: Options, outer: Options, opened_at: Where) -> None:
+    """Raise if a scope has other options than the outer scope that it joins."""
+    for name, value, outer_value, default in zip(Options._fields, inner, outer, DEFAULTS):
+        if value != default and value != outer_value:
             raise ScopeError(
-                f"a batching scope inside another has {name}={own!r}, but the outer scope, "
-                f"opened at {outer.filename}:{outer.line}, has {name}={others!r}",
+                f"a batching scope inside another has {name}={value!r}, but the outer scope, "
+                f"opened at {opened_at.filename}:{opened_at.line}, has {name}={outer_value!r}",
                 user_line(),
                 advice="pass the option to the outer scope, or leave it out here",
             )

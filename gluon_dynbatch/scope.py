@@ -13,13 +13,20 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 
-from .auto import MOST_PLACES, Account, is_much
+from .auto import MOST_PLACES, Account, pays_ahead
 from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, park
 from .flush import Flush, Runtime
 from .native.recording import Statements, current_mode, user_place, without_collector
-from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
+from .options import (
+    DEFAULTS,
+    Options,
+    check_choice,
+    check_count,
+    check_joined,
+    options_of_environment,
+)
 from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
@@ -37,26 +44,24 @@ LOGGER = logging.getLogger("gluon_dynbatch")
 
 Result = TypeVar("Result")
 
-#: Bytes of arenas in which values stay while a scope is open; beyond, the oldest are copied.
+#: Limit on the bytes of arenas that hold values of an open scope; the oldest are evicted first.
 MOST_KEPT = 1 << 28
-#: Arrays of a scope from which on it pays to look for reference cycles that hold some of them.
+#: Lazy arrays from which on collecting reference cycles before the last flush pays.
 MANY_ARRAYS = 512
-#: Why values are missing if an interrupt came as a scope began or ended.
-INTERRUPTED = "the scope was interrupted"
-#: Flags of code whose frames can wait while others run.
-WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+#: Flags of code whose frames can be suspended.
+SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-#: What this process has traced, compiled, planned and measured.
+#: Traced calls, kernels, plans and measurements of this process.
 RUNTIME = Runtime()
 
 
 @atexit.register
-def _forget() -> None:
-    """Let go of what was compiled while Python is whole: custom operators call it when they go."""
+def _release_all() -> None:
+    """Release compiled code and buffers while Python still runs: custom operators call it back."""
     try:
         mx.nd.waitall()
     finally:
-        # Work that failed is no reason to keep the rest.
+        # Even if pending work failed.
         forget()
         for pool in (POOL, BACKWARD_POOL):
             pool.clear()
@@ -84,41 +89,41 @@ class Batch(Statements):
 
     def __init__(self, options: Options):
         self._options = options
-        #: Whether it pays to compute a part of what is recorded before the end.
+        #: Whether pending calls may be flushed before the scope ends.
         self.runs_ahead = True
-        #: Weak references to those whose statements are in this scope, the oldest first; it is open
-        #: as long as there is one.
+        #: Weak references to the objects whose statements are in this scope, oldest first; the
+        #: scope is open while there is one.
         self.members: List[Any] = []
-        #: What the thread that opened the scope knows of it: attributes of its `STATE`.
-        self._thread: Dict[str, Any] = {}
-        self._begin()
+        #: Attributes of `STATE` in the thread that opened the scope.
+        self._thread_state: Dict[str, Any] = {}
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.report = Report()
         self.plan: Optional[Plan] = None
         self.backward_plan: Optional[Plan] = None
-        #: What is asked for by the user and by blocks, and by the environment.
-        self._asked = self._options
-        self._environment = OPEN
+        #: The user's options, completed by defaults of blocks; and those of the environment.
+        self._completed_options = self._options
+        self._environment_options = DEFAULTS
         self._recorder: Optional[Recorder] = None
-        #: What "auto" decides with, unless that is settled.
+        #: The account by which "auto" decides; None if options rule out running calls at once.
         self._account: Optional[Account] = None
         #: The place in the user's program that opened the scope.
         self.place: Any = None
-        #: The frame that opened the scope, if it may be left.
-        self._generator: Any = None
-        #: Why values are missing that are not computed when the scope is closed.
-        self._reason = INTERRUPTED
+        #: The frame that opened the scope, if it may never resume.
+        self._suspendable: Any = None
+        #: Why values are missing that were not computed before the scope closed.
+        self._reason = "the scope was interrupted"
         #: Flushes that are not yet part of MXNet's tape.
         self._chain = Chain()
-        #: Arenas in which values of earlier flushes stay.
+        #: Weak references to the arenas that hold values of earlier flushes, oldest first.
         self._kept: List[Any] = []
 
     def _enter(self) -> Batch:
-        """Return the scope that a statement of this object is in: this one, or one it joins."""
+        """Open this scope, or join the open one; return the scope that is entered."""
         scope = STATE.batch
         if scope is not None:
-            scope._settle()
+            scope._settle()  # it may have lost all members
             scope = STATE.batch
         if self.scope is not None and self.scope is not scope:
             raise ScopeError(
@@ -133,109 +138,108 @@ class Batch(Statements):
         return scope  # type: ignore[no-any-return]
 
     def _open(self, frame: Any) -> None:
-        """Open the scope; whatever interrupts this, `_settle` undoes it."""
+        """Open the scope; if this is interrupted, `_settle` undoes it."""
         if self.place is not None:  # it was open before
-            self._begin()
-        self._environment = options_of_environment()
+            self._reset()
+        self._environment_options = options_of_environment()
         self.place = user_place()
-        self._generator = frame if may_be_left(frame) else None
-        self._thread = vars(STATE)
+        self._suspendable = frame if _may_be_abandoned(frame) else None
+        self._thread_state = vars(STATE)
         watch = Watch() if self._options.debug else None
         self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
-        self._account = self._account_here()
+        self._account = self._open_account()
         HOOKS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self)
         if self._account is not None and self._account.begins_at_once:
-            self._thread.update(batch=self, recorder=None, at_once=True)
+            self._thread_state.update(batch=self, recorder=None, at_once=True)
         else:
-            self._record()
+            self._start_recording()
 
     def at_work(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns, none of whose calls is recorded.
+        """Run `work` without recording its calls, and return its result.
 
-        Python's collector rests meanwhile.  Tracing and planning make thousands of objects that go
-        with their last reference; it would take them for some that live long, and these have it
-        look through the whole heap.
+        Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
+        objects that reference counting frees.  The collector would promote them to the oldest
+        generation, and scan the whole heap.
         """
-        before = {name: self._thread[name] for name in ("recorder", "at_once")}
+        before = {name: self._thread_state[name] for name in ("recorder", "at_once")}
         try:
-            self._thread.update(recorder=None, at_once=False)
+            self._thread_state.update(recorder=None, at_once=False)
             return without_collector(work)  # type: ignore[no-any-return]
         finally:
             if self.members:
-                self._thread.update(before)
+                self._thread_state.update(before)
 
-    def _account_here(self) -> Optional[Account]:
-        if self._options != OPEN or self._environment != OPEN:
+    def _open_account(self) -> Optional[Account]:
+        if self._options != DEFAULTS or self._environment_options != DEFAULTS:
             return None
-        # Blocks that are hybridized anew may ask for something else.
-        place = self.place, current_mode(), RUNTIME.hybridized
-        if place not in STATE.places and len(STATE.places) >= MOST_PLACES:
+        # Hybridizing a block again may change the options that it asks for.
+        key = self.place, current_mode(), RUNTIME.hybridized
+        if key not in STATE.places and len(STATE.places) >= MOST_PLACES:
             STATE.places.clear()
-        return Account(STATE.places.setdefault(place, {}))
+        return Account(STATE.places.setdefault(key, {}))
 
-    def _record(self) -> None:
-        """Record calls from now on."""
+    def _start_recording(self) -> None:
         assert self._recorder is not None
-        self._thread.update(batch=self, recorder=self._recorder, at_once=False)
+        self._thread_state.update(batch=self, recorder=self._recorder, at_once=False)
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:
-        """Return what records a call of a block that comes now; None if it is to run at once."""
+        """Return the recorder for a call of a block; None if the call is to run at once."""
         if STATE.at_once:
             assert self._account is not None
             if self._account.runs_at_once(block, self.report.at_once):
                 self.report.at_once += 1
             else:
-                self._record()
+                self._start_recording()
         return STATE.recorder  # type: ignore[no-any-return]
 
     def count_wait(self, seconds: float) -> None:
-        """Take note of time spent waiting for a value: none of it is recording."""
+        """Add time spent waiting for a value to the report, and take it off recording time."""
         self.report.count_wait(1e3 * seconds)
         recorder = self._recorder
         if recorder is not None and recorder.tape.started:
             recorder.tape.started += seconds
 
-    def _end(self, member: Batch, kind: Any, error: Any) -> None:
-        """Compute what is pending as the last statement of a member ends."""
-        # GeneratorExit is how a generator ends that nobody asks for more: no failure.
-        failed = kind is not None and kind is not GeneratorExit
+    def _end(self, member: Batch, error_type: Any, error: Any) -> None:
+        """Compute pending calls, if the end of a member's last statement requires it."""
+        # GeneratorExit ends a generator that is closed early: this is no failure.
+        failed = error_type is not None and error_type is not GeneratorExit
         self._settle()
         oldest = self.members[0]() is member
-        # Nobody runs the generator that opened the scope: it may never go on.
-        left = self._generator is not None and self._generator.f_back is None
+        # The generator that opened the scope may never resume.
+        suspended = self._suspendable is not None and self._suspendable.f_back is None
         if len(self.members) == 1 and not failed:
             assert self._recorder is not None
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
-                gc.collect(1)  # functions that call themselves hold arrays, copied for nobody
+                gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
             self.at_work(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)
-        elif len(self.members) > 1 and (oldest or left and not failed):
-            # Calls of other statements are pending as well: one's failure is not theirs.
+        elif len(self.members) > 1 and (oldest or suspended and not failed):
+            # Calls of other members may be pending as well: this failure is not theirs.
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
                 self.flush()
-        ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
+        ending = f"with {error_type.__name__}: {error}" if failed else "before it was computed"
         self._reason = f"the scope ended {ending}"
 
     def _settle(self) -> None:
-        """Close the scope if no statement is in it; may be called again."""
-        self.members[:] = [one for one in self.members if one() is not None]
+        """Close the scope if it has no members left; may be called again."""
+        self.members[:] = [reference for reference in self.members if reference() is not None]
         if self.members:
             return
-        self._thread.update(recorder=None, at_once=False)
+        self._thread_state.update(recorder=None, at_once=False)
         HOOKS.release(self)
         if self._recorder is not None:
             self._recorder.close(self._reason)
-        self._recorder = self._account = self._generator = None
-        self._thread.update(batch=None)
-        self._thread = {}
+        self._recorder = self._account = self._suspendable = None
+        self._thread_state.update(batch=None)
+        self._thread_state = {}
 
     def use_defaults(self, defaults: Options) -> None:
-        """Take over options that a block was hybridized with; the first block to give one wins."""
-        self._asked = self._asked.filled(defaults)
+        """Complete the options with those of a hybridized block; the first block wins."""
+        self._completed_options = self._completed_options.with_defaults(defaults)
         self._account = None
 
     def map(
@@ -267,26 +271,26 @@ class Batch(Statements):
         return Fibers(self, applier(fn), samples, concurrency, on_error == "return").run()
 
     def await_flush(self, waiting: int = 0) -> None:
-        """Compute everything recorded so far for who waits; a fiber lets others come as far."""
+        """Compute everything recorded so far, for `waiting` samples; fibers park until it is."""
         if not park() and self.members:
             self.at_work(lambda: self._compute(waiting=waiting))
 
     def connect(self) -> None:
-        """Make what has been computed a part of MXNet's tape."""
+        """Add the computed flushes to MXNet's tape."""
         if self._chain.open:
             self.at_work(self._chain.connect)
 
     def run_ahead(self) -> None:
-        """Compute what is recorded so far if the engine is long enough at it."""
+        """Flush pending calls if the engine should run them while recording continues."""
         assert self._recorder is not None
-        if self.runs_ahead and self._account is not None and is_much(self._recorder.tape):
+        if self.runs_ahead and self._account is not None and pays_ahead(self._recorder.tape):
             self.at_work(self._compute)
 
     def flush(self) -> None:
         """Compute everything recorded so far.
 
-        Returns as soon as the work is handed to MXNet's engine.  The end of the scope does this by
-        itself, and so does reading a value.  Outside of an open scope it does nothing.
+        Returns as soon as the work is handed to MXNet's engine.  The end of the scope flushes by
+        itself, and so does reading a value.  Outside of an open scope, this does nothing.
 
         Raises
         ------
@@ -303,7 +307,7 @@ class Batch(Statements):
     def _compute(self, waiting: int = 0) -> None:
         recorder = self._recorder
         assert recorder is not None
-        recorder.refuse("it computes what is pending")
+        recorder.refuse("it flushes the scope")
         tape, mode = recorder.tape, current_mode()
         try:
             if mode:
@@ -314,10 +318,10 @@ class Batch(Statements):
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            done = None
+            result = None
             if tape.node_entry:
-                asked = self._asked.filled(self._environment)
-                done = Flush(RUNTIME, asked, tape, self._account, self._chain).run(waiting)
+                options = self._completed_options.with_defaults(self._environment_options)
+                result = Flush(RUNTIME, options, tape, self._account, self._chain).run(waiting)
             tape.close()
             if mode:
                 set_mode(mode)
@@ -325,39 +329,40 @@ class Batch(Statements):
             tape.close(f"computing it failed with {type(error).__name__}")
             set_mode(mode)
             raise
-        if done is not None:
-            self.plan, self.backward_plan, kept, report = done
-            self._note_kept(kept)
+        if result is not None:
+            self.plan, self.backward_plan, kept, report = result
+            self._register_kept(kept)
             self.report.flushes.append(report)
             if LOGGER.isEnabledFor(logging.DEBUG):
                 LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
-        """Compute what is pending, and copy all that was computed out of arenas."""
+        """Compute pending calls, and copy the values that are still held out of their arenas."""
         self._compute()
         for kept in self._still_kept():
             kept.hand_out()
 
-    def _note_kept(self, kept: Kept) -> None:
-        """Take note of arenas in which values stay, and let go of the oldest if they are many."""
+    def _register_kept(self, kept: Kept) -> None:
+        """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""
         alive = [*self._still_kept(), kept]
-        while sum(one.bytes for one in alive) > MOST_KEPT:
+        while sum(each.bytes for each in alive) > MOST_KEPT:
             alive.pop(0).hand_out()
         self._kept = list(map(weakref.ref, alive))
 
     def _still_kept(self) -> List[Kept]:
-        return [one for one in (reference() for reference in self._kept) if one is not None]
+        alive = (reference() for reference in self._kept)
+        return [kept for kept in alive if kept is not None]
 
 
-def may_be_left(frame: Any) -> bool:
-    """Whether a frame is that of a generator or coroutine that may wait for ever once it yields.
+def _may_be_abandoned(frame: Any) -> bool:
+    """Return whether a frame is of a generator or coroutine that may never resume after a yield.
 
-    Not if it was begun by an ``__enter__``, as of ``contextlib.contextmanager``: then a ``with``
-    statement sees to it that it comes to its end.
+    One that an ``__enter__`` started, as with ``contextlib.contextmanager``, is not: a ``with``
+    statement ends it.
     """
-    if not frame.f_code.co_flags & WAITS:
+    if not frame.f_code.co_flags & SUSPENDABLE:
         return False
-    while frame is not None and frame.f_code.co_flags & WAITS:
+    while frame is not None and frame.f_code.co_flags & SUSPENDABLE:
         if frame.f_code.co_name == "__aenter__":
             return False
         frame = frame.f_back

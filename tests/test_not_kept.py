@@ -63,7 +63,7 @@ NOT_KEPT = [
     (reading, "reads a value"),
     (lambda b, x: b.inner(b.net(x)), "reads a value"),
     (lambda b, x: b.net(x) * x[0, 0].asscalar(), "reads a value"),
-    (flushing, "computes what is pending"),
+    (flushing, "flushes the scope"),
     (lambda b, x: b.net(x * 2), "runs at once"),
     (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
     (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),
