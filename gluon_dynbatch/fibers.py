@@ -1,7 +1,7 @@
-"""Samples as fibers: each runs until it asks for a value, then one flush serves all that wait.
+"""Samples as fibers: each runs until it reads a value, then one flush serves all that wait.
 
-A fiber is a greenlet.  What MXNet keeps per thread and a sample may change, such as autograd's
-mode, belongs to the fiber and is switched with it.  The design is page 0013 of `docs/design`.
+A fiber is a greenlet.  It has its own copy of the state that MXNet keeps per thread and a sample
+may change, such as autograd's mode.  Page 0013 of `docs/design` describes the design.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .record.intercept import set_mode
 from .record.state import STATE
 from .record.where import user_line
 
-#: What MXNet keeps per thread: each may have an attribute ``value``.
+#: Thread-local objects of MXNet; each may have an attribute ``value``.
 PER_THREAD = (
     mx.Context._default_ctx,
     mx.name.NameManager._current,
@@ -31,37 +31,38 @@ PER_THREAD = (
     _NumpyArrayScope._current,
 )
 MISSING = object()
-#: Fibers of a thread that rest, at most: to begin and end one takes as long as several calls.
+#: Limit on the idle fibers of a thread: to start and end one takes as long as several calls.
 MOST_RESTING = 512
 
 
-def _live() -> None:
-    """Run samples of one map after another; what a fiber does."""
+def _fiber_loop() -> None:
+    """Run the samples of one map after another, as the main function of a fiber."""
     while True:
-        # No name for the fiber: its own frame would hold it.
-        greenlet.getcurrent().crew.work()
-        greenlet.getcurrent().crew = None
+        # The fiber has no name here: its own frame would keep it alive.
+        greenlet.getcurrent().mapper.work()
+        greenlet.getcurrent().mapper = None
         greenlet.getcurrent().parent.switch()
 
 
 class Fibers:
     """Runs a function for many samples in one scope.
 
-    A fiber is a greenlet that runs one sample, then the next, for those that its attribute ``crew``
-    says; its parent is the greenlet that maps.  A sample that never waits costs no switch.
+    A fiber is a greenlet that runs one sample after another for the `Fibers` in its attribute
+    ``mapper``.  Its parent is the greenlet that called `run`.  A sample that never waits costs no
+    switch.
 
     Parameters
     ----------
     scope : Batch
-        Computes what is pending, by ``await_flush()``.
+        Computes pending calls, by ``await_flush()``.
     apply : callable
         Function of one sample.
     samples : iterable
         The samples.
     concurrency : int, optional
-        How many samples are under way at most.
+        Largest number of samples that run at a time; None for no limit.
     keeps_errors : bool
-        Whether an exception of a sample is its result, instead of the end of all.
+        Whether an exception becomes the result of its sample, instead of ending the map.
     """
 
     def __init__(
@@ -73,58 +74,58 @@ class Fibers:
         keeps_errors: bool,
     ):
         self._scope, self._apply = scope, apply
-        self._coming = iter(samples)
-        self._most, self._keeps_errors = concurrency, keeps_errors
+        self._samples = iter(samples)
+        self._concurrency, self._keeps_errors = concurrency, keeps_errors
         #: The line that maps, for messages.
         self._place = user_line()
         self._results: List[Any] = []
-        #: Whether the next sample is being asked for, while the others cannot come as far.
-        self.drawing = False
-        #: Samples that wait for a value, in their order.
+        #: Whether the iterable is making the next sample: a read there flushes instead of parking.
+        self.fetching = False
+        #: Fibers that wait for a value, in the order of their samples.
         self._parked: Deque[Any] = deque()
         self.ending = False
-        #: What MXNet keeps for this thread.
-        self._kept = [vars(one) for one in PER_THREAD]
-        #: The surroundings of the greenlet that maps, which are put back whenever a fiber stops.
-        self._surroundings: List[Any] = surroundings(self._kept, MISSING)
+        #: The attributes of `PER_THREAD` in this thread.
+        self._thread_state = [vars(local) for local in PER_THREAD]
+        #: The surroundings of the greenlet that maps, restored whenever a fiber stops.
+        self._surroundings: List[Any] = surroundings(self._thread_state, MISSING)
 
     def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
         try:
-            self._begin()
+            self._start()
             while self._parked:
-                error = None
+                flush_error = None
                 try:
                     self._scope.await_flush(len(self._parked))
-                except Exception as raised:  # an exception of those that wait
-                    error = raised
+                except Exception as error:  # raised in the fibers that wait
+                    flush_error = error
                 for _ in range(len(self._parked)):
-                    self._go_on(self._parked.popleft(), error)
-                self._begin()
+                    self._resume(self._parked.popleft(), flush_error)
+                self._start()
             return self._results
         finally:
             self._end()
-            # The traceback of an exception refers to this.
+            # The traceback of an exception may hold this object.
             self._results = []
 
-    def _begin(self) -> None:
-        """Begin with samples until as many are under way as may be, or none parks."""
-        while self._most is None or len(self._parked) < self._most:
-            fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_live)
-            fiber.parent, fiber.crew = greenlet.getcurrent(), self
+    def _start(self) -> None:
+        """Start fibers up to the limit, or until no sample is left."""
+        while self._concurrency is None or len(self._parked) < self._concurrency:
+            fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_fiber_loop)
+            fiber.parent, fiber.mapper = greenlet.getcurrent(), self
             fiber.surroundings = self._surroundings
             fiber.gr_context = contextvars.copy_context()
-            if not self._go_on(fiber):
+            if not self._resume(fiber):
                 break
 
     def work(self) -> None:
-        """Run samples, one after another."""
+        """Run samples one after another in the current fiber, until none is left."""
         while not self.ending:
-            self.drawing = True
+            self.fetching = True
             try:
-                sample = next(self._coming, self)
+                sample = next(self._samples, self)
             finally:
-                self.drawing = False
+                self.fetching = False
             if sample is self:
                 break
             number = len(self._results)
@@ -136,70 +137,70 @@ class Fibers:
                     advice = 'pass on_error="return" to get exceptions as results'
                     name_sample(error, f"{number} of map", self._place, advice)
                     raise
-                # From the sample's own frames on: those of the caller hold what it holds.
+                # Without this frame, which would hold the sample and all results.
                 trace = error.__traceback__
                 self._results[number] = error.with_traceback(trace and trace.tb_next)
-            # The traceback of an exception refers to this.
+            # Otherwise this frame, and a traceback with it, would keep the sample alive.
             del sample
 
-    def _go_on(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
-        """Run samples in their own surroundings until one parks; False if none does."""
+    def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
+        """Run a fiber in its own surroundings; return whether it parked."""
         try:
             if fiber.surroundings != self._surroundings:
-                self._put(*fiber.surroundings)
+                self._restore(*fiber.surroundings)
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
         finally:
-            parks = not fiber.dead and fiber.crew is self
-            fiber.surroundings = surroundings(self._kept, MISSING)
+            parked = not fiber.dead and fiber.mapper is self
+            fiber.surroundings = surroundings(self._thread_state, MISSING)
             if fiber.surroundings != self._surroundings:
-                self._put(*self._surroundings)
-        if parks:
+                self._restore(*self._surroundings)
+        if parked:
             self._parked.append(fiber)
         elif not fiber.dead and len(STATE.resting) < MOST_RESTING:
             fiber.gr_context = fiber.surroundings = None
             STATE.resting.append(fiber)
-        return parks
+        return parked
 
-    def _put(self, mode: int, *values: Any) -> None:
-        """Let these be autograd's mode, and what MXNet keeps for the thread."""
-        for kept, value in zip(self._kept, values):
-            kept.pop("value", None)
+    def _restore(self, mode: int, *values: Any) -> None:
+        """Restore autograd's mode, and the state that MXNet keeps for the thread."""
+        for attributes, value in zip(self._thread_state, values):
+            attributes.pop("value", None)
             if value is not MISSING:
-                kept["value"] = value
+                attributes["value"] = value
         set_mode(mode)
 
     def _end(self) -> None:
-        """End what is still under way: its ``finally`` clauses run, and get no values."""
+        """End parked samples: their ``finally`` clauses run, but cannot read pending values."""
         self.ending = True
         try:
             while self._parked:
                 with contextlib.suppress(Exception):
-                    self._go_on(self._parked.popleft(), greenlet.GreenletExit())
+                    self._resume(self._parked.popleft(), greenlet.GreenletExit())
         finally:
-            if self._parked:  # an interrupt came
+            if self._parked:  # after an interrupt
                 self._end()
 
 
 def name_sample(error: Exception, sample: str, place: Where, advice: Optional[str] = None) -> None:
-    """Name the sample that raised an exception."""
+    """Give an exception a cause that names its sample, unless it has a cause."""
     if error.__cause__ is None:
-        what = f"sample {sample} raised the exception"
-        error.__cause__ = SampleError(what, place, None, advice)
+        message = f"sample {sample} raised the exception"
+        error.__cause__ = SampleError(message, place, None, advice)
 
 
 def park() -> bool:
-    """Have the sample that runs now wait until what is pending is computed; False if it cannot.
+    """Park the current fiber until pending calls are computed; return False if it cannot park.
 
-    Raises what computing it failed with.
+    Raises the exception of the flush if it fails.
     """
     fiber: Any = greenlet.getcurrent()
-    crew = getattr(fiber, "crew", None)
-    if crew is None or crew.drawing or STATE.recorder is None:
+    mapper = getattr(fiber, "mapper", None)
+    if mapper is None or mapper.fetching or STATE.recorder is None:
         return False
-    if crew.ending:
+    if mapper.ending:
         raise greenlet.GreenletExit
     fiber.parent.switch()
     return True

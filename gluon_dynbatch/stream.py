@@ -1,4 +1,4 @@
-"""Streams of samples: one minibatch is recorded while the engine runs the one before."""
+"""Streams of samples: a minibatch is recorded while the engine runs the previous one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def imap(
     [0, 1, 4, 9, 16]
     """
     check_count("batch_size", batch_size)
-    check_count("prefetch", prefetch, least=0, or_none=False)
+    check_count("prefetch", prefetch, minimum=0, or_none=False)
     return Stream(applier(fn), samples, batch_size, prefetch, batching(**scope_options))
 
 
@@ -76,14 +76,14 @@ class Stream:
     ):
         self._apply, self._scope = apply, scope
         self._samples: Iterator[Any] = iter(samples)
-        self._size, self._ahead = batch_size, prefetch
+        self._batch_size, self._prefetch = batch_size, prefetch
         self._length = len(samples) if hasattr(samples, "__len__") else None
         self._place = user_line()
-        #: Results of minibatches that are handed out, or wait for that; the oldest first.
+        #: Per minibatch, oldest first, the results not yet returned, in reverse order.
         self._batches: Deque[List[Any]] = deque()
-        self._given = 0
-        #: What the samples ended with.
-        self._ended: Optional[Exception] = None
+        self._next_number = 0
+        #: The exception that ended the samples.
+        self._end: Optional[Exception] = None
 
     def __iter__(self) -> Stream:
         return self
@@ -94,14 +94,14 @@ class Stream:
         return self._length
 
     def __next__(self) -> Any:
-        while len(self._batches) <= self._ahead and self._ended is None:
-            self._run()
+        while len(self._batches) <= self._prefetch and self._end is None:
+            self._run_minibatch()
         if not self._batches:
-            assert self._ended is not None
-            raise self._ended
+            assert self._end is not None
+            raise self._end
         results = self._batches[0]
         result = results.pop()
-        number, self._given = self._given, self._given + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         if not results:
             self._batches.popleft()
         if isinstance(result, Exception):
@@ -109,20 +109,20 @@ class Stream:
             raise result
         return result
 
-    def _run(self) -> None:
+    def _run_minibatch(self) -> None:
         """Record the next minibatch, and hand it to the engine."""
-        taken: List[Any] = []
+        minibatch: List[Any] = []
         try:
-            # What came before an exception is not lost.
-            for sample in islice(self._samples, self._size):
-                taken.append(sample)
-            if len(taken) != self._size:
-                self._ended = StopIteration()
+            # One by one: samples before an exception are not lost.
+            for sample in islice(self._samples, self._batch_size):
+                minibatch.append(sample)
+            if len(minibatch) != self._batch_size:
+                self._end = StopIteration()
         except Exception as error:
-            self._ended = error
-        if taken:
-            # The engine has the minibatch before.
+            self._end = error
+        if minibatch:
+            # While the engine runs an earlier minibatch, running ahead gains nothing.
             self._scope.runs_ahead = not self._batches
             with self._scope as batch:
-                outcomes = batch.map(self._apply, taken, on_error="return")
+                outcomes = batch.map(self._apply, minibatch, on_error="return")
             self._batches.append(outcomes[::-1])
