@@ -1,4 +1,4 @@
-"""How samples are given to a function: as one argument, or a tuple as several."""
+"""Passing samples to a function: as one argument, or a tuple as several arguments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .record.hooks import REPLACES
 from .record.intercept import FORWARDS
 from .record.where import user_line
 
-#: Only passes arguments on to ``forward``.
-CALL = Block.__call__
+#: Gluon's own ``__call__``, which only passes its arguments on to ``forward``.
+PLAIN_CALL = Block.__call__
 
-#: Types of what is yet to be run, which functions return it, and what it is called.
+#: By type of a result that has not run yet: the test for functions that return it, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
     types.GeneratorType: (inspect.isgeneratorfunction, "a generator"),
     types.CoroutineType: (inspect.iscoroutinefunction, "a coroutine"),
@@ -45,11 +45,11 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
     if not callable(fn):
         what = f"an object of type {type(fn).__name__} cannot be called"
         raise ArgumentError(what, user_line(), None, "pass a function or a block")
-    called, given = _called(fn)
-    for is_function, what in UNSTARTED.values():
-        if is_function(called):
-            raise _unstarted(fn, what)
-    signature = _signature(called, given)
+    target, implicit = _call_target(fn)
+    for returns_it, name in UNSTARTED.values():
+        if returns_it(target):
+            raise _unstarted_error(fn, name)
+    signature = _signature(target, implicit)
 
     @functools.lru_cache(maxsize=None)
     def takes(count: int) -> bool:
@@ -59,59 +59,59 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
             return False
         return True
 
-    alone = takes(1)
+    takes_one = takes(1)
 
     def apply(sample: Any) -> Any:
-        if alone:
+        if takes_one:
             result = fn(sample)
         elif isinstance(sample, tuple) and takes(len(sample)):
             result = fn(*sample)
         else:
-            raise _misfit(fn, signature, sample)
+            raise _arguments_error(fn, signature, sample)
         if type(result) in UNSTARTED:
             if not inspect.isasyncgen(result):
                 result.close()
-            raise _unstarted(fn, UNSTARTED[type(result)][1])
+            raise _unstarted_error(fn, UNSTARTED[type(result)][1])
         return result
 
     return apply
 
 
-#: NumPy's types of which `mx.nd.from_numpy` makes arrays.
-TAKEN = [np.dtype(kind) for kind in ("?", "u1", "i4", "i8", "f2", "f4", "f8")]
+#: Data types that `mx.nd.from_numpy` accepts.
+CONVERTIBLE = [np.dtype(code) for code in ("?", "u1", "i4", "i8", "f2", "f4", "f8")]
 
 
-def with_arrays(samples: List[Any]) -> List[Any]:
-    """Return samples whose arguments of NumPy are arrays of MXNet's, in the current context.
+def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
+    """Convert the NumPy arrays among the arguments to MXNet arrays in the current context.
 
-    All of a type come as one array, of which they are parts: one by one takes ten times as long.
+    Arrays of one dtype become views of one array: converting each takes ten times as long.
     """
-    found: Dict[Any, Dict[int, Any]] = {}
+    by_dtype: Dict[Any, Dict[int, Any]] = {}
     for sample in samples:
         for x in sample if type(sample) is tuple else (sample,):
-            if type(x) is np.ndarray and x.dtype in TAKEN and x.ndim and x.size:
-                found.setdefault(x.dtype, {})[id(x)] = x
-    arrays: Dict[int, Any] = {}
-    for same in found.values():
-        flat = mx.nd.from_numpy(np.concatenate([x.reshape(-1) for x in same.values()]))
+            if type(x) is np.ndarray and x.dtype in CONVERTIBLE and x.ndim and x.size:
+                by_dtype.setdefault(x.dtype, {})[id(x)] = x
+    converted: Dict[int, Any] = {}
+    for by_id in by_dtype.values():
+        flat = mx.nd.from_numpy(np.concatenate([x.reshape(-1) for x in by_id.values()]))
         flat, start = flat.as_in_context(mx.context.current_context()), 0
-        for number, x in same.items():
-            own = part(flat, start, start + x.size)
-            arrays[number] = own if x.ndim == 1 else own.reshape(x.shape)
+        for key, x in by_id.items():
+            view = part(flat, start, start + x.size)
+            converted[key] = view if x.ndim == 1 else view.reshape(x.shape)
             start += x.size
     return [
-        tuple([arrays.get(id(x), x) for x in sample])
+        tuple([converted.get(id(x), x) for x in sample])
         if type(sample) is tuple
-        else arrays.get(id(sample), sample)
+        else converted.get(id(sample), sample)
         for sample in samples
     ]
 
 
-def _called(fn: Any) -> Tuple[Any, Collection[str]]:
-    """Return what takes the arguments of a call, and names of those that MXNet gives to it."""
+def _call_target(fn: Any) -> Tuple[Any, Collection[str]]:
+    """Return the function that gets the user's arguments, and the names of those MXNet adds."""
     if isinstance(fn, Block):
         call = type(fn).__call__
-        if getattr(call, REPLACES, call) is not CALL:
+        if getattr(call, REPLACES, call) is not PLAIN_CALL:
             return fn.__call__, ()
         if type(fn).forward not in FORWARDS:
             return fn.forward, ()
@@ -122,36 +122,36 @@ def _called(fn: Any) -> Tuple[Any, Collection[str]]:
     return fn.__call__, ()
 
 
-def _signature(called: Any, given: Collection[str]) -> inspect.Signature:
-    """Return what a user may pass: anything if Python does not tell."""
+def _signature(target: Any, implicit: Collection[str]) -> inspect.Signature:
+    """Return the parameters for the user's arguments: any number if Python does not know them."""
     try:
-        signature = inspect.signature(called)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):
         return inspect.signature(lambda *samples: None)
-    kept = [p for name, p in signature.parameters.items() if name not in given]
-    return signature.replace(parameters=kept)
+    parameters = [p for name, p in signature.parameters.items() if name not in implicit]
+    return signature.replace(parameters=parameters)
 
 
 def _name(fn: Any) -> str:
     return getattr(fn, "name" if isinstance(fn, Block) else "__name__", type(fn).__name__)
 
 
-def _misfit(fn: Any, signature: inspect.Signature, sample: Any) -> ArgumentError:
-    given = f"of type {type(sample).__name__}"
+def _arguments_error(fn: Any, signature: inspect.Signature, sample: Any) -> ArgumentError:
+    description = f"of type {type(sample).__name__}"
     if isinstance(sample, tuple):
-        given = f"a tuple of {len(sample)}"
-    taken = ", ".join(map(str, signature.parameters.values()))
+        description = f"a tuple of {len(sample)}"
+    parameters = ", ".join(map(str, signature.parameters.values()))
     return ArgumentError(
-        f"{_name(fn)} takes the arguments ({taken}), but the sample is {given}",
+        f"{_name(fn)} takes the arguments ({parameters}), but the sample is {description}",
         user_line(),
         advice="make each sample a tuple of these arguments, or map a function of one sample: "
         "map(lambda sample: net(sample[0], sample[1]), samples)",
     )
 
 
-def _unstarted(fn: Any, what: str) -> ArgumentError:
+def _unstarted_error(fn: Any, result: str) -> ArgumentError:
     return ArgumentError(
-        f"{_name(fn)} returns {what}, which map does not run",
+        f"{_name(fn)} returns {result}, which map does not run",
         user_line(),
         advice="map a function that returns its result",
     )

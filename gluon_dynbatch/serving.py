@@ -20,48 +20,48 @@ from .block import batching
 from .native import recording
 from .options import check_choice, check_count
 from .report import BatcherStats
-from .samples import applier, with_arrays
+from .samples import applier, with_mxnet_arrays
 from .scope import Batch
 
-#: What a flush may raise in a sample that only read a value: it may be the failure of another.
-OF_A_FLUSH = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
+#: Errors of a flush, raised in every sample that waits for it: another sample may be at fault.
+FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
 
 
-class _Line:
-    """Requests that wait, and the thread that runs them, which does not keep the batcher alive.
+class _Queue:
+    """The waiting requests, and the thread that runs them, which does not keep the batcher alive.
 
-    The lock of `changed` can be taken again: a batcher may be dropped while it is held.
+    The lock of `changed` is reentrant: the batcher may be deallocated while a method holds it.
     """
 
     def __init__(self, apply: Callable[[Any], Any], scope: Batch, size: int, wait_s: float):
         self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
         self.changed = threading.Condition()
-        #: Samples by their future results, of threads or of asyncio, and when they were submitted,
-        #: in that order.
+        #: Samples and times of submission by future, of threads or of asyncio, oldest first.
         self.waiting: Dict[Any, Tuple[Any, float]] = {}
         self.closed = False
         self.running = 0
-        #: With how many a minibatch begins at once.
+        #: Number of waiting requests with which a minibatch starts at once.
         self.enough = size
         self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
         self.sizes: Dict[int, int] = collections.Counter()
         self.latencies: Deque[float] = collections.deque(maxlen=1024)
-        # A copy of the context: one in use belongs to a thread.
+        # A copy: a context object that is entered remembers the previous context of its thread.
         context = mx.Context(mx.context.current_context())
-        #: It has ended if this is closed, or in a fork of its process.
+        #: Ends when the queue is closed; not alive in a fork of its process.
         self.worker = threading.Thread(
             target=self._work, args=(context,), name="RequestBatcher", daemon=True
         )
         self.worker.start()
 
     def drop(self, future: Any) -> None:
-        """Take a request that was cancelled out of the line; what has run is in it no more."""
+        """Remove a request that is done but still waits: it was cancelled."""
         with self.changed:
             if self.waiting.pop(future, None) is not None:
                 self.counts["cancelled"] += 1
                 self.changed.notify_all()
 
     def close(self, wait: bool = False) -> None:
+        """Accept no more requests, and let the worker end after those that wait."""
         if self.worker.is_alive():
             with self.changed:
                 self.closed = True
@@ -72,26 +72,26 @@ class _Line:
     def _work(self, context: mx.Context) -> None:
         try:
             with context:
-                while self._run(self._take()):
+                while self._run(self._take_minibatch()):
                     pass
         except BaseException as error:
             self.close()
             _answer(list(self.waiting), [error] * len(self.waiting))
             raise
 
-    def _take(self) -> List[Tuple[Any, Any, float]]:
-        """Wait for a minibatch."""
+    def _take_minibatch(self) -> List[Tuple[Any, Any, float]]:
+        """Wait for requests, and take a minibatch of them: futures, samples, submission times."""
         with self.changed:
-            free = time.monotonic()
+            free_since = time.monotonic()
             self.changed.wait_for(lambda: self.waiting or self.closed)
             for _, submitted in itertools.islice(self.waiting.values(), 1):
-                left = max(submitted, free) + self._wait_s - time.monotonic()
+                timeout = max(submitted, free_since) + self._wait_s - time.monotonic()
                 self.changed.wait_for(
-                    lambda: len(self.waiting) >= self.enough or self.closed, max(left, 0)
+                    lambda: len(self.waiting) >= self.enough or self.closed, max(timeout, 0)
                 )
             requests = []
             for future in list(itertools.islice(self.waiting, self._size)):
-                if _begins(future):
+                if _try_start(future):
                     requests.append((future, *self.waiting.pop(future)))
                 else:
                     self.drop(future)
@@ -100,18 +100,18 @@ class _Line:
             return requests
 
     def _run(self, requests: List[Tuple[Any, Any, float]]) -> bool:
-        """Run a minibatch; return whether there may be another."""
+        """Run a minibatch, which may be empty; return whether there may be another."""
         if requests:
             started = time.monotonic()
             futures, samples, submitted = map(list, zip(*requests))
             requests.clear()
-            outcomes = _run(self._apply, samples, self._scope)
+            outcomes = _run_or_split(self._apply, samples, self._scope)
             ended = time.monotonic()
-            latencies = [ended - since for since in submitted]
+            latencies = [ended - time_submitted for time_submitted in submitted]
             failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
             with self.changed:
                 self.running = 0
-                # Those who get their answers may ask again, so there may soon be as many as now.
+                # Clients that are answered may submit again, so as many may wait soon.
                 self.enough = min(self._size, len(outcomes) + len(self.waiting))
                 self.counts.update(completed=len(outcomes) - failed, failed=failed)
                 self.counts.update(run_s=ended - started, latency_s=sum(latencies))
@@ -121,95 +121,95 @@ class _Line:
         return bool(self.waiting) or not self.closed
 
 
-def _begins(future: Any) -> bool:
-    """Whether a request was not cancelled at this very moment."""
+def _try_start(future: Any) -> bool:
+    """Mark a request as running; return False if it was cancelled just now."""
     if asyncio.isfuture(future):
         return not future.cancelled()
     return bool(future.set_running_or_notify_cancel())
 
 
 def _answer(futures: List[Any], outcomes: List[Any]) -> None:
-    """Give results and exceptions to those who wait, to all tasks of an event loop at once."""
-    answers: Dict[Any, List[Tuple[Any, Any]]] = {}
-    while futures:  # the traceback of an exception refers to the frame that has the lists
+    """Settle futures with results or exceptions, all futures of an event loop in one call."""
+    by_loop: Dict[Any, List[Tuple[Any, Any]]] = {}
+    while futures:  # emptied, as the traceback of an outcome may hold the caller's frame
         future, outcome = futures.pop(0), outcomes.pop(0)
         loop = future.get_loop() if asyncio.isfuture(future) else None
-        answers.setdefault(loop, []).append((future, outcome))
-    for loop, pairs in answers.items():
+        by_loop.setdefault(loop, []).append((future, outcome))
+    for loop, answers in by_loop.items():
         if loop is None:
-            _settle(pairs)
+            _settle(answers)
         else:
-            with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, pairs)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, answers)
 
 
 def _settle(answers: List[Tuple[Any, Any]]) -> None:
-    """Settle futures of this thread's event loop, or of threads."""
+    """Settle futures of threads, or of the event loop of this thread."""
     for future, outcome in answers:
         if future.done():  # its task was cancelled
             continue
         if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
             future.set_exception(outcome)
         elif isinstance(outcome, BaseException):
-            what = f"the function raised {type(outcome).__name__}: {outcome}"
-            error = errors.RequestError(what, advice="raise an ordinary Exception instead")
+            message = f"the function raised {type(outcome).__name__}: {outcome}"
+            error = errors.RequestError(message, advice="raise an ordinary Exception instead")
             error.__cause__ = outcome
             future.set_exception(error)
         else:
             future.set_result(outcome)
 
 
-def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
-    """Return for each sample its result, with arrays of NumPy, or its exception.
+def _run_or_split(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
+    """Return for each sample its result, with NumPy arrays, or its exception.
 
-    If computing them together fails, halves are tried, and in the end the one at fault by itself.
+    If a minibatch fails as a whole, run its halves, until the sample at fault runs alone.
     """
     half = len(samples) // 2
     try:
-        return _mapped(apply, samples, scope)
+        return _run_together(apply, samples, scope)
     except BaseException as error:
         with contextlib.suppress(mx.MXNetError):
-            mx.nd.waitall()  # or whoever waits next gets the error of an operator
+            mx.nd.waitall()  # otherwise the next wait would raise a pending error of the engine
         if not half:
             return [error]
         parts = samples[:half], samples[half:]
     finally:
-        samples.clear()  # the traceback of an exception refers to this frame
-    return [outcome for part in parts for outcome in _run(apply, part, scope)]
+        samples.clear()  # the traceback of an exception may hold this frame
+    return [outcome for part in parts for outcome in _run_or_split(apply, part, scope)]
 
 
-def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
-    given = with_arrays(samples)
+def _run_together(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
+    arguments = with_mxnet_arrays(samples)
     with scope:
-        outcomes = scope.map(apply, given, on_error="return")
-        failed = [outcome for outcome in outcomes if isinstance(outcome, OF_A_FLUSH)]
+        outcomes = scope.map(apply, arguments, on_error="return")
+        failed = [outcome for outcome in outcomes if isinstance(outcome, FLUSH_ERRORS)]
         if failed and len(samples) > 1:
             raise failed[0]
-        # Read where they are computed, and let go of before the scope ends, results never become
-        # arrays of their own.
+        # In the scope: values are read from their arenas, and results that are released before the
+        # scope ends are not copied out.
         for number, outcome in enumerate(outcomes):
-            outcomes[number] = _on_host(outcome)
+            outcomes[number] = _to_numpy(outcome)
             del outcome
         return outcomes
 
 
-def _on_host(outcome: Any) -> Any:
-    """Bring arrays out of MXNet, which also waits for them; each is left in memory of its own."""
-    # Everything that is no list, tuple or dictionary is a leaf.
+def _to_numpy(outcome: Any) -> Any:
+    """Replace MXNet arrays in a nested result by NumPy arrays that own their memory."""
+    # All objects but lists, tuples and dictionaries are leaves.
     leaves, spec = recording.flatten(outcome, object)
     return recording.unflatten(
         spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
     )
 
 
-#: For the end of the process: workers compute, and MXNet is about to go.
-_LINES: Any = weakref.WeakSet()
+_QUEUES: Any = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for line in list(_LINES):
-        line.close(wait=True)
+    """End all workers before MXNet shuts down."""
+    for queue in list(_QUEUES):
+        queue.close(wait=True)
 
 
 class RequestBatcher:
@@ -227,8 +227,8 @@ class RequestBatcher:
     max_batch_size : int, optional
         Largest number of requests in a minibatch.
     batch_wait_timeout_s : float, optional
-        Longest time in seconds that a request waits for others while the worker is free.  It waits
-        for no more requests than there were when the last minibatch ended, answered and waiting.
+        Longest time in seconds that a request waits for others while the worker is free.  It does
+        not wait for more requests than the last minibatch had, plus those that waited at its end.
     max_queue : int, optional
         Largest number of waiting requests.
     on_full : {"raise", "wait"}, optional
@@ -271,9 +271,9 @@ class RequestBatcher:
         check_choice("on_full", on_full, ("raise", "wait"))
         self._max_queue, self._raises = max_queue, on_full == "raise"
         scope = batching(**scope_options)
-        self._line = _Line(applier(fn), scope, max_batch_size, wait_s)
-        _LINES.add(self._line)
-        weakref.finalize(self, self._line.close).atexit = False
+        self._queue = _Queue(applier(fn), scope, max_batch_size, wait_s)
+        _QUEUES.add(self._queue)
+        weakref.finalize(self, self._queue.close).atexit = False
 
     def submit(self, sample: Any) -> Future:
         """Put a sample into the queue; with ``on_full="wait"``, wait until there is room for it.
@@ -298,11 +298,11 @@ class RequestBatcher:
         """
         request: Future = Future()
         self._put(request, sample)
-        line = self._line
+        queue = self._queue
         try:
-            with line.changed:
-                line.changed.wait_for(
-                    lambda: len(line.waiting) <= self._max_queue or request not in line.waiting
+            with queue.changed:
+                queue.changed.wait_for(
+                    lambda: len(queue.waiting) <= self._max_queue or request not in queue.waiting
                 )
         except BaseException:
             request.cancel()
@@ -316,37 +316,36 @@ class RequestBatcher:
         return await request
 
     def _put(self, request: Any, sample: Any) -> None:
-        line = self._line
-        if not (line.closed or line.worker.is_alive()):
-            what = "the batcher belongs to another process"
-            advice = "make a batcher in each process"
-            raise errors.ClosedError(what, advice=advice)
-        with line.changed:
-            if line.closed:
-                what, advice = "the batcher is closed", "make a new one"
-                raise errors.ClosedError(what, advice=advice)
-            if self._raises and len(line.waiting) >= self._max_queue:
-                line.counts["rejected"] += 1
-                what = f"the queue is full: {self._max_queue} requests wait"
+        queue = self._queue
+        if not (queue.closed or queue.worker.is_alive()):
+            message = "the batcher belongs to another process"
+            raise errors.ClosedError(message, advice="make a batcher in each process")
+        with queue.changed:
+            if queue.closed:
+                raise errors.ClosedError("the batcher is closed", advice="make a new one")
+            if self._raises and len(queue.waiting) >= self._max_queue:
+                queue.counts["rejected"] += 1
+                message = f"the queue is full: {self._max_queue} requests wait"
                 advice = 'try again later, or make the batcher with on_full="wait"'
-                raise errors.QueueFullError(what, advice=advice)
-            if len(line.waiting) in (0, line.enough - 1):
-                line.changed.notify_all()
-            line.waiting[request] = sample, time.monotonic()
-            request.add_done_callback(line.drop)
+                raise errors.QueueFullError(message, advice=advice)
+            # The worker waits for the first request, or for enough.
+            if len(queue.waiting) in (0, queue.enough - 1):
+                queue.changed.notify_all()
+            queue.waiting[request] = sample, time.monotonic()
+            request.add_done_callback(queue.drop)
 
     def stats(self) -> BatcherStats:
         """Return the length of the queue, and counts and times of all requests so far."""
-        line = self._line
-        with line.changed:
-            latencies, sizes = tuple(line.latencies), dict(line.sizes)
+        queue = self._queue
+        with queue.changed:
+            latencies, sizes = tuple(queue.latencies), dict(queue.sizes)
             return BatcherStats(
-                len(line.waiting), line.running, *line.counts.values(), latencies, sizes
+                len(queue.waiting), queue.running, *queue.counts.values(), latencies, sizes
             )
 
     def close(self) -> None:
-        """Take no more requests, run those that wait, and end the worker."""
-        self._line.close(wait=True)
+        """Accept no more requests, run those that wait, and end the worker."""
+        self._queue.close(wait=True)
 
     def __enter__(self) -> RequestBatcher:
         return self

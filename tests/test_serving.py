@@ -103,7 +103,7 @@ def test_a_minibatch_waits_for_no_more_than_were_there(gate):
     with gdb.RequestBatcher(gate, 64, 0) as batcher:
         first = batcher.submit(0)
         assert gate.entered.wait(PATIENCE)
-        batcher._line._wait_s = FOREVER
+        batcher._queue._wait_s = FOREVER
         futures = [batcher.submit(1), batcher.submit(2)]
         gate.opened.set()
         assert first.result(PATIENCE) == 0
@@ -181,7 +181,7 @@ def test_results_are_of_numpy_in_their_structure_and_memory(net):
 def test_arguments_of_numpy_arrive_as_arrays():
     random, context = np.random.RandomState(0), mx.cpu(1)
     shapes = [(1,), (5,), (2, 3), (4, 1, 2)]
-    numbers = [(random.rand(*s) * 9).astype(t) for t in gdb.samples.TAKEN for s in shapes]
+    numbers = [(random.rand(*s) * 9).astype(t) for t in gdb.samples.CONVERTIBLE for s in shapes]
     samples = [(x, "text", [x], numbers[i - 1].T) for i, x in enumerate(numbers)]
     others = [np.array(["text"]), np.float32(2), np.ones(()), np.ones((0, 2)), [numbers[0]]]
 
