@@ -1,6 +1,6 @@
 """The decisions of "auto": whether to record calls at all, and whether to run them ahead.
 
-Both follow from estimates once a plan is made: no setting is tried, and no time is measured.
+Both are made from counts of calls and launches: no setting is tried, and no time is measured.
 Recorded calls run at granularity "operator", grouped by depth.  This makes the widest launches, and
 launches of native steps are so cheap that finding other groups costs more than it saves.
 

@@ -20,7 +20,7 @@ from .record.where import user_line
 #: Gluon's own ``__call__``, which only passes its arguments on to ``forward``.
 PLAIN_CALL = Block.__call__
 
-#: By type of a result that has not run yet: the test for functions that return it, and its name.
+#: Results that have not run yet, by type: the test for functions that return one, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
     types.GeneratorType: (inspect.isgeneratorfunction, "a generator"),
     types.CoroutineType: (inspect.iscoroutinefunction, "a coroutine"),
@@ -84,7 +84,7 @@ CONVERTIBLE = [np.dtype(code) for code in ("?", "u1", "i4", "i8", "f2", "f4", "f
 def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
     """Convert the NumPy arrays among the arguments to MXNet arrays in the current context.
 
-    Arrays of one dtype become views of one array: converting each takes ten times as long.
+    Arrays of one dtype become views of one array: one by one takes ten times as long.
     """
     by_dtype: Dict[Any, Dict[int, Any]] = {}
     for sample in samples:

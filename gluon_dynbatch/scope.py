@@ -57,7 +57,7 @@ RUNTIME = Runtime()
 
 @atexit.register
 def _release_all() -> None:
-    """Release compiled code and buffers while Python still runs: custom operators call it back."""
+    """Release compiled code and buffers at exit, while MXNet can still call back into Python."""
     try:
         mx.nd.waitall()
     finally:
@@ -106,12 +106,12 @@ class Batch(Statements):
         self._completed_options = self._options
         self._environment_options = DEFAULTS
         self._recorder: Optional[Recorder] = None
-        #: The account by which "auto" decides; None if options rule out running calls at once.
+        #: The account by which "auto" decides; None if options were given.
         self._account: Optional[Account] = None
         #: The place in the user's program that opened the scope.
         self.place: Any = None
         #: The frame that opened the scope, if it may never resume.
-        self._suspendable: Any = None
+        self._suspendable_frame: Any = None
         #: Why values are missing that were not computed before the scope closed.
         self._reason = "the scope was interrupted"
         #: Flushes that are not yet part of MXNet's tape.
@@ -143,7 +143,7 @@ class Batch(Statements):
             self._reset()
         self._environment_options = options_of_environment()
         self.place = user_place()
-        self._suspendable = frame if _may_be_abandoned(frame) else None
+        self._suspendable_frame = frame if _may_be_abandoned(frame) else None
         self._thread_state = vars(STATE)
         watch = Watch() if self._options.debug else None
         self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
@@ -160,8 +160,8 @@ class Batch(Statements):
         """Run `work` without recording its calls, and return its result.
 
         Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
-        objects that reference counting frees.  The collector would promote them to the oldest
-        generation, and scan the whole heap.
+        objects that reference counting frees.  The collector would treat them as long-lived, and
+        scan the whole heap because of them.
         """
         before = {name: self._thread_state[name] for name in ("recorder", "at_once")}
         try:
@@ -172,6 +172,7 @@ class Batch(Statements):
                 self._thread_state.update(before)
 
     def _open_account(self) -> Optional[Account]:
+        """Return an account for the place of this scope; None if any option is set."""
         if self._options != DEFAULTS or self._environment_options != DEFAULTS:
             return None
         # Hybridizing a block again may change the options that it asks for.
@@ -208,7 +209,7 @@ class Batch(Statements):
         self._settle()
         oldest = self.members[0]() is member
         # The generator that opened the scope may never resume.
-        suspended = self._suspendable is not None and self._suspendable.f_back is None
+        suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
         if len(self.members) == 1 and not failed:
             assert self._recorder is not None
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
@@ -233,7 +234,7 @@ class Batch(Statements):
         HOOKS.release(self)
         if self._recorder is not None:
             self._recorder.close(self._reason)
-        self._recorder = self._account = self._suspendable = None
+        self._recorder = self._account = self._suspendable_frame = None
         self._thread_state.update(batch=None)
         self._thread_state = {}
 
@@ -305,6 +306,7 @@ class Batch(Statements):
             self.at_work(self._compute)
 
     def _compute(self, waiting: int = 0) -> None:
+        """Run one flush outside of autograd; later calls are recorded on a new tape."""
         recorder = self._recorder
         assert recorder is not None
         recorder.refuse("it flushes the scope")
