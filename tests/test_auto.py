@@ -1,4 +1,4 @@
-"""What "auto" does: granularity and policy are settled, accounts say what runs at once."""
+"""What "auto" decides: which calls run at once, and which flushes run ahead."""
 
 import mxnet as mx
 import numpy as np
@@ -31,7 +31,7 @@ def run(net, samples, **options):
     return batch, outputs
 
 
-# What accounts settle
+# Decisions of an account
 
 
 READ = {"dynamic": (make_net, autograd.pause), "in training": (gru, autograd.record),
@@ -39,26 +39,27 @@ READ = {"dynamic": (make_net, autograd.pause), "in training": (gru, autograd.rec
 
 
 @pytest.mark.parametrize("make, mode", READ.values(), ids=list(READ))
-def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make, mode):
-    """Blocks that are not dynamic are counted too; minibatches may grow and shrink."""
+def test_if_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make, mode):
+    """Calls of Gluon's own blocks count as well; minibatches may grow and shrink."""
     net, counts = make(), (20, 25, 30, 3, 30, 100, 100, 100)
     with mode():
-        found = [run(lambda x: net(x).asnumpy(), inputs(n, 3))[0].report for n in counts]
-    assert [report.at_once for report in found[:5]] == [0, 25, 30, 3, 30]
-    assert found[-1].at_once == 100 and not found[-1].flushes
-    assert found[-1].choice.startswith("auto: run calls at once")
-    assert "at once     100 calls" in str(found[-1])
+        reports = [run(lambda x: net(x).asnumpy(), inputs(n, 3))[0].report for n in counts]
+    assert [report.at_once for report in reports[:5]] == [0, 25, 30, 3, 30]
+    last = reports[-1]
+    assert last.at_once == 100 and not last.flushes
+    assert last.choice.startswith("auto: run calls at once")
+    assert "at once     100 calls" in str(last)
 
 
-def test_wide_launches_are_recorded_whatever_the_sizes(net):
+def test_calls_of_wide_launches_are_recorded_at_any_size(net):
     for count in (60, 150, 40, 80, 400):
         batch, _ = run(net, inputs(count, 3))
         assert batch.report.at_once == 0 and batch.report.nodes == count
     assert batch.report.choice.startswith("auto: record calls")
 
 
-def test_a_plan_that_is_never_known_counts(net):
-    """Twelve calls pay for a flush, but not for planning it anew each time."""
+def test_the_cost_of_plans_that_are_never_reused_counts(net):
+    """Twelve calls pay for a flush, but not for a new plan each time."""
 
     def chains(steps):
         with gdb.batching() as batch:
@@ -72,7 +73,7 @@ def test_a_plan_that_is_never_known_counts(net):
 
 
 def test_launches_that_mxnet_runs_save_less_than_native_ones():
-    """Samples of as many widths as there are samples share no launch."""
+    """Each call has a width of its own, so none shares a launch."""
     nets = [dense(n, 3) for n in range(1, 60)]
 
     def scope():
@@ -95,39 +96,39 @@ def test_launches_that_mxnet_runs_save_less_than_native_ones():
         {"policy": "depth"}, {"analysis_budget": None}, {"analysis_budget": 5},
     ],
 )  # fmt: skip
-def test_whoever_asks_for_something_is_not_run_at_once(net, options):
+def test_a_scope_with_an_option_does_not_run_calls_at_once(net, options):
     for _ in range(4):
         batch, _ = run(net, inputs(1, 3), **options)
         assert batch.report.at_once == 0 and batch.report.nodes == 1
 
 
-# What tells scopes apart
+# Which scopes share decisions
 
 
-def test_recording_begins_when_more_calls_come_than_expected(net):
+def test_recording_starts_after_more_calls_than_expected(net):
     for _ in range(2):
         run(net, inputs(1, 3))
     samples = inputs(60, 3)
     batch, got = run(net, samples)
-    assert batch.report.at_once == 2 and batch.report.nodes == 58, "twice as many are at once"
+    assert batch.report.at_once == 2 and batch.report.nodes == 58, "twice as many run at once"
     assert type(got[0]) is mx.nd.NDArray and type(got[-1]) is LazyNDArray
     equal(got, [net(x) for x in samples], 1e-5)
     batch, _ = run(net, samples)
-    assert batch.report.at_once == 0, "it is known that they are more by now"
+    assert batch.report.at_once == 0, "the decision counts all calls of the last scope"
 
 
 def test_gradients_over_calls_at_once_and_recorded_ones(net):
     samples = inputs(40, 3)
-    weight, found = net.weight, []
+    weight, gradients = net.weight, []
     for count in (None, 1, 1, 40):
         with autograd.record():
             outputs = [net(x) for x in samples] if count is None else run(net, samples[:count])[1]
         autograd.backward(outputs)
-        found.append(weight.grad().asnumpy())
-    np.testing.assert_allclose(found[-1], found[0], rtol=1e-4, atol=1e-5)
+        gradients.append(weight.grad().asnumpy())
+    np.testing.assert_allclose(gradients[-1], gradients[0], rtol=1e-4, atol=1e-5)
 
 
-def test_an_exception_says_nothing_of_a_place_and_hybridizing_anew_ends_what_was_expected(net):
+def test_exceptions_decide_nothing_and_hybridizing_resets_decisions(net):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             run(net, (1 / 0 for _ in range(1)))
@@ -151,12 +152,12 @@ def test_another_place_or_model_is_recorded(net):
     assert batch.report.at_once == 0 and batch.report.nodes == 1
 
 
-# What runs ahead of the end of a scope
+# Flushes before the end of a scope
 
 
 @pytest.fixture(scope="module")
 def wide():
-    """So much work that a little more than a thousand calls are worth a flush of their own."""
+    """Return a block of which some thousand calls are enough work for a flush."""
     return dense(700, 1000)
 
 
@@ -168,7 +169,7 @@ def nodes(batch):
     return [flush.nodes for flush in batch.report.flushes]
 
 
-def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(net, wide):
+def test_much_pending_work_runs_ahead_unless_an_option_is_given(net, wide):
     samples = wide_rows(1100)
     batch, outputs = run(wide, samples)
     assert nodes(batch) == [1024, 76] and not batch.report.forced
@@ -178,11 +179,11 @@ def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(
     assert nodes(run(net, inputs(1100, 3))[0]) == [1100], "it is little work"
     with autograd.record():
         batch, _ = run(wide, samples)
-    assert nodes(batch) == [1100], "it may go backward"
+    assert nodes(batch) == [1100], "a backward pass may follow"
 
 
-def test_calls_go_on_from_what_ran_ahead(wide):
-    """Half of the samples are cut between their two calls."""
+def test_later_calls_read_results_that_ran_ahead(wide):
+    """The first call of each sample runs ahead of the second one."""
     head = dense(3, 700)
     samples = wide_rows(1024)
     with gdb.batching() as batch:
@@ -213,7 +214,7 @@ def test_only_the_first_minibatch_of_a_stream_runs_ahead(wide, caplog):
     equal(results, [wide(x) for x in samples], 1e-4)
 
 
-def test_pieces_run_ahead_but_what_is_traced_stays_whole(wide):
+def test_pieces_run_ahead_but_a_traced_call_is_not_split(wide):
     chain = Given(lambda block, *arrays: mx.nd.add_n(*map(block.net, arrays)), wide)
     samples = wide_rows(1100)
     with gdb.batching() as batch:

@@ -1,6 +1,6 @@
-"""What is wrong is said at the user's own line, by type and by text, and nothing is lost by it.
+"""Wrong calls raise at the user's line, with the right type and text, and the scope goes on.
 
-A line that must be named carries the comment ``# wrong``.
+The message must name a line that has the comment ``# wrong``.
 """
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
@@ -21,20 +21,20 @@ class Tree:
 
 
 def called(fn):
-    """Call a cell that does what no cell can do."""
+    """Call a cell that does something that no cell can do."""
     block = cell(fn)
     return lambda net, y: block(y)  # wrong
 
 
 def given(argument):
-    """Give a cell what is no argument."""
+    """Call a cell with something that cannot be an argument."""
     block = cell(lambda F, x, other: x)
     return lambda net, y: block(y, argument)  # wrong
 
 
 FORWARD, CELL, STRUCTURES = "forward()", "block: the_cell", "lists, tuples and dictionaries"
 ADD, FIRST = cell(lambda F, a, b: a + b), cell(lambda F, n: F.ones((1, 2)) * n)
-#: By what is wrong: the error, what it says, and a call with a net and what that has returned.
+#: Wrong calls: the error, texts in its message, and a function of a net and one of its results.
 WRONG = {
     "shape": (gdb.ShapeError, ["block: the_dense", "(1, 5) float32"],
               lambda net, y: net(array(1, 5))),  # wrong
@@ -52,7 +52,7 @@ WRONG = {
             lambda net, y: net(array(1, 4).tostype("csr"))),  # wrong
     "NumPy interface": (gdb.ArgumentError, ["mx.np", ".as_nd_ndarray()"],
                         lambda net, y: net(array(1, 4).as_np_ndarray())),  # wrong
-    # Operators on what is pending.
+    # Operators on pending arrays.
     "shape of an operand": (
         gdb.ShapeError, ["block: broadcast_add", "(1, 3) float32, (1, 5) float32"],
         lambda net, y: y + array(1, 5)),  # wrong
@@ -69,7 +69,7 @@ WRONG = {
     "too few arrays": (
         gdb.ArgumentError, ["takes 3 arrays (data, weight, bias), not 1"],
         lambda net, y: mx.nd.FullyConnected(y, num_hidden=2)),  # wrong
-    # Stock Gluon refuses such arguments and results, too.
+    # Gluon refuses these arguments and results as well.
     **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], given(wrong))
        for wrong in (object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), iter([]))},
     "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], given([Tree()])),
@@ -95,7 +95,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind, texts, call", WRONG.values(), ids=WRONG)
-def test_a_wrong_call_is_told_at_its_line_and_leaves_the_scope_in_order(net, kind, texts, call):
+def test_a_wrong_call_raises_at_its_line_and_the_scope_goes_on(net, kind, texts, call):
     x = array(1, 4)
     wanted = net(x)
     with gdb.batching(granularity="block", policy="depth") as batch:
@@ -107,8 +107,8 @@ def test_a_wrong_call_is_told_at_its_line_and_leaves_the_scope_in_order(net, kin
     equal([first, second], [wanted] * 2)
 
 
-def test_what_python_says_of_a_cell(net):
-    """A misspelt name is not taken for something else; the user's own exception comes out."""
+def test_exceptions_of_python_in_a_cell(net):
+    """A misspelt name is reported as such; the user's own exceptions are raised unchanged."""
     python = (AttributeError, TypeError, gdb.CellError)
     for fn, kind, text in (
         (lambda F, x: F.reluu(x), python, "reluu"), (lambda F, x, y: x + y, python, "'y'"),

@@ -1,4 +1,4 @@
-"""Samples that read values: what `map` gives them, and what it leaves as it was."""
+"""Samples of `map` that read values: results, flushes, state per thread, and exceptions."""
 
 import contextvars
 import traceback
@@ -21,7 +21,7 @@ from tests.test_threads import in_threads
 
 @pytest.fixture(scope="module")
 def step():
-    """Make one step of a recurrent net, which also scores what to do next."""
+    """Return a step of a recurrent net, which also scores the next actions."""
     lstm, out = rnn.LSTMCell(WIDTH, input_size=WIDTH), nn.Dense(3, in_units=WIDTH)
 
     def run(F, x, h, c):
@@ -32,7 +32,7 @@ def step():
 
 
 def walker(step):
-    """Return a program whose length and path are decided by computed values."""
+    """Return a program whose length and path depend on computed values."""
 
     def walk(x):
         h = c = mx.nd.zeros((1, WIDTH))
@@ -57,7 +57,7 @@ def walker(step):
 def test_values_and_gradients_of_programs_steered_by_values(
     step, count, seed, concurrency, options
 ):
-    """Arrays of earlier flushes are read whole and in part, by several calls, or not at all."""
+    """Calls read arrays of earlier flushes, whole or in part, several times or never."""
     samples = attached(inputs(count, seed=seed))
     variables = [*samples, *(p.data() for p in step.collect_params().values())]
 
@@ -87,7 +87,7 @@ def test_values_and_gradients_of_programs_steered_by_values(
     loop_and_scope(run, **options)
 
 
-def test_one_flush_serves_all_that_wait(step):
+def test_one_flush_serves_all_waiting_samples(step):
     walk, samples, lengths = walker(step), inputs(8), []
     for x in samples:
         with gdb.batching(**FIXED) as batch:
@@ -97,48 +97,48 @@ def test_one_flush_serves_all_that_wait(step):
         batch.map(walk, samples)
     served = [flush.waiting for flush in batch.report.flushes if flush.waiting]
     assert served == [sum(n > i for n in lengths) for i in range(max(lengths))]
-    assert max(lengths) > min(lengths), "all samples go the same way"
+    assert max(lengths) > min(lengths), "all samples have one length"
     assert batch.report.launches <= 2 * max(lengths)  # step and argmax
 
 
-def test_samples_take_the_places_of_finished_ones(step):
+def test_new_samples_start_as_others_finish(step):
     walk = walker(step)
-    under_way, most = set(), []
+    running, counts = set(), []
 
     def fn(number):
-        under_way.add(number)
-        most.append(len(under_way))
+        running.add(number)
+        counts.append(len(running))
         result = walk(inputs(20)[number])
-        under_way.discard(number)
+        running.discard(number)
         return result
 
     with gdb.batching(**FIXED) as batch:
         batch.map(fn, range(20), concurrency=4)
-    assert max(most) == 4
+    assert max(counts) == 4
     waiting = [flush.waiting for flush in batch.report.flushes]
     assert waiting.count(4) > len(waiting) // 2
 
 
-def test_samples_that_read_values_when_they_are_made(step):
-    """They are asked for by whoever comes first; nobody else can go on meanwhile."""
+def test_an_iterable_that_reads_values(step):
+    """It runs in the fiber that asks for the next sample; no other fiber can run meanwhile."""
     walk = walker(step)
 
-    def coming():
+    def dependent():
         x = inputs(1)[0]
         for _ in range(5):
             yield x
             x = x * float(step(x, x, x)[0].sum().asscalar())
 
-    wanted = [walk(x) for x in coming()]
-    equal(gdb.map(walk, coming(), concurrency=2, **FIXED), wanted, 1e-4, 1e-5)
+    wanted = [walk(x) for x in dependent()]
+    equal(gdb.map(walk, dependent(), concurrency=2, **FIXED), wanted, 1e-4, 1e-5)
 
 
-def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
-    """Half of the samples are recorded for a backward pass, and only they get gradients."""
+def test_mxnets_state_per_thread_belongs_to_the_sample(step):
+    """Autograd records half of the samples, and only they get gradients."""
     variable = contextvars.ContextVar("variable", default=None)
     samples, zero = attached(inputs(4)), mx.nd.zeros((1, WIDTH))
 
-    def kept():
+    def state():
         return mx.current_context(), mx.AttrScope._current.value.get(None), variable.get()
 
     def fn(number):
@@ -150,7 +150,7 @@ def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
             for _ in range(3):
                 scores = scores + float(scores.sum().asscalar())
                 assert mx.autograd.is_recording() == mx.autograd.is_training() == recorded
-                context, attributes, value = kept()
+                context, attributes, value = state()
                 assert context == mx.cpu(number) and value == number
                 assert attributes["__mark__"] == str(number)
                 with mx.autograd.pause():
@@ -158,18 +158,15 @@ def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
                     assert not mx.autograd.is_recording()
             return (h * c + scores.sum()).sum()
 
-    before = kept()
+    before = state()
     with gdb.batching(**FIXED) as batch:
         losses = batch.map(fn, range(4))
-    assert before == kept() and not mx.autograd.is_recording()
+    assert before == state() and not mx.autograd.is_recording()
     mx.autograd.backward(losses[1::2])
     assert [bool(x.grad.asnumpy().any()) for x in samples] == [False, True, False, True]
 
 
-# Exceptions
-
-
-def test_fibers_that_rest_between_maps_carry_nothing_over(step):
+def test_idle_fibers_carry_nothing_over_to_the_next_map(step):
     variable = contextvars.ContextVar("variable", default=None)
     seen, called = [], []
 
@@ -184,7 +181,10 @@ def test_fibers_that_rest_between_maps_carry_nothing_over(step):
     assert called.count((fn.__code__, "call")) == 3 and seen == [None] * 6
 
 
-def test_an_exception_names_its_sample_or_stands_among_the_results(step):
+# Exceptions
+
+
+def test_an_exception_names_its_sample_or_becomes_its_result(step):
     def fn(number):
         scores, h, _ = step(inputs(9)[number], *inputs(2))
         scores.sum().asscalar()
@@ -194,7 +194,7 @@ def test_an_exception_names_its_sample_or_stands_among_the_results(step):
 
     bad = (1, 4)
     got = gdb.map(fn, range(5), on_error="return")
-    assert [type(one) is KeyError for one in got] == [False, True, False, False, True]
+    assert [type(result) is KeyError for result in got] == [False, True, False, False, True]
     equal([got[0]], [fn(0)])
     with pytest.raises(KeyError) as caught:
         gdb.map(fn, range(5))
@@ -206,8 +206,8 @@ def test_an_exception_names_its_sample_or_stands_among_the_results(step):
 
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 @pytest.mark.parametrize("kind, where", [(KeyboardInterrupt, "fn"), (OSError, "samples")])
-def test_an_interrupt_or_a_failing_source_ends_all(step, kind, where, on_error):
-    def coming():
+def test_an_interrupt_or_a_failing_iterable_ends_the_map(step, kind, where, on_error):
+    def samples():
         yield from range(3)
         if where == "samples":
             raise kind
@@ -219,12 +219,12 @@ def test_an_interrupt_or_a_failing_source_ends_all(step, kind, where, on_error):
         step(*inputs(3))[0].sum().asscalar()
 
     with pytest.raises(kind):
-        gdb.map(fn, coming(), concurrency=2, on_error=on_error)
+        gdb.map(fn, samples(), concurrency=2, on_error=on_error)
     assert greenlet.getcurrent().parent is None and not mx.autograd.is_recording()
 
 
-def test_what_computing_fails_with_reaches_all_that_wait():
-    """One launch computes all samples, and one of them has no Cholesky factor."""
+def test_the_error_of_a_flush_reaches_all_waiting_samples():
+    """One launch computes all samples, and one matrix has no Cholesky factor."""
 
     def fn(number):
         matrix = mx.nd.ones((1, 2, 2)) * -1 if number == 2 else mx.nd.eye(2).reshape((1, 2, 2))
@@ -232,14 +232,14 @@ def test_what_computing_fails_with_reaches_all_that_wait():
         return mx.nd.linalg.potrf(lazy).sum().asscalar()
 
     got = gdb.map(fn, range(4), on_error="return", **FIXED)
-    assert [type(one) for one in got] == [gdb.LaunchError] * 4
+    assert [type(result) for result in got] == [gdb.LaunchError] * 4
     with pytest.raises(gdb.LaunchError) as caught:
         gdb.map(fn, range(4), **FIXED)
     assert isinstance(caught.value.__cause__, (gdb.SampleError, mx.MXNetError))
     assert gdb.map(fn, range(2), **FIXED) == [2, 2]
 
 
-def test_the_others_end_and_clean_up(step):
+def test_after_an_exception_other_samples_clean_up(step):
     cleaned = []
 
     def fn(number):
@@ -307,19 +307,19 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
             held.append(many[0])
             batch.flush()
             del many
-        assert sum(one.bytes for one in batch._still_kept()) <= 20_000
+        assert sum(kept.bytes for kept in batch._still_kept()) <= 20_000
     assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
 
 
-def test_one_array_of_an_earlier_flush_for_all_calls_of_mxnets_operators(step):
-    """It is passed as it is, and is read again after that."""
-    look = cell(lambda F, x, matrix: F.dot(x, matrix))
+def test_an_array_of_an_earlier_flush_shared_by_calls_of_mxnets_operators(step):
+    """It is an argument of several calls, and is read again afterwards."""
+    product = cell(lambda F, x, matrix: F.dot(x, matrix))
 
     def fn(xs):
         rows = [step(x, x, x)[1] for x in xs]
         matrix = mx.nd.concat(*rows[:WIDTH], dim=0)
         rows[0].asnumpy()
-        return [look(row, matrix) for row in rows] + [matrix * 2]
+        return [product(row, matrix) for row in rows] + [matrix * 2]
 
     with by_mxnets_operators():
         batch = check_against_loop(fn, [attached(inputs(5))], **FIXED)

@@ -1,4 +1,4 @@
-"""What `gdb.map` gives to a function, and what it refuses."""
+"""How `gdb.map` and `gdb.imap` pass samples to a function, and which they refuse."""
 
 import functools
 import itertools
@@ -74,7 +74,7 @@ def test_tuples_are_arguments_of_a_function_of_several(apply):
 
 
 @pytest.mark.parametrize(
-    "fn, sample, told",
+    "fn, sample, text",
     [
         (lambda a, b: a, PAIRS[0][0], "(a, b), but the sample is of type NDArray"),
         (lambda a, b: a, (1, 2, 3), "(a, b), but the sample is a tuple of 3"),
@@ -84,12 +84,12 @@ def test_tuples_are_arguments_of_a_function_of_several(apply):
         (lambda: 0, PAIRS[0], "()"),
     ],
 )
-def test_a_sample_that_does_not_fit(fn, sample, told):
-    with refused(gdb.ArgumentError, told, "map(lambda sample"):
+def test_a_sample_that_does_not_fit(fn, sample, text):
+    with refused(gdb.ArgumentError, text, "map(lambda sample"):
         gdb.map(fn, [sample])  # wrong
 
 
-def test_samples_in_the_place_of_the_function():
+def test_samples_passed_as_the_function():
     with refused(gdb.ArgumentError, "type list", "a function or a block"):
         gdb.map(PAIRS, Cell())  # wrong
 
@@ -118,7 +118,7 @@ class YieldingObject:
     __call__ = yielding
 
 
-#: What a function returns, and such functions.
+#: Functions by the kind of result that they return without running.
 WOULD_NOT_RUN = {
     "a generator": (
         yielding, functools.partial(yielding), YieldingObject(), Yielding(), YieldingCell(),
@@ -130,7 +130,7 @@ TAKERS = [gdb.map, gdb.imap, lambda fn, samples: gdb.RequestBatcher(fn)]  # wron
 
 
 @pytest.mark.parametrize("kind", WOULD_NOT_RUN)
-def test_functions_that_would_not_run(kind):
+def test_functions_whose_code_would_not_run(kind):
     for fn in WOULD_NOT_RUN[kind]:
         for take in TAKERS:
             with refused(gdb.ArgumentError, f"returns {kind}"):
@@ -148,13 +148,13 @@ def net():
 @examples(25)
 def test_results_come_in_order(net, count, size, prefetch):
     samples = inputs(count, 3)
-    found = gdb.imap(net, samples, batch_size=size, prefetch=prefetch)
-    assert len(found) == count
-    equal([*found], [net(x) for x in samples])
+    stream = gdb.imap(net, samples, batch_size=size, prefetch=prefetch)
+    assert len(stream) == count
+    equal([*stream], [net(x) for x in samples])
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_a_stream_without_end_is_read_as_far_as_needed(net, prefetch):
+def test_an_endless_stream_is_read_only_as_far_as_needed(net, prefetch):
     taken = []
 
     def endless():
@@ -162,12 +162,12 @@ def test_a_stream_without_end_is_read_as_far_as_needed(net, prefetch):
             taken.append(number)
             yield mx.nd.ones((1, 3)) * number
 
-    found = gdb.imap(net, endless(), batch_size=4, prefetch=prefetch)
+    stream = gdb.imap(net, endless(), batch_size=4, prefetch=prefetch)
     for number in range(9):
-        next(found)
+        next(stream)
         assert len(taken) == 4 * (number // 4 + 1 + prefetch)
     with pytest.raises(TypeError, match="no length"):
-        len(found)
+        len(stream)
 
 
 def test_two_minibatches_are_recorded_before_the_first_result(net):
@@ -179,7 +179,7 @@ def test_two_minibatches_are_recorded_before_the_first_result(net):
     assert order[:5] == ["sample"] * 4 + ["result"]
 
 
-def test_exceptions_stand_in_their_places_and_what_the_samples_end_with_comes_last(net):
+def test_an_exception_takes_the_place_of_its_result_and_one_of_the_source_comes_last(net):
     def numbers():
         yield from range(6)
         raise OSError("the file is gone")
@@ -190,14 +190,14 @@ def test_exceptions_stand_in_their_places_and_what_the_samples_end_with_comes_la
             raise ValueError(number)
         return float(y.sum().asscalar())
 
-    found = gdb.imap(fn, numbers(), batch_size=4)
+    stream = gdb.imap(fn, numbers(), batch_size=4)
     for number in range(6):
         if number not in (1, 4):
-            assert type(next(found)) is float
+            assert type(next(stream)) is float
             continue
         with pytest.raises(ValueError) as caught:
-            next(found)
+            next(stream)
         assert f"sample {number} of imap" in str(caught.value.__cause__)
         assert __file__ in str(caught.value.__cause__)
     with pytest.raises(OSError, match="the file is gone"):
-        next(found)
+        next(stream)

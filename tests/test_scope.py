@@ -1,4 +1,4 @@
-"""A scope leaves nothing behind, and everything that a program may do with scopes works."""
+"""Scopes: nesting, options, what they record, and that they leave nothing behind."""
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
@@ -22,7 +22,7 @@ from tests.common import FIXED, ROOT, SAMPLES
 
 
 def test_scope_entered_again_and_within_itself(net):
-    """The report is that of the last time; values of all times stay, whatever failed between."""
+    """The report is of the last entry; values of all entries stay, also after failures."""
     batch = gdb.batching(granularity="block")
     results = []
     for count in (2, 3, 4):
@@ -43,16 +43,16 @@ def test_scope_entered_again_and_within_itself(net):
 
 
 @pytest.mark.parametrize("make, recorded", [(lambda block: block, (11, 2)), (gdb.convert, (17, 3))])
-def test_blocks_that_are_not_hybridized_are_the_operators_in_them(net, make, recorded):
-    """Recorded where they get what was recorded or made in the scope; else they run at once."""
+def test_blocks_that_are_not_hybridized_are_recorded_as_operators(net, make, recorded):
+    """They are recorded if they read an array of the scope; otherwise they run at once."""
     block = make(nn.Dense(2, in_units=3, activation="tanh"))
     block.initialize()
     with gdb.batching(granularity="block") as batch:
         got = [block(net(x)) for x in SAMPLES]
-        begun = block(mx.nd.zeros((1, 3)))
+        from_zeros = block(mx.nd.zeros((1, 3)))
         at_once = block(array(1, 3))
         total = mx.nd.add_n(*SAMPLES)
-    assert all(type(y) is LazyNDArray for y in (*got, begun))
+    assert all(type(y) is LazyNDArray for y in (*got, from_zeros))
     assert type(at_once) is type(total) is mx.nd.NDArray
     # Five calls of the net, and six of Gluon's own block, or else of FullyConnected and of
     # Activation; one launch each.
@@ -60,7 +60,7 @@ def test_blocks_that_are_not_hybridized_are_the_operators_in_them(net, make, rec
     equal(got, [block(net(x)) for x in SAMPLES])
 
 
-def test_samples_with_nothing_to_do(net):
+def test_empty_samples(net):
     def run(sample):
         total = mx.nd.zeros((1, 3))
         for x in sample:
@@ -75,7 +75,7 @@ def test_samples_with_nothing_to_do(net):
 
 
 AGENDA = {"analysis_budget": 3, "granularity": "block", "policy": "agenda"}
-#: What `hybridize`, the environment and the scope say, and what a scope runs with.
+#: Options of `hybridize`, the environment and the scope; and the options of the flush.
 SETTINGS = [
     ({}, None, {}, ("operator", "depth", "unlimited")),
     ({}, None, {"granularity": "block"}, ("block", "depth", "unlimited")),
@@ -93,17 +93,17 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("given, environment, options, ran", SETTINGS)
-def test_defaults_and_settings(net, monkeypatch, given, environment, options, ran):
+@pytest.mark.parametrize("defaults, environment, options, used", SETTINGS)
+def test_defaults_and_settings(net, monkeypatch, defaults, environment, options, used):
     """The last `hybridize` counts."""
     if environment:
         monkeypatch.setenv(BUDGET_VARIABLE, environment)
     net.hybridize(granularity="graph", analysis_budget=9)
-    net.hybridize(**given)
+    net.hybridize(**defaults)
     with gdb.batching(**options) as batch:
         got = [net(x) for x in SAMPLES * 8]
     (flush,) = batch.report.flushes
-    assert (flush.granularity, flush.policy, flush.budget) == ran
+    assert (flush.granularity, flush.policy, flush.budget) == used
     assert flush.launches == (40 if flush.budget == "0 ms" else 1)
     equal(got, [net(x) for x in SAMPLES * 8])
 
@@ -123,9 +123,9 @@ def test_one_line_per_flush_in_the_log(net, caplog):
 
 @pytest.mark.parametrize("recording", [False, True])
 def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
-    """MXNet runs on while the user records the next minibatch; its own threads may wait.
+    """MXNet computes while the user records the next minibatch; only its own threads wait.
 
-    What a scope reads has been computed: parameters, which are waited for once, too.
+    Everything that the scope reads is computed before, also parameters.
     """
     with gdb.batching():
         net(SAMPLES[0])
@@ -161,21 +161,21 @@ def owners():
 
 
 def replaced():
-    """Look for functions of this package where MXNet has its own."""
-    found = set()
+    """Return where MXNet has functions of this package instead of its own."""
+    places = set()
     for owner in owners():
         for name, value in list(vars(owner).items()):
             home = getattr(value, "__globals__", {}).get("__name__", "")
             if home.split(".")[0] == "gluon_dynbatch":
-                found.add((owner, name))
-    return found
+                places.add((owner, name))
+    return places
 
 
 def listed(*tables):
     return {(one.owner, one.name) for table in tables for one in table}
 
 
-def test_without_a_scope_only_what_is_replaced_for_good_is():
+def test_without_a_scope_only_permanent_replacements_are_in_place():
     for_good = listed(FOR_GOOD)
     assert replaced() == for_good
     net, x = dense(), mx.nd.ones((1, 4))
@@ -192,7 +192,7 @@ def test_without_a_scope_only_what_is_replaced_for_good_is():
         replace_for_good("waitall", lambda original: original)
 
 
-def test_documents_say_how_many():
+def test_documents_give_the_numbers_of_replacements():
     good, others = len(FOR_GOOD), len(OPEN)
     for document in ("docs/limits.md", "docs/design/architecture.md"):
         text = " ".join((ROOT / document).read_text("utf-8").split())

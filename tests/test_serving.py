@@ -1,4 +1,4 @@
-"""Requests of threads and tasks: each gets its own answer, whatever becomes of the others."""
+"""Requests of threads and tasks: each gets its own answer, also if others fail."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ def rows(count):
 
 
 def factor(scale):
-    """Fail in the flush if `scale` is negative, together with all that share the launch."""
+    """Fail in the flush if `scale` is negative, together with all calls of the launch."""
     return mx.nd.linalg.potrf(mx.nd.eye(2).reshape((1, 2, 2)) * mx.nd.full((1, 2, 2), scale))
 
 
@@ -92,14 +92,14 @@ def test_requests_run_in_one_scope_and_do_not_record_gradients(net):
     with mx.cpu(1), autograd.record():
         batcher = gdb.RequestBatcher(fn, 20, FOREVER, granularity="block", policy="depth")
     for _ in range(3):
-        for future in [batcher.submit(x) for x in rows(20)]:  # full: nobody waits for ever
+        for future in [batcher.submit(x) for x in rows(20)]:  # full, so it starts
             future.result(PATIENCE)
     batcher.close()
     assert set(seen) == {(seen[0][0], False, mx.cpu(1))} and seen[0][0] is not None
     assert batcher.stats().batch_sizes == {20: 3}
 
 
-def test_a_minibatch_waits_for_no_more_than_were_there(gate):
+def test_a_minibatch_waits_for_no_more_requests_than_there_were(gate):
     with gdb.RequestBatcher(gate, 64, 0) as batcher:
         first = batcher.submit(0)
         assert gate.entered.wait(PATIENCE)
@@ -107,12 +107,12 @@ def test_a_minibatch_waits_for_no_more_than_were_there(gate):
         futures = [batcher.submit(1), batcher.submit(2)]
         gate.opened.set()
         assert first.result(PATIENCE) == 0
-        futures.append(batcher.submit(3))  # who was answered asks again
+        futures.append(batcher.submit(3))  # the client that was answered
         assert [future.result(PATIENCE) for future in futures] == [1, 2, 3]
     assert batcher.stats().batch_sizes == {1: 1, 3: 1}
 
 
-#: As a launch of several, and alone.
+#: Errors of a launch of several calls, and of one call.
 REFUSED = (gdb.LaunchError, mx.MXNetError)
 BAD = {
     "a wrong shape": (lambda net: net(mx.nd.ones((1, 5))), gdb.ShapeError),
@@ -150,7 +150,7 @@ def test_bad_requests_fail_alone(net, bad, places):
 
 
 def test_a_bad_request_by_itself_does_not_fail_the_next(net):
-    """MXNet keeps the error of an operator for the next one who waits for all work."""
+    """MXNet keeps the error of an operator until the next call of waitall."""
     with gdb.RequestBatcher(lambda scale: (net(mx.nd.ones((1, 4))), factor(scale)), 1) as batcher:
         for _ in range(6):
             bad, good = batcher.submit(-1), batcher.submit(4)
@@ -158,7 +158,7 @@ def test_a_bad_request_by_itself_does_not_fail_the_next(net):
             equal(good.result(PATIENCE)[1:], [2 * np.eye(2, dtype="float32")[None]])
 
 
-def test_results_are_of_numpy_in_their_structure_and_memory(net):
+def test_results_keep_their_structure_with_numpy_arrays_that_own_their_memory(net):
     label = object()
 
     def fn(x):
@@ -173,12 +173,12 @@ def test_results_are_of_numpy_in_their_structure_and_memory(net):
         assert list(got) == ["pair", "list", "label"] and got["label"] is label
         assert type(got["pair"]) is Pair and got["pair"].label == "no"
         assert got["list"][1:] == [2, None]
-        found = [got["pair"].score, got["list"][0]]
-        assert all(type(a) is np.ndarray and a.flags.owndata for a in found)
-        equal(found, [y, y[:1]])
+        arrays = [got["pair"].score, got["list"][0]]
+        assert all(type(a) is np.ndarray and a.flags.owndata for a in arrays)
+        equal(arrays, [y, y[:1]])
 
 
-def test_arguments_of_numpy_arrive_as_arrays():
+def test_numpy_arguments_become_mxnet_arrays():
     random, context = np.random.RandomState(0), mx.cpu(1)
     shapes = [(1,), (5,), (2, 3), (4, 1, 2)]
     numbers = [(random.rand(*s) * 9).astype(t) for t in gdb.samples.CONVERTIBLE for s in shapes]
@@ -199,7 +199,7 @@ def test_arguments_of_numpy_arrive_as_arrays():
     assert [answer.result() for answer in answers] == list(map(type, others))
 
 
-def test_an_error_keeps_no_other_request():
+def test_an_error_keeps_no_other_request_alive():
     class Sample:
         wrong = False
 
@@ -232,7 +232,7 @@ def test_a_full_queue_refuses(gate):
     assert (stats.rejected, stats.cancelled, stats.completed) == (2, 1, 3)
 
 
-def test_a_full_queue_lets_wait(gate):
+def test_submit_waits_while_the_queue_is_full(gate):
     with gdb.RequestBatcher(gate, 1, 0, max_queue=1, on_full="wait") as batcher:
         batcher.submit(0)
         assert gate.entered.wait(PATIENCE)
@@ -249,7 +249,7 @@ def test_a_full_queue_lets_wait(gate):
 
         async def tasks():
             running = [asyncio.ensure_future(batcher(n)) for n in (3, 4)]
-            await asyncio.sleep(0)  # both wait, and the loop goes on
+            await asyncio.sleep(0)  # both wait, without blocking the loop
             running[0].cancel()
             while not batcher.stats().cancelled:
                 await asyncio.sleep(0)
@@ -262,7 +262,7 @@ def test_a_full_queue_lets_wait(gate):
     assert sorted(gate.calls) == [0, 1, 2, 4]
 
 
-def test_a_loop_that_has_ended_gets_no_answer_and_others_do(gate):
+def test_a_closed_event_loop_does_not_prevent_other_answers(gate):
     async def leave():
         task = asyncio.ensure_future(batcher(0))
         await asyncio.get_running_loop().run_in_executor(None, gate.entered.wait, PATIENCE)
@@ -277,8 +277,8 @@ def test_a_loop_that_has_ended_gets_no_answer_and_others_do(gate):
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-def test_the_end_of_a_batcher_runs_what_waits_and_ends_its_thread(net, closed):
-    """The fixture waits for the thread."""
+def test_the_end_of_a_batcher_runs_waiting_requests_and_ends_its_thread(net, closed):
+    """The fixture checks that the thread ends."""
     batcher = gdb.RequestBatcher(net, 64, FOREVER)
     futures, seen = [batcher.submit(x) for x in rows(10)], weakref.ref(batcher)
     assert futures[3].cancel()
@@ -308,24 +308,24 @@ batcher.submit(mx.nd.ones((1, 4))).add_done_callback(lambda future: print(future
 """
 
 
-def test_the_end_of_the_process_runs_what_waits():
+def test_the_end_of_the_process_runs_waiting_requests():
     assert output_of(ENDS) == "(1, 3)\n"
 
 
 def test_latency_percentiles():
     stats = gdb.BatcherStats(0, 0, 4, 0, 0, 0, 1.0, 1.0, (0.4, 0.1, 0.3, 0.2), {4: 1})
-    told = [stats.latency_percentile(p) for p in (0, 25, 50, 51, 100)]
-    assert told == [0.1, 0.1, 0.2, 0.3, 0.4]
+    percentiles = [stats.latency_percentile(p) for p in (0, 25, 50, 51, 100)]
+    assert percentiles == [0.1, 0.1, 0.2, 0.3, 0.4]
     assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
 
 
-def test_a_service_under_load_answers_each_request_rightly(tmp_path):
-    """A real server and real clients, some of which vanish or send garbage."""
+def test_a_service_under_load_answers_each_request_correctly(tmp_path):
+    """The server and the clients are real; some clients disconnect or send garbage."""
     sizes = ("--hidden", "20", "--embedding-size", "20", "--similarity-hidden", "10")
-    known = serve_load.prepare(tmp_path / "model", (*sizes, "--limit", "60"))
+    answers = serve_load.prepare(tmp_path / "model", (*sizes, "--limit", "60"))
     with serve_load.service(tmp_path / "model") as port:
-        told = serve_load.load(port, known, 1, clients=16, rude=1)
-    assert told["answered"] >= 16 and told["refused"] >= 6 and told["vanished"] >= 5
+        counts = serve_load.load(port, answers, 1, clients=16, rude=1)
+    assert counts["answered"] >= 16 and counts["refused"] >= 6 and counts["vanished"] >= 5
 
 
 def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
