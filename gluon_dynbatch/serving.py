@@ -84,7 +84,8 @@ class _Queue:
         with self.changed:
             free_since = time.monotonic()
             self.changed.wait_for(lambda: self.waiting or self.closed)
-            for _, submitted in itertools.islice(self.waiting.values(), 1):
+            if self.waiting:
+                _, submitted = next(iter(self.waiting.values()))
                 timeout = max(submitted, free_since) + self._wait_s - time.monotonic()
                 self.changed.wait_for(
                     lambda: len(self.waiting) >= self.enough or self.closed, max(timeout, 0)

@@ -105,7 +105,7 @@ def test_asynchronous_context_manager(net):
 @pytest.mark.parametrize("fails", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("turns", [(2, 5), (5, 2), (3, 3)])
 def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
-    """They share one; neither's end nor failure takes values from the other."""
+    """They share a scope; if one ends or fails, the other still gets its values."""
     got = [], []
 
     async def task(number):
@@ -127,8 +127,8 @@ def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
             equal(outputs, [net(x) for x in SAMPLES[: len(outputs)]])
 
 
-def test_generator_that_is_left_waiting(net):
-    """Scopes that come later join its scope, and keep their own promises."""
+def test_a_generator_that_is_never_resumed(net):
+    """Later scopes join its scope, and compute their calls at their own end."""
 
     def leak():
         with gdb.batching():
@@ -143,13 +143,13 @@ def test_generator_that_is_left_waiting(net):
         assert not any(y.pending for y in got)
         equal(got, 2 * [net(x) for x in SAMPLES])
     with contextlib.suppress(KeyError), gdb.batching():
-        beside = net(SAMPLES[1])
+        of_failed = net(SAMPLES[1])
         raise KeyError
     with pytest.raises(gdb.ScopeError, match="max_rows"), gdb.batching(max_rows=3):
         pass
     del generator
     assert_nothing_is_left()
-    equal([first, beside], [net(x) for x in SAMPLES[:2]])
+    equal([first, of_failed], [net(x) for x in SAMPLES[:2]])
 
 
 def test_one_scope_in_two_threads(net):
@@ -169,7 +169,7 @@ def test_one_scope_in_two_threads(net):
 
 
 def test_scope_entered_by_hand(net):
-    """What is forgotten ends with its scope."""
+    """A member that is forgotten does not keep the scope open."""
     with gdb.batching():
         gdb.batching().__enter__()
         net(SAMPLES[0])

@@ -1,6 +1,6 @@
-"""Options, scopes, blocks and gradients used wrongly; see also ``tests/test_bad_input.py``.
+"""Wrong uses of options, scopes, blocks and gradients; see also ``tests/test_bad_input.py``.
 
-A line that must be named carries the comment ``# wrong``.
+The message must name a line that has the comment ``# wrong``.
 """
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
@@ -27,7 +27,7 @@ net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
 @pytest.mark.parametrize("use", [str, lambda y: y[:, 1], lambda y: float(y[0, 0])])
 def test_array_of_a_failed_scope(net, use):
-    """Neither a use nor the next scope gets a value; what was computed before stays."""
+    """It has no value in any use or later scope; values computed before stay."""
     x = array(1, 4)
     wanted = net(x)
     with contextlib.suppress(KeyError), gdb.batching() as batch:
@@ -48,7 +48,7 @@ def test_array_of_a_failed_scope(net, use):
     equal([flushed, asked_for], [wanted] * 2)
 
 
-#: What takes options.
+#: Functions with options.
 TAKERS = {
     "batching": gdb.batching,
     "map": lambda **options: gdb.map(dense(), [array(1, 4)], **options),  # wrong
@@ -62,7 +62,7 @@ BUDGETS = [-1, -0.5, NAN, "fast", "-2", "nan", "", True, np.bool_(False), [1], b
 NAMES = ["node", "", None, 3, ["block"]]
 SCOPES = ("batching", "map", "imap", "batcher")
 NOT_BOOLEAN, RAISE = ["True or False"], ["'raise', "]
-#: By option: the error, what it says beside the value, wrong values, and what takes it.
+#: By option: the error, texts in its message beside the value, wrong values, and functions.
 WRONG = {
     "analysis_budget": (
         gdb.BudgetError, ["0 or more", '"auto"', "None"], BUDGETS, (*SCOPES, "hybridize"),
@@ -91,10 +91,10 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_value_of_an_option(name):
-    kind, told, values, takers = WRONG[name]
+    kind, texts, values, takers = WRONG[name]
     for value in values:
         for taker in takers:
-            with refused(kind, repr(value), *told, recorded=False):
+            with refused(kind, repr(value), *texts, recorded=False):
                 TAKERS[taker](**{name: value})  # wrong
 
 
@@ -111,12 +111,12 @@ INNER = {"granularity": "operator", "policy": "search", "analysis_budget": 3, "m
 
 @pytest.mark.parametrize("name", INNER)
 def test_nested_scope_with_other_settings(net, name):
-    """The outer scope goes on where the error is caught."""
-    told = name.replace("analysis_", ""), "outer scope", f"opened at {__file__}:"
+    """The outer scope goes on after the error."""
+    texts = name.replace("analysis_", ""), "outer scope", f"opened at {__file__}:"
     options = {"analysis_budget": gdb.Budget(visits=99), "max_rows": 9}
     with gdb.batching(granularity="block", policy="depth", **options) as batch:
         first = net(array(1, 4))
-        with refused(gdb.ScopeError, *told):
+        with refused(gdb.ScopeError, *texts):
             with gdb.batching(**{name: INNER[name]}):  # wrong
                 net(array(1, 4))
         second = net(array(1, 4))
@@ -145,8 +145,8 @@ def test_block_that_is_not_initialised(net, known):
 
 @pytest.mark.parametrize("thing", [3, None, nn.Dense, lambda x: x, mx.nd.ones(2)])
 def test_convert_takes_blocks_only(thing):
-    told = f"convert takes a Gluon block.*{type(thing).__name__}"
-    with pytest.raises(TypeError, match=told) as caught:
+    text = f"convert takes a Gluon block.*{type(thing).__name__}"
+    with pytest.raises(TypeError, match=text) as caught:
         gdb.convert(thing)  # wrong
     assert user_frame(caught.value).line.endswith("# wrong")
 
@@ -172,7 +172,7 @@ def test_backward_twice_and_of_what_was_not_recorded():
 
 
 def test_backward_sample_by_sample():
-    """The plain loop allows it; a scope refuses the second one in words of its own."""
+    """The plain loop allows it; with a scope, the second call raises a `GradientError`."""
     block = dense()
     block.collect_params().setattr("grad_req", "add")
     losses = recorded_losses(block)
