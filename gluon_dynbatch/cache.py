@@ -1,4 +1,4 @@
-"""Plans by structural fingerprint, least recently used ones forgotten first."""
+"""A cache with a limit in bytes, which evicts the least recently used entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Hashable, Tuple
 
 
 class PlanCache:
-    """Remembers what was made for a fingerprint.
+    """Maps fingerprints to plans, or to pieces of a tape.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
     describes them is equal, not merely its hash.
@@ -16,40 +16,40 @@ class PlanCache:
     Parameters
     ----------
     capacity : int, optional
-        Bytes of all that is kept.
+        Limit of the total size, in bytes.
     """
 
     def __init__(self, capacity: int = 64 << 20):
         self._capacity = capacity
-        self._held: OrderedDict[Hashable, Tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
-        #: Bytes kept now.
+        #: Total size now.
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def find(self, fingerprint: Hashable) -> Any:
-        """Return what belongs to `fingerprint`; None if nothing does."""
+        """Return the value of `fingerprint`, or None."""
         try:
-            self._held.move_to_end(fingerprint)
-            return self._held[fingerprint][0]
-        except KeyError:  # another thread may need its room in between
+            self._entries.move_to_end(fingerprint)
+            return self._entries[fingerprint][0]
+        except KeyError:  # also if another thread evicts it in between
             return None
 
-    def keep(self, fingerprint: Hashable, made: Any, size: int) -> None:
-        """Keep what was made for `fingerprint`, unless it has no size, or a larger one than all."""
+    def keep(self, fingerprint: Hashable, value: Any, size: int) -> None:
+        """Store a value, unless its size is zero or larger than the capacity."""
         if not 0 < size <= self._capacity:
             return
         with self._lock:
-            # Another thread may have been faster; or what is kept is out of date.
-            self.bytes += size - self._held.pop(fingerprint, (None, 0))[1]
-            self._held[fingerprint] = made, size
+            # Replaces the value of another thread that was faster, or an outdated one.
+            self.bytes += size - self._entries.pop(fingerprint, (None, 0))[1]
+            self._entries[fingerprint] = value, size
             while self.bytes > self._capacity:
-                self.bytes -= self._held.popitem(last=False)[1][1]
+                self.bytes -= self._entries.popitem(last=False)[1][1]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
-            self._held.clear()
+            self._entries.clear()
             self.bytes = 0

@@ -121,7 +121,7 @@ class Observer:
 
         return create
 
-    def flushes(self, tape: Any, graph: Any) -> Site:
+    def begin_flush(self, tape: Any, graph: Any) -> Site:
         """Return what is told of each launch of a flush."""
         site = self.sites[STATE.batch.place.where]
         site.begin(tape, graph)

@@ -1,4 +1,4 @@
-"""One flush: choose a setting, plan, run, and hand the values out."""
+"""One flush: plan the recorded calls, or find their plan in the cache, and run it."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ from .unmerged import find_unmerged
 
 
 class Runtime:
-    """What a process learns and keeps: traced calls, segments, plans, and what things cost."""
+    """State of the process that outlives scopes: traced calls, compiled segments, and plans."""
 
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
-        #: Is told what scopes do, and of each launch as it runs; see `explain.py`.
+        #: Called for each scope, flush and launch, if set; see `explain.py`.
         self.observer: Any = None
-        #: Visits per millisecond of the last analysis.
+        #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
-        #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
+        #: Number of calls of ``hybridize``, which may change the options that blocks ask for.
         self.hybridized = 0
 
 
 class Planned(NamedTuple):
-    """A plan, and what was made from it for the heads seen so far."""
+    """An entry of the plan cache: a plan, and what flushes with this plan share."""
 
     plan: Plan
-    #: Per segment what runs it natively, None if MXNet's operators do.
+    #: Per segment its native kernels; None if MXNet's operators run it.
     kernels: Dict[Segment, Optional[SegmentKernels]]
-    #: Heads and what is trained, with the code of both directions: the last ones only.
+    #: The code of both directions, with the key of its heads: at most one pair.
     prepared: List[Tuple[Any, Prepared]]
     #: Whether a backward pass may follow.
     recorded: bool
-    #: What is reported of all flushes with this plan, with the number of a call for its line.
+    #: The report without times, and with the numbers of calls instead of their lines.
     report: FlushReport
     costs: Costs
-    #: Whether the budget sufficed to look at every unit; else the next time may do better.
+    #: Whether the analysis visited every unit; otherwise, another analysis may do better.
     analysed: bool
 
     @property
     def bytes(self) -> int:
-        """About what the plan takes in memory, with one for the backward pass of the same size."""
+        """Estimated size; the plan of the backward pass is about as large as the plan itself."""
         graph = self.plan.graph
         parts = (self.plan, self.plan.reads, graph, graph.dependencies)
-        held = [array for part in parts for array in part]
-        return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
+        fields = [field for part in parts for field in part]
+        return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
 
 
 class Flush:
-    """Computes one recording."""
+    """Computes the calls of one tape."""
 
     def __init__(
         self,
@@ -91,31 +91,31 @@ class Flush:
         self._account, self._chain = account, chain
 
     def run(self, waiting: int) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
-        """Do everything; afterwards all lazy arrays that are still held are computed.
+        """Plan and launch the recorded calls; all lazy arrays still referenced get their values.
 
         Parameters
         ----------
         waiting : int
-            Samples that wait for it.
+            Number of samples that wait for this flush.
 
         Returns
         -------
         tuple
-            Its plan, and that of its backward pass if gradients may be asked for; the arenas, where
-            arrays stay; what happened.
+            The plan, the plan of the backward pass (None without gradients), the arenas with the
+            values, and the report.
         """
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        planned, cached = self._planned(self._options.settled())
+        planned, cached = self._find_plan(self._options.settled())
         analysed = time.perf_counter()
         self._refuse_if_strict(planned.report.alone)
-        key, prepared = self._prepared(planned, lazies)
-        # What stands for a kept array may become real as launches run.
+        key, prepared = self._prepare(planned, lazies)
+        # Found before the launches run, which may replace lazy arrays from outside by real ones.
         routes = {} if prepared.heads is None else self._chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
-        # Only what is whole is kept.  One set of heads per plan is the rule; others must not fill
-        # memory.
+        # Kept only now that its backward code is complete.  Most plans are used with one set of
+        # heads, so the code for just one is kept, to save memory.
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
         kept = Kept(execution.arenas, execution.given, planned.recorded, size)
@@ -125,8 +125,8 @@ class Flush:
         finished = time.perf_counter()
         report = planned.report._replace(
             cached=cached,
-            alone=self._told(planned.report.alone),
-            split=self._told(planned.report.split),
+            alone=self._with_lines(planned.report.alone),
+            split=self._with_lines(planned.report.split),
             recording_ms=1e3 * (started - (recording.started or started)),
             analysis_ms=1e3 * (analysed - started),
             dispatch_ms=1e3 * (finished - analysed),
@@ -136,11 +136,12 @@ class Flush:
             self._account.note(planned.costs, cached)
         return plan, None if tape is None else tape.plan, kept, report
 
-    def _planned(self, choice: Options) -> Tuple[Planned, bool]:
+    def _find_plan(self, settings: Options) -> Tuple[Planned, bool]:
+        """Return the plan of the tape, and whether it comes from the cache."""
         recording = self._recording
         weights = find_weights(recording)
         fingerprint = (
-            *choice[: Options._fields.index("strict")],
+            *settings[: Options._fields.index("strict")],
             self._runtime.dispatcher.native,
             bytes(recording.node_entry),
             bytes(recording.sources),
@@ -150,22 +151,28 @@ class Flush:
             weights,
         )
         plans = self._runtime.plans
-        known = plans.find(fingerprint)
-        planned = known or self._make_plan(choice, weights)
-        if known is None and planned.analysed:
+        cached = plans.find(fingerprint)
+        if cached is not None:
+            return cached, True
+        planned = self._make_plan(settings, weights)
+        if planned.analysed:
             plans.keep(fingerprint, planned, planned.bytes)
             untrack(planned)
-        return planned, known is not None
+        return planned, False
 
-    def _make_plan(self, choice: Options, weights: Tuple[int, ...]) -> Planned:
+    def _make_plan(self, settings: Options, weights: Tuple[int, ...]) -> Planned:
         recording, runtime = self._recording, self._runtime
         graph = expand(
-            *(recording, choice.granularity, weights),
+            recording,
+            settings.granularity,
+            weights,
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
         if self._options.debug:
             check_graph(graph)
-        analysis = analyze(graph.dependencies, choice.policy, choice.analysis_budget, runtime.rate)
+        analysis = analyze(
+            graph.dependencies, settings.policy, settings.analysis_budget, runtime.rate
+        )
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = arrange(analysis.groups, graph.dependencies.rows, self._options.max_rows)
@@ -175,19 +182,21 @@ class Flush:
         plan = make_plan(graph, groups, outside)
         analysed = analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
-        alone, split = find_unmerged(plan, list(recording.entries.values()), choice.granularity)
+        alone, split = find_unmerged(plan, list(recording.entries.values()), settings.granularity)
         report = FlushReport(
             nodes=len(recording.node_entry),
             units=graph.dependencies.size,
             widths=tuple(np.diff(plan.members.first).tolist()),
-            granularity=choice.granularity,
-            policy=choice.policy,
-            budget=str(choice.analysis_budget),
+            granularity=settings.granularity,
+            policy=settings.policy,
+            budget=str(settings.analysis_budget),
             cached=False,
             alone=alone,
             rows_gathered=plan.rows_gathered,
             arena_bytes=plan.arena_bytes,
-            **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
+            recording_ms=0.0,
+            analysis_ms=0.0,
+            dispatch_ms=0.0,
             split=split,
         )
         costs = costs_of(recording, plan, kernels)
@@ -198,42 +207,41 @@ class Flush:
             name, reason, calls, node = alone[0]
             raise NotMergedError(
                 f"{calls} calls were not merged: {reason}",
-                self._where(node),
+                self._line_of(node),
                 name,
                 "open the scope with strict=False to run them one by one",
             )
 
-    def _told(self, found: Tuple[Alone, ...]) -> Tuple[Alone, ...]:
-        return tuple(one._replace(where=self._where(one.where)) for one in found)
+    def _with_lines(self, unmerged: Tuple[Alone, ...]) -> Tuple[Alone, ...]:
+        """Replace the numbers of calls by the lines that recorded them."""
+        return tuple(calls._replace(where=self._line_of(calls.where)) for calls in unmerged)
 
-    def _where(self, node: int) -> Where:
-        """Return the line that recorded a node."""
+    def _line_of(self, node: int) -> Where:
         return self._recording.wheres[node].where
 
-    def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
-        """Return what names the arrays held, and the plan made ready for their gradients."""
+    def _prepare(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
+        """Return the code of both directions for the arrays still referenced, after its key."""
         plan, key, heads = planned.plan, None, None
         if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
             trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
             marks = in_graph(self._recording.externals)
             key = [column.tobytes() for column in spots], trained, marks
-        known = next((made for own, made in planned.prepared if own == key), None)
-        if known is None:
-            if key is not None:
-                marks = np.frombuffer(marks, dtype=bool)
-                heads = find_heads(plan, spots, marks)
-            known = Prepared(plan, heads, planned.kernels)
-        return key, known
+        for known_key, prepared in planned.prepared:
+            if known_key == key:
+                return key, prepared
+        if key is not None:
+            heads = find_heads(plan, spots, np.frombuffer(marks, dtype=bool))
+        return key, Prepared(plan, heads, planned.kernels)
 
     def _execute(
-        self, planned: Planned, known: Prepared
+        self, planned: Planned, prepared: Prepared
     ) -> Tuple[Execution, Optional[GradientTape]]:
         plan, externals = planned.plan, self._recording.externals
         forget()
-        tape = None if known.heads is None else GradientTape(plan, known, externals)
+        tape = None if prepared.heads is None else GradientTape(plan, prepared, externals)
         runtime = self._runtime
-        watch = runtime.observer and runtime.observer.flushes(self._recording, plan.graph)
+        watch = runtime.observer and runtime.observer.begin_flush(self._recording, plan.graph)
         if self._options.debug:
             check_plan(plan)
             if tape is not None:
@@ -243,8 +251,8 @@ class Flush:
             plan,
             externals,
             runtime.dispatcher,
-            self._where,
-            known.forward,
+            self._line_of,
+            prepared.forward,
             tape,
             watch,
         )

@@ -1,4 +1,4 @@
-"""What happened in the flushes of a scope, printable and as JSON, and to requests."""
+"""Reports of scopes and flushes, as text, HTML and JSON; statistics of a `RequestBatcher`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ ORDINARY = (
 
 
 class Alone(NamedTuple):
-    """Calls that were not merged with others, or only with some of their kind, and the reason.
+    """Calls of one block or operator that did not merge, or not all with each other, and why.
 
     Attributes
     ----------
     name : str
         Name of the block or operator.
     reason : str
-        A sentence.
+        The reason, as one sentence.
     calls : int
         Number of calls.
     where : Where
-        A line that made such a call.
+        The line of one of the calls.
     """
 
     name: str
@@ -43,25 +43,25 @@ class Alone(NamedTuple):
     where: Where
 
     def __str__(self) -> str:
-        """Write it in two lines, for print."""
+        """Return the calls and the reason, and on a second line the place."""
         return f"{self.calls} x {self.name}: {self.reason}\n{'':12}{self.where}"
 
 
-def count(found: Dict[Any, Alone], key: Any, one: Alone) -> None:
-    """Add calls to those of the same key, which name the line."""
-    known = found.get(key)
-    found[key] = one if known is None else known._replace(calls=known.calls + one.calls)
+def count(totals: Dict[Any, Alone], key: Any, added: Alone) -> None:
+    """Add calls to the total of `key`, which keeps the line of its first call."""
+    total = totals.get(key)
+    totals[key] = added if total is None else total._replace(calls=total.calls + added.calls)
 
 
 class Traced:
-    """What came of blocks that are traced once per structure."""
+    """Counts calls of blocks that are traced once per structure."""
 
     def __init__(self) -> None:
-        #: Calls whose piece of the tape was known, and those that ran ``forward``.
+        #: Calls that reused a piece of the tape, and calls that ran ``forward``.
         self.known = self.new = 0
-        #: Milliseconds of the latter, those within each other counted each.
+        #: Milliseconds in ``forward``; a nested call counts in its own time and in its caller's.
         self.new_ms = 0.0
-        #: Calls of which no piece was kept, by block and reason.
+        #: Calls from which no piece was kept, by block and reason.
         self.refused: Dict[Tuple[str, str], Alone] = {}
 
 
@@ -71,21 +71,21 @@ class FlushReport(NamedTuple):
     Attributes
     ----------
     nodes, units : int
-        Recorded calls, and the units that they were cut into.
+        Number of recorded calls, and of the units that they were split into.
     widths : tuple of int
-        Units of each launch, in the order of launches.
+        Number of units of each launch, in the order of launches.
     launches, mean_width, largest_width : int, float, int
-        Number, mean and maximum of these.
+        Number of launches, and the mean and the maximum of their widths.
     granularity, policy, budget : str
-        The setting of the analysis.
+        Settings of the analysis.
     cached : bool
-        Whether the plan was known from an earlier flush.
+        Whether the plan came from the cache.
     alone : tuple of Alone
-        Calls that were not merged.
+        Calls that did not merge.
     rows_gathered : int
-        Rows that were copied to stand side by side.
+        Rows that were copied to make operands contiguous.
     arena_bytes : int
-        Memory for values, in bytes.
+        Size of all arenas, in bytes.
     recording_ms : float
         Milliseconds from the first recorded call to the flush.  This includes the user's own
         Python code, but not waiting for values.
@@ -96,7 +96,7 @@ class FlushReport(NamedTuple):
     waiting : int
         Samples of ``map`` that waited for this flush.
     split : tuple of Alone
-        Calls of one block or operator that are several launches, because the sizes or the numbers
+        Calls of one block or operator that need several launches, because the sizes or the numbers
         of their arrays differ.
     """
 
@@ -119,23 +119,23 @@ class FlushReport(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """How many there were."""
+        """Number of launches."""
         return len(self.widths)
 
     @property
     def mean_width(self) -> float:
-        """Calls per launch."""
+        """Mean number of units per launch."""
         return sum(self.widths) / len(self.widths)
 
     @property
     def largest_width(self) -> int:
-        """Calls of the widest launch."""
+        """Number of units of the widest launch."""
         return max(self.widths)
 
     @property
     def line(self) -> str:
-        """The flush in one line, as it is logged."""
-        return "; ".join(f"{label} {told}" for label, told in _describe(self))
+        """The flush in one line, for the log."""
+        return "; ".join(f"{label} {text}" for label, text in _describe(self))
 
 
 class BatcherStats(NamedTuple):
@@ -144,19 +144,19 @@ class BatcherStats(NamedTuple):
     Attributes
     ----------
     queued, running : int
-        Requests that wait, and that run.
+        Requests in the queue, and requests that are running.
     completed, failed, cancelled : int
         Requests that ended with a result, with an exception, or before they ran.
     rejected : int
-        Requests that found the queue full.
+        Requests that were refused because the queue was full.
     run_s : float
-        Total seconds in which minibatches ran.
+        Total run time of all minibatches, in seconds.
     latency_s : float
-        Seconds from submission to result, summed over requests.
+        Total time from submission to result of all requests, in seconds.
     latencies_s : tuple of float
         Latencies of the last 1,024 requests, in seconds.
     batch_sizes : dict of int to int
-        Number of minibatches by their number of requests.
+        Number of minibatches for each number of requests.
     """
 
     queued: int
@@ -190,18 +190,18 @@ class Report:
     flushes : list of FlushReport
         One per flush.
     forced : dict of Where to int
-        Lines that read a value while work was pending, and how often.
+        Lines that read a value while calls were pending, and how often.
     waiting_ms : float
         Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and functions that call
         these) while the scope was open.
     immediate : dict of str to Alone
-        Operators that can only run at once, by name.
+        Calls that cannot be recorded and always run immediately, by name of block or operator.
     traced : Traced
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
-        Calls that "auto" ran at once, because recording them costs more than it saves.
+        Calls that "auto" ran immediately, because recording them costs more than it saves.
     ordinary : dict of str to int
-        Operators on ordinary arrays, which run at once, by name.
+        Number of operators on ordinary arrays, which run immediately, by name.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
     """
@@ -218,7 +218,7 @@ class Report:
 
     @classmethod
     def together(cls, reports: Iterable[Report]) -> Report:
-        """Make one report of those of several scopes."""
+        """Combine the reports of several scopes into one."""
         total = cls()
         for report in reports:
             total.flushes += report.flushes
@@ -228,12 +228,12 @@ class Report:
             total.traced.refused.update(report.traced.refused)
             total.forced.update(report.forced)
             total.ordinary.update(report.ordinary)
-            for name, one in report.immediate.items():
-                count(total.immediate, name, one)
+            for name, calls in report.immediate.items():
+                count(total.immediate, name, calls)
         return total
 
     def count_wait(self, milliseconds: float) -> None:
-        """Add time spent waiting for a value, most likely one of the last flush."""
+        """Add time spent waiting for a value, and attribute it to the last flush."""
         self.waiting_ms += milliseconds
         if self.flushes:
             last = self.flushes[-1]
@@ -241,34 +241,34 @@ class Report:
 
     @property
     def nodes(self) -> int:
-        """Recorded calls."""
+        """Number of recorded calls."""
         return sum(flush.nodes for flush in self.flushes)
 
     @property
     def launches(self) -> int:
-        """Launches that ran the recorded calls."""
+        """Number of launches that ran the recorded calls."""
         return sum(flush.launches for flush in self.flushes)
 
     @property
     def alone(self) -> List[Alone]:
-        """Calls that were not merged, with the reason, the most frequent first."""
-        return _most_first(self.immediate.values(), *(flush.alone for flush in self.flushes))
+        """Calls that did not merge, with the reason, the most frequent first."""
+        return _by_frequency(self.immediate.values(), *(flush.alone for flush in self.flushes))
 
     @property
     def split(self) -> List[Alone]:
-        """Calls that merged with some of their kind only, and why, the most frequent first."""
-        return _most_first(*(flush.split for flush in self.flushes))
+        """Calls that need several launches, with the reason, the most frequent first."""
+        return _by_frequency(*(flush.split for flush in self.flushes))
 
     @property
     def analysis_share(self) -> float:
-        """Analysis as a share of recording, analysis and dispatch."""
+        """Time of analysis as a share of recording, analysis and dispatch."""
         total = sum(f.recording_ms + f.analysis_ms + f.dispatch_ms for f in self.flushes)
         return sum(flush.analysis_ms for flush in self.flushes) / total if total else 0.0
 
     def plot(self) -> Any:
-        """Plot how the time was spent, and the widths of launches in the order in which they ran.
+        """Plot where the time went, and the widths of launches in the order in which they ran.
 
-        If samples of ``map`` waited for values, the widths are shown by flush.
+        If samples of ``map`` waited for values, the figure shows widths per flush instead.
 
         Returns
         -------
@@ -291,24 +291,24 @@ class Report:
     def to_json(self) -> str:
         """Return the whole report as JSON text."""
 
-        def listed(found: Iterable[Alone]) -> List[Dict[str, Any]]:
-            return [{**one._asdict(), "where": str(one.where)} for one in found]
+        def as_dicts(group: Iterable[Alone]) -> List[Dict[str, Any]]:
+            return [{**calls._asdict(), "where": str(calls.where)} for calls in group]
 
         derived = ("launches", "mean_width", "largest_width")
         flushes = [
             {
                 **flush._asdict(),
                 **{name: getattr(flush, name) for name in derived},
-                "alone": listed(flush.alone),
-                "split": listed(flush.split),
+                "alone": as_dicts(flush.alone),
+                "split": as_dicts(flush.split),
             }
             for flush in self.flushes
         ]
         content = {
             **vars(self),
             "flushes": flushes,
-            "immediate": listed(self.immediate.values()),
-            "traced": {**vars(self.traced), "refused": listed(self.traced.refused.values())},
+            "immediate": as_dicts(self.immediate.values()),
+            "traced": {**vars(self.traced), "refused": as_dicts(self.traced.refused.values())},
             "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
         }
         return json.dumps(content, indent=2)
@@ -318,7 +318,8 @@ class Report:
             return NOTHING
         rows: List[Tuple[str, Any]] = []
         if self.at_once:
-            rows.append(("at once", f"{self.at_once} calls, since recording them costs more"))
+            text = f"{self.at_once} calls, because recording them costs more than it saves"
+            rows.append(("at once", text))
         for flush in self.flushes[-8:]:
             rows += _describe(flush)
         ordinary = sum(self.ordinary.values())
@@ -327,14 +328,14 @@ class Report:
             rows.append(("at once", ORDINARY.format(ordinary, most)))
         traced = self.traced
         if traced.known or traced.new:
-            told = f"{traced.known} calls known, {traced.new} run in {traced.new_ms:.1f} ms"
-            rows.append(("traced once", told))
-        rows += [("not kept", one) for one in traced.refused.values()]
-        rows += [("ran alone", one) for one in self.alone]
-        rows += [("split", one) for one in self.split]
+            text = f"{traced.known} calls reused, {traced.new} traced in {traced.new_ms:.1f} ms"
+            rows.append(("traced once", text))
+        rows += [("not kept", calls) for calls in traced.refused.values()]
+        rows += [("ran alone", calls) for calls in self.alone]
+        rows += [("split", calls) for calls in self.split]
         for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
             rows.append(("value read", f"{times} x at {where}"))
-        lines = [f"{label:12}{told}" for label, told in rows]
+        lines = [f"{label:12}{text}" for label, text in rows]
         if len(self.flushes) > 8:
             total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"
             lines.insert(0, f"{total}; the last 8:")
@@ -348,7 +349,7 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
         ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
          f"on average, {flush.largest_width} at most{waited}"),
         ("setting", f"granularity {flush.granularity}, policy {flush.policy}, "
-         f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"),
+         f"budget {flush.budget}, {'cached' if flush.cached else 'new'} plan"),
         ("memory", f"{flush.arena_bytes / 1e6:.1f} MB of arenas, "
          f"{flush.rows_gathered} rows gathered"),
         ("time", f"recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
@@ -356,9 +357,9 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
     ]  # fmt: skip
 
 
-def _most_first(*several: Iterable[Alone]) -> List[Alone]:
-    """Bring those of equal name and reason together, the most frequent first."""
-    found: Dict[Tuple[str, str], Alone] = {}
-    for one in itertools.chain(*several):
-        count(found, (one.name, one.reason), one)
-    return sorted(found.values(), key=lambda one: -one.calls)
+def _by_frequency(*groups: Iterable[Alone]) -> List[Alone]:
+    """Add up calls of equal name and reason, and sort them, the most frequent first."""
+    totals: Dict[Tuple[str, str], Alone] = {}
+    for calls in itertools.chain(*groups):
+        count(totals, (calls.name, calls.reason), calls)
+    return sorted(totals.values(), key=lambda total: -total.calls)

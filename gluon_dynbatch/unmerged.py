@@ -1,6 +1,6 @@
-"""Which calls of a plan did not merge, or only with some of their kind, and why.
+"""Find the calls of a plan that did not merge, or not all with each other, and the reasons.
 
-A plan does not know lines: in the place of its line, each `Alone` has the number of a call.
+A plan does not know the user's lines, so the ``where`` of each `Alone` is the number of a call.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from .lower.graph import Graph
 from .plan.plan import Launch, Plan
 from .report import Alone, count
 
-NUMBERS = (
-    "the number of arrays differs from call to call, and each number is a launch of its own; {}"
+COUNTS = (
+    "the number of arrays differs from call to call, and each number needs its own launch; {}"
     "make one array of them before the call, with mx.nd.concat or mx.nd.stack{}"
 )
-#: What to change, at either granularity.
+#: For calls of blocks, by granularity.
 BLOCKS = {
-    "block": NUMBERS.format('try granularity="operator", or ', ""),
-    "operator": NUMBERS.format("", ", or add them up in the block, with F.add_n"),
+    "block": COUNTS.format('try granularity="operator", or ', ""),
+    "operator": COUNTS.format("", ", or add them up in the block, with F.add_n"),
 }
-OPERATORS = NUMBERS.format("", "")
+OPERATORS = COUNTS.format("", "")
 SIZES = (
-    "the sizes of its arrays, or its numbers, differ, and each is a launch of its own, because "
-    "MXNet's own operators run it: {}"
+    "the sizes of its arrays, or its numbers, differ from call to call, and each variant needs its "
+    "own launch, because MXNet's own operators run it: {}"
 )
 
 
 def find_unmerged(
     plan: Plan, entries: Sequence[Any], granularity: str
 ) -> Tuple[Tuple[Alone, ...], Tuple[Alone, ...]]:
-    """Return what did not merge, and what merged only with some of its kind.
+    """Return the calls that did not merge, and those that merged only in several launches.
 
     Parameters
     ----------
     plan : Plan
         The launches.
     entries : sequence of Entry
-        What was called, as the graph numbers it.
+        The entries of the calls, in the order of their numbers in the graph.
     granularity : str
-        At ``"graph"``, samples with other calls never share launches, whatever their arrays.
+        At ``"graph"``, samples with different calls never share launches, whatever their arrays.
 
     Returns
     -------
     tuple of Alone
         The calls that no rule allows to merge, by callee and reason.
     tuple of Alone
-        The calls of one callee that share no launch, though they could if changed a little.
+        The calls of one callee that need several launches, but would merge after a small change.
     """
     alone: Dict[Tuple[str, str], Alone] = {}
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
-    for number, place in enumerate(plan.segment.tolist()):
-        segment = plan.graph.segments[place]
+    for number, index in enumerate(plan.segment.tolist()):
+        segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
-            one = _calls_of(plan, [plan.launch(number)], segment.reason)
-            count(alone, one[:2], one)
+            calls = _calls_of(plan, [plan.launch(number)], segment.reason)
+            count(alone, (calls.name, calls.reason), calls)
         elif isinstance(segment.kernels, str):
             families[segment.family].append(plan.launch(number))
     split = [
-        _calls_of(plan, own, SIZES.format(own[0].segment.kernels))
-        for own in families.values()
-        if len({launch.segment for launch in own}) > 1
+        _calls_of(plan, launches, SIZES.format(launches[0].segment.kernels))
+        for launches in families.values()
+        if len({launch.segment for launch in launches}) > 1
     ]
     if granularity != "graph":
-        split += _by_number(plan.graph, entries, granularity)
+        split += _split_by_count(plan.graph, entries, granularity)
     return tuple(alone.values()), tuple(split)
 
 
@@ -75,24 +75,27 @@ def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
     return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
 
 
-def _by_number(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:
-    """Find callees with pieces that only calls with one number of arrays have."""
-    sizes: DefaultDict[Any, Set[int]] = defaultdict(set)
+def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:
+    """Yield the calls of which some pieces merge only with calls of as many arrays."""
+    counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry in entries:
-        sizes[entry.token].add(len(entry.in_types))
-    #: Per callee and piece, the numbers of arrays of its calls.
-    pieces: DefaultDict[Any, DefaultDict[str, Set[int]]] = defaultdict(lambda: defaultdict(set))
+        counts_of[entry.token].add(len(entry.in_types))
+    #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.
+    families_of: DefaultDict[Any, DefaultDict[str, Set[int]]]
+    families_of = defaultdict(lambda: defaultdict(set))
     for entry, cut in zip(entries, graph.cuts):
-        for segment in cut.segments if len(sizes[entry.token]) > 1 else ():
+        for segment in cut.segments if len(counts_of[entry.token]) > 1 else ():
             if segment.layout != "unbatched":
-                pieces[entry.token][segment.family].add(len(entry.in_types))
-    for token, found in pieces.items():
-        apart = set().union(*(counts for counts in found.values() if len(counts) == 1))
-        if len(apart) > 1:
-            own = [
-                n for n, e in enumerate(entries) if e.token == token and len(e.in_types) in apart
+                families_of[entry.token][segment.family].add(len(entry.in_types))
+    for token, families in families_of.items():
+        unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
+        if len(unshared) > 1:
+            numbers = [
+                number
+                for number, entry in enumerate(entries)
+                if entry.token == token and len(entry.in_types) in unshared
             ]
-            calls = np.flatnonzero(np.isin(graph.entry, own))
+            calls = np.flatnonzero(np.isin(graph.entry, numbers))
             entry = entries[int(graph.entry[calls[0]])]
             reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
             yield Alone(entry.name, reason, len(calls), int(calls[0]))

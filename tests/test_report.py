@@ -118,7 +118,7 @@ def summed(F, rows):
 
 @pytest.mark.parametrize("how, granularity, wanted", [
     (joined, "block", 'granularity="operator", or make one array'),
-    (joined, "operator", "own; make one array"),
+    (joined, "operator", "own launch; make one array"),
     (joined, "graph", None),
     (summed, "block", 'granularity="operator", or make one array'),
     (summed, "operator", None),
@@ -169,7 +169,7 @@ def test_print():
     report.choice = "auto: block"
     assert str(report).splitlines() == [
         "calls       4 in 2 launches; 2.0 wide on average, 3 at most",
-        "setting     granularity block, policy agenda, budget 2 ms, plan from the cache",
+        "setting     granularity block, policy agenda, budget 2 ms, cached plan",
         "memory      2.5 MB of arenas, 5 rows gathered",
         "time        recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms",
         "ran alone   2 x rnn: why",
