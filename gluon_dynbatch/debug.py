@@ -1,11 +1,8 @@
-"""``debug=True``: run every recorded call by itself, as it was written, and compare its values.
-
-What calls read is watched from their recording on.
-"""
+"""Checks of ``debug=True``: compare launches with calls run one by one, and watch their inputs."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -15,63 +12,77 @@ from .errors import MismatchError
 from .lower.expand import expand
 from .plan.make import Outside, make_plan
 from .record.tape import Reads, Tape
-from .record.types import TYPES, memory_of
+from .record.types import TYPES, ArrayType, memory_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.prepare import Prepared
 
-#: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
+#: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
 
 
-def _look(array: NDArray, parameter: Optional[Parameter]) -> Dict[str, Any]:
-    """Return what pending calls rely on, by what is said if it changes."""
+class Snapshot(NamedTuple):
+    """An array that a pending call reads, as it was when the call was recorded."""
+
+    array: NDArray
+    #: The parameter that the array belongs to, if any.
+    parameter: Optional[Parameter]
+    #: The place of the first call that reads the array.
+    place: Any
+    state: Dict[str, Any]
+    #: Referenced so that its chunk of memory is not reused; the state has the address.
+    gradient: Optional[NDArray]
+
+
+def _state_of(array: NDArray, parameter: Optional[Parameter]) -> Dict[str, Any]:
+    """Return what must not change while a call is pending, by the text for a change of it."""
     gradient = array.grad
     return {
-        "was given other arrays": parameter and any(array is own for own in parameter.list_data()),
+        "was given other arrays": parameter and any(array is a for a in parameter.list_data()),
         "got grad_req {!r}": parameter and parameter.grad_req,
         "was written to": array.asnumpy().tobytes(),
-        # Not its address, which MXNet's engine may still have to allocate.
+        # The address of the chunk: that of the data is unknown until the engine allocates it.
         "was given another gradient": gradient is not None and memory_of(gradient.handle)[0],
     }
 
 
 class Watch:
-    """Notices what happens to arrays that pending calls read, however it is done.
+    """Detects changes of arrays that pending calls read, whatever causes them.
 
-    What is done by way of MXNet makes the pending calls run first.  Anything else, such as a write
-    into a NumPy array whose memory an array of MXNet shares, can only be seen by its result.
+    MXNet's own functions run the pending calls before they change such an array.  Other changes,
+    such as a write to a NumPy array that shares memory with an MXNet array, show only afterwards.
     """
 
     def __init__(self) -> None:
-        #: By ids: arrays, the parameter of each if it is one's, who reads it, what it was, and
-        #: its gradient, held so that its memory stays its own.
-        self._seen: Dict[Any, Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = {}
-        #: The tape whose calls read them, and what was seen of that.
+        #: By ids of array and parameter.
+        self._snapshots: Dict[Tuple[int, int], Snapshot] = {}
+        #: The tape of the pending calls, and how far its reads are covered.
         self._tape: Any = None
         self._reads = Reads()
 
     def note(self, tape: Tape) -> None:
-        """Look at the arrays and parameters that the last recorded call brought along."""
+        """Take a snapshot of the arrays and parameters that the last recorded call added."""
         if tape is not self._tape:
             self._tape, self._reads = tape, Reads()
         for array, parameter in self._reads.later(tape):
-            if (id(array), id(parameter)) not in self._seen:
-                look = array, parameter, tape.wheres[-1], _look(array, parameter), array.grad
-                self._seen[id(array), id(parameter)] = look
+            key = id(array), id(parameter)
+            if key not in self._snapshots:
+                state = _state_of(array, parameter)
+                place = tape.wheres[-1]
+                self._snapshots[key] = Snapshot(array, parameter, place, state, array.grad)
 
     def check(self) -> None:
-        """Raise if an array is not what it was; then begin anew.
+        """Raise if an array has changed since its snapshot; discard all snapshots.
 
         Raises
         ------
         MismatchError
             Names the line of the first call that reads such an array.
         """
-        seen, self._seen = self._seen, {}
-        for array, parameter, place, before, _ in seen.values():
-            now = _look(array, parameter)
-            change = next((what for what in before if before[what] != now[what]), None)
+        snapshots, self._snapshots = self._snapshots, {}
+        for array, parameter, place, before, _ in snapshots.values():
+            after = _state_of(array, parameter)
+            change = next((text for text in before if before[text] != after[text]), None)
             if change is not None:
                 change = change.format(parameter and parameter.grad_req)
                 name = "an array" if parameter is None else f"parameter {parameter.name!r}"
@@ -84,53 +95,53 @@ class Watch:
 
 
 def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
-    """Run all recorded calls one by one; return what has their values."""
-    units = expand(recording, "unbatched", ())
-    one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
+    """Run all recorded calls one by one; return the execution, whose arenas hold their values."""
+    graph = expand(recording, "unbatched", ())
+    one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
-    loop = make_plan(units, one_by_one, outside)
-    made = Execution(
-        loop,
+    plan = make_plan(graph, one_by_one, outside)
+    execution = Execution(
+        plan,
         recording.externals,
         dispatcher,
         lambda node: recording.wheres[node].where,
-        Prepared(loop, None, dispatcher.natives(loop)).forward,
+        Prepared(plan, None, dispatcher.natives(plan)).forward,
     )
-    made.run()
-    return made
+    execution.run()
+    return execution
 
 
 def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
-    """Compare what launches made of recorded calls with what the calls made one by one.
+    """Compare the results of launches with those of the calls run one by one.
 
     Raises
     ------
     MismatchError
-        Names the first recorded call with another result.
+        Names the first recorded call whose results differ.
     """
-    # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
-    found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
-    tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
+    # The tolerance of the coarsest dtype applies to all: a cast to a finer one restores nothing.
+    dtypes = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
+    tolerance = max((TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
     graph, launch_of = merged.plan.graph, merged.plan.members.launch
-    for node, value in _comparable(recording):
+    for node, value in _deterministic_results(recording):
         if graph.value_term[value] < 0:
             continue
-        kind = TYPES[recording.value_type[value]]
-        wanted, got = _values(alone, value, kind), _values(merged, value, kind)
-        relative, absolute = tolerance if kind.dtype in TOLERANCES else (0, 0)
-        if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
+        array_type = TYPES[recording.value_type[value]]
+        expected, actual = (_values(run, value, array_type) for run in (alone, merged))
+        relative, absolute = tolerance if array_type.dtype in TOLERANCES else (0, 0)
+        if not np.allclose(actual, expected, relative, absolute, equal_nan=True):
             number = launch_of[graph.slot_unit[graph.value_term[value]]]
             raise MismatchError(
-                f"call {node} has other values in launch {number} than by itself: they "
-                f"differ by up to {np.abs(got - wanted).max():g}, in shape {kind.shape}",
+                f"call {node} has other values in launch {number} than alone: they differ "
+                f"by up to {np.abs(actual - expected).max():g}, in shape {array_type.shape}",
                 recording.wheres[node].where,
                 recording.entries[recording.node_entry[node]].name,
                 "please report this with the program; analysis_budget=0 avoids batching",
             )
 
 
-def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
-    """Yield calls with their results, but for those that depend on random numbers."""
+def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
+    """Yield the calls and results that do not depend on random numbers."""
     random: Set[int] = set()
     for node, call in enumerate(recording.calls()):
         if call.entry.program.draws or any(value in random for value, _ in call.operands):
@@ -140,6 +151,6 @@ def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
             yield node, value
 
 
-def _values(execution: Execution, value: int, kind: Any) -> Any:
+def _values(execution: Execution, value: int, array_type: ArrayType) -> Any:
     arena, element = execution.plan.place(int(execution.plan.graph.value_term[value]))
-    return execution.elements(arena, element, kind.shape).asnumpy()
+    return execution.elements(arena, element, array_type.shape).asnumpy()

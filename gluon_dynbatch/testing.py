@@ -1,4 +1,4 @@
-"""The oracle: the same program, sample by sample, without a scope."""
+"""A check of a program against the oracle: the same program, sample by sample, without a scope."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_against_loop(
     tolerance: Optional[Tuple[float, float]] = None,
     **scope_options: Any,
 ) -> Batch:
-    """Compare `fn` over `samples` in a scope with the plain loop: values and all gradients.
+    """Compare values and gradients of `fn` over `samples` in a scope with those of the plain loop.
 
-    Both runs are made under ``autograd.record()``.  The gradients are those of a random combination
-    of all floating-point results, the same in both runs.
+    Both runs are recorded with ``autograd.record()``.  The gradients are those of a weighted sum of
+    all floating-point results, with the same random weights in both runs.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def check_against_loop(
     Raises
     ------
     AssertionError
-        A value or a gradient differs; the message says which.
+        A value or a gradient differs; the message says which one.
 
     Examples
     --------
@@ -74,30 +74,32 @@ def check_against_loop(
         with batch:
             return batch.map(fn, samples)
 
-    wanted, got = _run(lambda: list(map(fn, samples)), variables), _run(scope, variables)
-    assert len(wanted) == len(got), "the scope changes the number of results"
-    for (what, a), (_, b) in zip(wanted, got):
-        _compare(what, a, b, tolerance)
+    expected = _run(lambda: list(map(fn, samples)), variables)
+    actual = _run(scope, variables)
+    assert len(expected) == len(actual), "the scope changes the number of results"
+    for (name, a), (_, b) in zip(expected, actual):
+        _compare(name, a, b, tolerance)
     return batch
 
 
 def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[str, NDArray]]:
-    found = [(p.name, data) for p in params if p.grad_req != "null" for data in p.list_data()]
+    """Return the arrays whose gradients are compared, with their names."""
+    variables = [(p.name, data) for p in params if p.grad_req != "null" for data in p.list_data()]
     for i, sample in enumerate(samples):
         try:
             leaves, _ = recording.flatten(sample)
         except TypeError:
             continue
-        found += [
+        variables += [
             (f"array {k} of sample {i}", a) for k, a in enumerate(leaves) if a.grad is not None
         ]
-    return found
+    return variables
 
 
 def _run(
     run: Callable[[], Any], variables: List[Tuple[str, NDArray]]
 ) -> List[Tuple[str, np.ndarray]]:
-    """Return the results of a run, and gradients of a combination of them, with their names."""
+    """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
         array.grad[:] = 0
     with mx.autograd.record():
@@ -116,24 +118,24 @@ def _run(
 
 
 def _anchored(array: NDArray) -> NDArray:
-    """Add zero with a gradient: a result that depends on no variable can then be a head too."""
+    """Add a zero that has a gradient, so that a result without variables can be a head, too."""
     anchor = mx.nd.zeros((1,) * max(1, array.ndim), ctx=array.context, dtype=array.dtype)
     anchor.attach_grad()
     return mx.nd.broadcast_add(array, anchor)
 
 
 def _compare(
-    what: str, wanted: np.ndarray, got: np.ndarray, tolerance: Optional[Tuple[float, float]]
+    name: str, expected: np.ndarray, actual: np.ndarray, tolerance: Optional[Tuple[float, float]]
 ) -> None:
-    relative, absolute = tolerance or TOLERANCES.get(wanted.dtype.name, (0, 0))
-    assert wanted.dtype == got.dtype, (
-        f"{what} is {got.dtype} in the scope and {wanted.dtype} in the loop"
+    relative, absolute = tolerance or TOLERANCES.get(expected.dtype.name, (0, 0))
+    assert expected.dtype == actual.dtype, (
+        f"{name} is {actual.dtype} in the scope and {expected.dtype} in the loop"
     )
     np.testing.assert_allclose(
-        got,
-        wanted,
+        actual,
+        expected,
         relative,
         absolute,
         equal_nan=True,
-        err_msg=f"{what} differs between scope and loop",
+        err_msg=f"{name} differs between scope and loop",
     )

@@ -213,7 +213,7 @@ def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
     block = cell(lambda F, x: x * 3)
     wrong = wrong_rule(rules.merge, "_mul_scalar", {"scalar": "99"})
     monkeypatch.setattr(rules, "merge", wrong)
-    with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than by itself", late=True):
+    with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than alone", late=True):
         with gdb.batching(debug=True, granularity=granularity):
             got = [net(x) for x in SAMPLES]
             got = [block(y) for y in got]  # wrong
