@@ -1,7 +1,8 @@
 """Run a script and report what its scopes merged and what they did not, with costs and advice.
 
-An `Observer` is told of every scope and flush, and waits for each launch to measure its time.
-Backward passes are not measured.  Each place that opened scopes gets a page.
+The runtime calls an `Observer` for every scope and flush, and the `Site` of the scope after each
+launch; it waits for the results, to measure the time of the launch.  Backward passes are not
+measured.  Each place that opened scopes gets a page.
 """
 
 from __future__ import annotations
@@ -24,60 +25,65 @@ from .record.state import STATE
 from .record.where import user_line
 from .report import NOTHING, Report
 from .scope import RUNTIME, Batch
-from .show.plot import times
+from .show.plot import stage_times
 
-#: Most lines of code, and kinds of calls that did not merge, on a page.
+#: Most lines of code on a page, and most entries of calls that did not merge.
 MOST_LINES, MOST_ALONE = 8, 3
+#: Width of a page in characters.
 COLUMNS = 100
 
 
 class Line:
-    """What calls of one line of the user's came to."""
+    """Statistics of the calls of one line of the user's code."""
 
     def __init__(self) -> None:
         self.calls = self.launches = 0
-        #: How many of the calls are of an operator and no block, by its name.
+        #: Number of calls of operators outside of blocks, by name.
         self.operators: Counter[str] = Counter()
         self.running_ms = 0.0
-        #: Of the flush in which most units of the line may merge: units, and kinds of them.
-        self.units, self.kinds = 0, 0
+        #: Units that may merge, and their different signatures, in the flush with most such units.
+        self.units, self.signatures = 0, 0
 
 
 class Site:
-    """What is known of one place that opens scopes: of the second on, as the first compiles.
+    """Statistics of the scopes opened at one place, without the first if there are several.
 
-    It waits for each launch and gives its time to the lines whose calls it runs.
+    Parameters
+    ----------
+    warmed_up : bool
+        Whether the place has opened a scope before, which compiled what these scopes use.
     """
 
-    def __init__(self, several: bool) -> None:
-        self.several = several
+    def __init__(self, warmed_up: bool) -> None:
+        self.warmed_up = warmed_up
         self.reports: List[Report] = []
         self.lines: DefaultDict[Where, Line] = defaultdict(Line)
         #: Milliseconds of each call of ``mx.nd.array``, by line.
-        self.arrays: DefaultDict[Where, List[float]] = defaultdict(list)
-        #: Milliseconds of launches of MXNet's operators, by block and reason, and a line of each.
+        self.array_ms: DefaultDict[Where, List[float]] = defaultdict(list)
+        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line.
         self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
 
     def begin(self, tape: Any, graph: Any) -> None:
-        """Take note of a flush."""
-        #: Per unit, the place that recorded it.
+        """Count the calls and units of a flush by line, before its launches run."""
+        #: Per unit, the line that recorded it.
         self._where_of = [tape.wheres[node].where for node in graph.node.tolist()]
         for place, number in zip(tape.wheres, tape.node_entry):
-            line = self.lines[place.where]
+            line, entry = self.lines[place.where], tape.entries[number]
             line.calls += 1
-            if tape.entries[number].block_id is None:
-                line.operators[tape.entries[number].name] += 1
+            if entry.block_id is None:
+                line.operators[entry.name] += 1
         signatures: DefaultDict[Where, List[int]] = defaultdict(list)
         for unit, where in enumerate(self._where_of):
             if graph.segments[graph.segment[unit]].layout != "unbatched":
                 signatures[where].append(int(graph.dependencies.signature[unit]))
-        for where, own in signatures.items():
+        for where, numbers in signatures.items():
             line = self.lines[where]
-            line.units, line.kinds = max((line.units, line.kinds), (len(own), len(set(own))))
+            before, now = (line.units, line.signatures), (len(numbers), len(set(numbers)))
+            line.units, line.signatures = max(before, now)
         self._last = time.perf_counter()
 
     def launched(self, execution: Any, number: int) -> None:
-        """Take note of a launch that was just handed to the engine."""
+        """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
             execution.region(region).wait_to_read()
@@ -89,46 +95,46 @@ class Site:
         reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
-            before, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
-            self.by_mxnet[key] = before + spent, where
+            total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
+            self.by_mxnet[key] = total + spent, where
 
 
 class Observer:
-    """Is told what scopes do, as ``RUNTIME.observer``."""
+    """Collects statistics of all scopes by the places that open them, as ``RUNTIME.observer``."""
 
     def __init__(self) -> None:
         self.sites: Dict[Where, Site] = {}
 
     def opened(self, scope: Batch) -> None:
-        """Take note of a scope."""
-        place = scope.place.where
-        known = self.sites.get(place)
-        if known is None or not known.several:
-            self.sites[place] = Site(known is not None)
-        self.sites[place].reports.append(scope.report)
+        """Add the report of a scope to its site; the second scope of a site replaces the first."""
+        where = scope.place.where
+        site = self.sites.get(where)
+        if site is None or not site.warmed_up:
+            site = self.sites[where] = Site(warmed_up=site is not None)
+        site.reports.append(scope.report)
 
     def timed(self, array: Any) -> Any:
-        """Return ``mx.nd.array``, timed in scopes."""
+        """Wrap ``mx.nd.array`` to measure its time in scopes."""
 
         @functools.wraps(array)
         def create(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
-            made = array(*args, **kwargs)
+            result = array(*args, **kwargs)
             if STATE.batch is not None:
-                arrays = self.sites[STATE.batch.place.where].arrays
-                arrays[user_line()].append(1e3 * (time.perf_counter() - started))
-            return made
+                site = self.sites[STATE.batch.place.where]
+                site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
+            return result
 
         return create
 
     def begin_flush(self, tape: Any, graph: Any) -> Site:
-        """Return what is told of each launch of a flush."""
+        """Return the site of the open scope, whose `launched` is called after each launch."""
         site = self.sites[STATE.batch.place.where]
         site.begin(tape, graph)
         return site
 
     def pages(self) -> str:
-        """Return a page for each place that opened scopes."""
+        """Return a page of text for each place that opened scopes."""
         if not self.sites:
             return "no scope was opened: put `with gluon_dynbatch.batching():` around a minibatch"
         return "\n\n".join("\n".join(_page(*item)) for item in self.sites.items())
@@ -136,29 +142,32 @@ class Observer:
 
 def _page(where: Where, site: Site) -> Iterator[str]:
     report = Report.together(site.reports)
-    first = " (the first is not counted)" if site.several else ""
+    first = " (the first is not counted)" if site.warmed_up else ""
     yield f"=== scope at {_short(where)}"
-    yield f"scopes: {len(site.reports) + site.several}{first}, flushes: {len(report.flushes)}"
+    yield f"scopes: {len(site.reports) + site.warmed_up}{first}, flushes: {len(report.flushes)}"
     if report.at_once:
-        yield f"{report.at_once} calls ran at once, since recording them costs more"
+        yield (
+            f"{report.at_once} calls ran immediately, because recording them costs more than it "
+            "saves"
+        )
     elif not site.lines:
         yield NOTHING
     if not site.lines:
         return
     units = sum(sum(flush.widths) for flush in report.flushes)
-    wide = f"{units / report.launches:.1f} wide on average"
-    yield f"{report.nodes} calls in {report.launches} launches, {wide}"
-    own, analysis, running, waiting = times(report).values()
+    width = units / report.launches
+    yield f"{report.nodes} calls in {report.launches} launches, {width:.1f} wide on average"
+    recording, analysis, running, waiting = stage_times(report).values()
     yield (
-        f"milliseconds: recording and the script's own work {own:.1f}, analysis {analysis:.1f}, "
-        f"running {running:.1f}, waiting {waiting:.1f}"
+        f"milliseconds: recording and the script's own work {recording:.1f}, "
+        f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}"
     )
-    yield from _lines(site, own / report.nodes)
+    yield from _lines(site, recording / report.nodes)
     if report.alone:
         yield "\nnot merged"
-    for one in report.alone[:MOST_ALONE]:
-        yield f"  {one.calls} x {one.name} at {_short(one.where)}"
-        yield _wrapped("    ", one.reason)
+    for alone in report.alone[:MOST_ALONE]:
+        yield f"  {alone.calls} x {alone.name} at {_short(alone.where)}"
+        yield _wrapped("    ", alone.reason)
     if len(report.alone) > MOST_ALONE:
         yield f"  and {len(report.alone) - MOST_ALONE} more"
     advice = [*_advice(site, report)]
@@ -183,7 +192,7 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
 
 def _advice(site: Site, report: Report) -> Iterator[str]:
     """Yield advice, the most important first."""
-    spent = times(report)
+    spent = stage_times(report)
     total = sum(spent.values())
     if report.alone:
         yield (
@@ -196,15 +205,16 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
         yield (
             f"A value is read while calls are pending, {count} x at {_short(where)}. Each read "
             "runs the calls recorded so far. Read values after the scope, or use gdb.map, where "
-            "all samples wait for each other."
+            "one flush serves all samples that wait for a value."
         )
-    for one in report.split[:MOST_ALONE]:
-        yield f"{one.calls} x {one.name} at {_short(one.where)}: {one.reason}."
-    where, line = max(site.lines.items(), key=lambda item: item[1].kinds)
-    if line.units >= 8 and 2 * line.kinds > line.units and not report.split:
+    for split in report.split[:MOST_ALONE]:
+        yield f"{split.calls} x {split.name} at {_short(split.where)}: {split.reason}."
+    where, line = max(site.lines.items(), key=lambda item: item[1].signatures)
+    if line.units >= 8 and 2 * line.signatures > line.units and not report.split:
         yield (
-            f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge only if "
-            "they have the same structure of arguments, dtypes, attributes and shared arrays."
+            f"{line.units} calls at {_short(where)} are of {line.signatures} kinds. Calls merge "
+            "only if they have the same structure of arguments, dtypes, attributes and shared "
+            "arrays."
         )
     for (name, reason), (spent_ms, where) in site.by_mxnet.items():
         if spent_ms > total / 10:
@@ -212,17 +222,17 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
                 f"MXNet's own operators run the launches of {name} at {_short(where)}, which takes "
                 f"{spent_ms:.1f} ms: {reason}. Native steps are faster (docs/guides/not-merged.md)."
             )
-    for where, took in site.arrays.items():
-        if sum(took) > total / 10:
+    for where, times in site.array_ms.items():
+        if sum(times) > total / 10:
             yield (
-                f"mx.nd.array is called {len(took)} x at {_short(where)} and takes {sum(took):.1f} "
-                "ms. Create arrays before the scope, or one array per sample: to take rows of it, "
-                "x[i : i + 1], costs nothing."
+                f"mx.nd.array is called {len(times)} x at {_short(where)} and takes "
+                f"{sum(times):.1f} ms. Create arrays before the scope, or one array per sample: "
+                "taking rows of it with x[i : i + 1] costs nothing."
             )
     if spent["recording"] > total / 2:
         yield from _cheaper_recording(site, report)
     if spent["analysis"] > total / 3:
-        yield 'Analysis takes much of the time: set analysis_budget, or policy="depth".'
+        yield 'Analysis takes much of the time: set analysis_budget, or use policy="depth".'
 
 
 def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
@@ -234,8 +244,8 @@ def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
             f"({', '.join(sorted(line.operators)[:3])}) one by one. Put operators that always run "
             "together into one HybridBlock, whose call is recorded as one."
         )
-    for one in report.traced.refused.values():
-        yield f"{one.name} is not traced once: {one.reason} ({_short(one.where)})."
+    for refused in report.traced.refused.values():
+        yield f"{refused.name} is not traced once: {refused.reason} ({_short(refused.where)})."
     if not (report.traced.known or report.traced.refused):
         yield (
             "Recording takes most of the time. If samples repeat their structures, make the outer "
@@ -254,7 +264,7 @@ def _wrapped(start: str, text: str) -> str:
 
 
 def main(script: str, arguments: List[str]) -> None:
-    """Run a script as Python would, and print at its end what its scopes did."""
+    """Run a script as Python would, then print the pages of its scopes."""
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))

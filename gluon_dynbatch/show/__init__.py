@@ -1,6 +1,6 @@
-"""Pictures of plans and reports, for `Plan` and `Report` to hand out; pure functions of both.
+"""Pictures of plans and reports, called by methods of `Plan` and `Report`.
 
-In: an inert `Plan` or `Report`.  Out: a Graphviz graph or HTML for notebooks (`draw.py`), or a
-matplotlib figure (`plot.py`).  Read `flow.py` first: it says which launches are
-shown as one, and what flows between them.
+In: a `Plan` or a `Report`.  Out: a Graphviz graph or HTML for notebooks (`draw.py`), or a
+matplotlib figure (`plot.py`).  Read `flow.py` first: it decides which launches form one node, and
+counts the rows that flow between nodes.
 """

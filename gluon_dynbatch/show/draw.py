@@ -1,6 +1,6 @@
-"""A plan as a Graphviz graph: who is launched for how many calls, and what flows where; as HTML.
+"""Draw a plan with Graphviz, and write plans and reports as HTML.
 
-HTML is for notebooks: in the colours of the page, with nothing installed.
+The HTML is for notebooks: it has the colours of the page and needs no package.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, Sequence
 
 from ..errors import MissingError
 from .flow import OUTSIDE, WHOLE, bars, flow, groups
-from .plot import package
+from .plot import import_extra
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
 
-#: More launches than this are grouped by what they run: in a drawing, and in a table.
+#: More launches than this are grouped by their segments: in a drawing, and in a table.
 MOST_NODES, MOST_ROWS = 24, 40
-#: Fills for dark text, so that a picture suits light and dark pages; one per name.
+#: Colours of nodes, by name.  Their text is dark, so a picture suits light and dark pages.
 FILLS = ("#a8c8ec", "#f4c58b", "#aedcae", "#d3b9e3", "#f0b0b0", "#e2d38a", "#9fd8d2", "#cfcfcf")
-#: Of lines and the text at them, which stand on the page.
+#: Colour of lines and of text on the page.
 LINE = "#808080"
+#: Border of calls that did not merge.
 UNMERGED = "#d04040"
 INSTALL = (
     "install Graphviz (apt install graphviz, brew install graphviz or conda install graphviz); "
@@ -32,52 +33,52 @@ INSTALL = (
 
 def draw(plan: Plan, limit: int = MOST_NODES) -> Any:
     """Draw a plan of either direction; see :meth:`gluon_dynbatch.plan.plan.Plan.draw`."""
-    graphviz = package("graphviz")
+    graphviz = import_extra("graphviz")
     if shutil.which("dot") is None:
-        what = "the picture needs the program 'dot', which is not on the path"
-        raise MissingError(what, advice=INSTALL)
-    found = groups(plan, limit)
-    edges = flow(plan, found)
-    names = {key: f"n{i}" for i, key in enumerate(dict.fromkeys([*found, *sum(edges, ())]))}
+        message = "the picture needs the program 'dot', which is not on the path"
+        raise MissingError(message, advice=INSTALL)
+    nodes = groups(plan, limit)
+    edges = flow(plan, nodes)
+    ids = {key: f"n{i}" for i, key in enumerate(dict.fromkeys([*nodes, *sum(edges, ())]))}
     text = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11"}
     graph = graphviz.Digraph(
         graph_attr={"bgcolor": "transparent", "ranksep": "0.35"},
         node_attr={**text, "shape": "box", "style": "rounded,filled", "color": LINE},
         edge_attr={**text, "color": LINE, "fontcolor": LINE, "fontsize": "9"},
     )
-    # In both directions the same.
-    kinds = sorted({group.name for group in found.values()})
-    widest = max((max(group.widths) for group in found.values()), default=1)
-    for key, group in found.items():
+    # Sorted, so that a name has the same colour in both directions.
+    names = sorted({group.name for group in nodes.values()})
+    widest = max((max(group.widths) for group in nodes.values()), default=1)
+    for key, group in nodes.items():
         lines = [f"{group.name} × {sum(group.widths)}", group.title]
         if len(set(group.widths)) > 1:
             lines.append(bars(group.widths))
-        look = {"fillcolor": FILLS[kinds.index(group.name) % len(FILLS)]}
-        # An area that grows with the logarithm: one call and a thousand fit one picture.
-        look["width"] = f"{0.8 + 2.2 * math.log(max(group.widths)) / math.log(max(widest, 2)):.2f}"
+        style = {"fillcolor": FILLS[names.index(group.name) % len(FILLS)]}
+        # Logarithmic, so that launches of one call and of a thousand fit into one picture.
+        style["width"] = f"{0.8 + 2.2 * math.log(max(group.widths)) / math.log(max(widest, 2)):.2f}"
         if group.reason:
             lines.append("not merged")
-            look.update(color=UNMERGED, penwidth="2", style="rounded,filled,dashed")
-        graph.node(names[key], "\n".join(lines), tooltip=group.reason or group.title, **look)
-    _draw_ends(graph, plan, names)
-    for (maker, reader), rows in edges.items():
-        told = [_rows(n, size) if size else _arrays(n) for size, n in sorted(rows.items())]
-        graph.edge(names[maker], names[reader], "\n".join(f" {one} " for one in told))
+            style.update(color=UNMERGED, penwidth="2", style="rounded,filled,dashed")
+        graph.node(ids[key], "\n".join(lines), tooltip=group.reason or group.title, **style)
+    _draw_ends(graph, plan, ids)
+    for (writer, reader), rows in edges.items():
+        labels = [_rows(n, size) if size else _arrays(n) for size, n in sorted(rows.items())]
+        graph.edge(ids[writer], ids[reader], "\n".join(f" {label} " for label in labels))
     return graph
 
 
-def _draw_ends(graph: Any, plan: Plan, names: Dict[Any, str]) -> None:
-    """Draw where arrays come from, and where gradients go."""
-    look = {"style": "dashed", "fontcolor": LINE}
+def _draw_ends(graph: Any, plan: Plan, ids: Dict[Any, str]) -> None:
+    """Draw the nodes that are no launches: where arrays come from, and where gradients go."""
+    style = {"style": "dashed", "fontcolor": LINE}
     backward = bool(plan.results)
     for number, fill in enumerate(plan.fills):
         count = len(fill.externals)
         label = f"gradients of {count} results" if backward else f"{_arrays(count)} from outside"
-        if ("fill", number) in names:
-            graph.node(names["fill", number], label, **look)
+        if ("fill", number) in ids:
+            graph.node(ids["fill", number], label, **style)
     for key, label in ((WHOLE, "whole arrays"), (OUTSIDE, "gradients of arrays\nfrom outside")):
-        if key in names:
-            graph.node(names[key], label, **look)
+        if key in ids:
+            graph.node(ids[key], label, **style)
 
 
 def _rows(count: int, size: int) -> str:
@@ -89,9 +90,9 @@ def _arrays(count: int) -> str:
 
 
 def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
-    """Show a table below a title, and a text on demand."""
+    """Return HTML of a table below a title, and of a text that is folded."""
     cell = '<td style="text-align:left">{}</td>'
-    lines = ("".join(cell.format(escape(one)) for one in row) for row in rows)
+    lines = ("".join(cell.format(escape(field)) for field in row) for row in rows)
     table = "".join(f"<tr>{line}</tr>" for line in lines)
     return (
         f"<div><b>{escape(title)}</b><table>{table}</table>"
@@ -100,7 +101,7 @@ def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """Show a row per launch, with a bar for its calls."""
+    """Return HTML of a plan: a row per launch or group of launches, with bars for their calls."""
     rows = [
         (group.title, f"{sum(group.widths)} × {group.name}", bars(group.widths), group.reason)
         for group in groups(plan, MOST_ROWS).values()

@@ -1,4 +1,4 @@
-"""What a picture of a plan shows: launches, alike ones as one if they are many, and their rows."""
+"""Nodes and edges of the picture of a plan: groups of launches, and the rows between them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import numpy as np
 if TYPE_CHECKING:
     from ..plan.plan import Launch, Plan
 
-#: Keys of nodes that are no launches, beside ("fill", number): arrays from outside that are read as
-#: they are, and backward, their gradients.
+#: Keys of nodes other than launches, besides ("fill", number): arrays from outside that are read
+#: in place; backward, the gradients of arrays from outside.
 WHOLE, OUTSIDE = ("whole", 0), ("outside", 0)
-#: Key of the launches beyond the limit.
+#: Key of the group of all launches beyond the limit.
 REST = ("rest", 0)
 
 BARS = "▁▂▃▄▅▆▇█"
-#: Most characters of a row of bars.
+#: Most bars in a row.
 MOST_BARS = 16
 
 
 class Group(NamedTuple):
-    """Launches that are shown as one."""
+    """Launches that are drawn as one node."""
 
     name: str
     launches: List[Launch]
 
     @property
     def widths(self) -> List[int]:
-        """Calls per launch."""
+        """Number of calls of each launch."""
         return [len(launch.units) for launch in self.launches]
 
     @property
     def reason(self) -> str:
-        """Why the calls did not merge; empty if they may."""
+        """Reason why the calls did not merge; empty if they may merge."""
         segment = self.launches[0].segment
         return segment.reason if segment.layout == "unbatched" else ""
 
     @property
     def title(self) -> str:
-        """The launch by its number, or how many launches there are."""
+        """Number of the launch, or the count of several launches."""
         if len(self.launches) > 1:
             return f"{len(self.launches)} launches"
         return f"launch {self.launches[0].number}"
 
 
 def bars(widths: List[int]) -> str:
-    """Draw widths as characters; of many, the largest of each stretch.
+    """Draw widths as bars of text; if there are many, the largest of each range.
 
     >>> bars([8, 4, 2, 1])
     '█▄▂▁'
@@ -60,30 +60,30 @@ def bars(widths: List[int]) -> str:
 def groups(plan: Plan, limit: int) -> Dict[Any, Group]:
     """Group launches for a picture with about `limit` nodes.
 
-    As long as there are no more, each launch stands for itself.  Else all launches of one segment
-    are one node, and the segments beyond the limit, those that come last, one more.
+    Up to the limit, each launch is a node.  If there are more, all launches of one segment share a
+    node, and so do all segments beyond the limit.
     """
-    found: Dict[Any, Group] = {}
-    alike = len(plan.launches) > limit
+    nodes: Dict[Any, Group] = {}
+    by_segment = len(plan.launches) > limit
     for launch in plan.launches:
-        key: Any = id(launch.segment) if alike else launch.number
-        if key not in found and len(found) >= limit:
+        key: Any = id(launch.segment) if by_segment else launch.number
+        if key not in nodes and len(nodes) >= limit:
             key = REST
         name = plan.graph.name(int(launch.units[0])) if key != REST else "other calls"
-        found.setdefault(key, Group(name, [])).launches.append(launch)
-    return found
+        nodes.setdefault(key, Group(name, [])).launches.append(launch)
+    return nodes
 
 
-def flow(plan: Plan, found: Dict[Any, Group]) -> Dict[Tuple[Any, Any], Counter[int]]:
-    """Return what flows between nodes: per maker and reader, rows by their length in elements."""
-    key_of = {launch.number: key for key, group in found.items() for launch in group.launches}
-    #: Per row of each arena, the number of who writes it.
-    maker = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
+def flow(plan: Plan, nodes: Dict[Any, Group]) -> Dict[Tuple[Any, Any], Counter[int]]:
+    """Count the rows on each edge, from writer to reader, by their length in elements."""
+    key_of = {launch.number: key for key, group in nodes.items() for launch in group.launches}
     writers: List[Any] = [(("fill", i), [fill.region]) for i, fill in enumerate(plan.fills)]
     writers += [(key_of[launch.number], launch.regions) for launch in plan.launches]
-    for number, (_, regions) in enumerate(writers):
+    #: Per row of each arena, the index of its writer.
+    writer_of = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
+    for index, (_, regions) in enumerate(writers):
         for region in regions:
-            maker[region.arena][region.start : region.start + region.rows] = number
+            writer_of[region.arena][region.start : region.start + region.rows] = index
     edges: DefaultDict[Tuple[Any, Any], Counter[int]] = defaultdict(Counter)
     readers = [(key_of[launch.number], launch.operands) for launch in plan.launches]
     for key, operands in [*readers, (OUTSIDE, plan.results)]:
@@ -93,7 +93,7 @@ def flow(plan: Plan, found: Dict[Any, Group]) -> Dict[Tuple[Any, Any], Counter[i
                 continue
             for arena, first, count in plan.stretches(operand):
                 size = plan.arenas[arena].row_size
-                rows = maker[arena][first // size : -(-(first + count) // size)]
-                for number, times in zip(*np.unique(rows, return_counts=True)):
-                    edges[writers[number][0], key][size] += int(times)
+                indices = writer_of[arena][first // size : -(-(first + count) // size)]
+                for index, rows in zip(*np.unique(indices, return_counts=True)):
+                    edges[writers[index][0], key][size] += int(rows)
     return edges

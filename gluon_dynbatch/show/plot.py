@@ -1,4 +1,4 @@
-"""A report as a figure: where the time went, and how wide launches were."""
+"""Plot a report: where the time went, and how wide launches were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import MissingError
 if TYPE_CHECKING:
     from ..report import Report
 
-#: Of text and axes, on light and on dark pages.
+#: Colour of text and axes, readable on light and dark pages.
 TEXT = "#808080"
 STYLE = {
     **dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor"], TEXT),
@@ -28,8 +28,8 @@ COLORS = {
 }
 
 
-def package(name: str) -> Any:
-    """Import a package of the extra ``draw``."""
+def import_extra(name: str) -> Any:
+    """Import a module that the extra ``draw`` installs."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -39,25 +39,25 @@ def package(name: str) -> Any:
         ) from None
 
 
-def times(report: Report) -> Dict[str, float]:
-    """Return milliseconds by what they were spent on."""
-    found = {
-        kind: sum(getattr(flush, f"{kind}_ms") for flush in report.flushes)
-        for kind in ("recording", "analysis", "dispatch")
+def stage_times(report: Report) -> Dict[str, float]:
+    """Return the milliseconds spent in each stage."""
+    times = {
+        stage: sum(getattr(flush, f"{stage}_ms") for flush in report.flushes)
+        for stage in ("recording", "analysis", "dispatch")
     }
-    return {**found, "waiting": report.waiting_ms}
+    return {**times, "waiting": report.waiting_ms}
 
 
 def plot(report: Report) -> Any:
     """Plot a report; see :meth:`gluon_dynbatch.Report.plot`."""
-    plt = package("matplotlib.pyplot")
-    # Interactive, notebooks would show it twice, and whoever plots many would have to close each.
+    plt = import_extra("matplotlib.pyplot")
+    # Not interactive, and closed: otherwise, notebooks show the figure twice, and pyplot keeps it.
     with plt.rc_context(STYLE), plt.ioff():
         figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), constrained_layout=True)
         plt.close(figure)
-        spent = times(report)
-        drawn = left.barh(list(spent), list(spent.values()), color=[COLORS[k] for k in spent])
-        left.bar_label(drawn, [f"{ms:.1f}" for ms in spent.values()], padding=3)
+        times = stage_times(report)
+        rows = left.barh(list(times), list(times.values()), color=[COLORS[k] for k in times])
+        left.bar_label(rows, [f"{ms:.1f}" for ms in times.values()], padding=3)
         left.invert_yaxis()
         left.margins(x=0.18)
         left.set(title="Where the time went", xlabel="milliseconds")
@@ -69,7 +69,7 @@ def plot(report: Report) -> Any:
 
 
 def _plot_launches(axes: Any, report: Report) -> None:
-    """Plot the width of each launch, in their order, with a line where a flush ends."""
+    """Plot the width of each launch in order, with a dotted line at the end of each flush."""
     widths = [width for flush in report.flushes for width in flush.widths]
     axes.stairs(widths, fill=True, color=COLORS["dispatch"])
     end = 0
@@ -81,13 +81,13 @@ def _plot_launches(axes: Any, report: Report) -> None:
 
 
 def _plot_flushes(axes: Any, report: Report) -> None:
-    """Plot how many samples waited for each flush, and how wide its launches were."""
+    """Plot the samples that waited for each flush, and the mean width of its launches."""
     numbers = range(1, len(report.flushes) + 1)
     waiting = [flush.waiting for flush in report.flushes]
-    look = {"width": 1.0, "alpha": 0.5, "color": COLORS["waiting"]}
-    axes.bar(numbers, waiting, label="samples that wait for it", **look)
-    wide = [flush.mean_width for flush in report.flushes]
-    axes.plot(numbers, wide, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
+    style = {"width": 1.0, "alpha": 0.5, "color": COLORS["waiting"]}
+    axes.bar(numbers, waiting, label="samples that wait for it", **style)
+    widths = [flush.mean_width for flush in report.flushes]
+    axes.plot(numbers, widths, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
     axes.set(title="Width of flushes, in their order", xlabel="flush")
     axes.locator_params(integer=True)
     axes.legend()
