@@ -40,11 +40,11 @@ def draw(plan: Plan, limit: int = MOST_NODES) -> Any:
     nodes = groups(plan, limit)
     edges = flow(plan, nodes)
     ids = {key: f"n{i}" for i, key in enumerate(dict.fromkeys([*nodes, *sum(edges, ())]))}
-    text = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11"}
+    font = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11"}
     graph = graphviz.Digraph(
         graph_attr={"bgcolor": "transparent", "ranksep": "0.35"},
-        node_attr={**text, "shape": "box", "style": "rounded,filled", "color": LINE},
-        edge_attr={**text, "color": LINE, "fontcolor": LINE, "fontsize": "9"},
+        node_attr={**font, "shape": "box", "style": "rounded,filled", "color": LINE},
+        edge_attr={**font, "color": LINE, "fontcolor": LINE, "fontsize": "9"},
     )
     # Sorted, so that a name has the same colour in both directions.
     names = sorted({group.name for group in nodes.values()})
