@@ -328,7 +328,8 @@ class Report:
             rows.append(("at once", ORDINARY.format(ordinary, most)))
         traced = self.traced
         if traced.known or traced.new:
-            text = f"{traced.known} calls reused, {traced.new} traced in {traced.new_ms:.1f} ms"
+            text = f"{traced.known} calls reused a recording, "
+            text += f"{traced.new} ran forward in {traced.new_ms:.1f} ms"
             rows.append(("traced once", text))
         rows += [("not kept", calls) for calls in traced.refused.values()]
         rows += [("ran alone", calls) for calls in self.alone]
