@@ -1,5 +1,5 @@
-"""Segments in, kernels out: what a launch runs as few native steps instead of many operators.
+"""Compile segments to kernels: a few native steps per launch instead of many operators.
 
-Read `expression` first, then `express` and `operators` (what MXNet's operators are as expressions),
+Read `expression` first, then `express` and `operators` (from MXNet's operators to expressions),
 `derivative`, and `step` with `compile`.
 """

@@ -1,4 +1,4 @@
-"""Operators that work along axes: elements move, and what is within a row is reduced or chosen."""
+"""Handlers of operators that work along axes: they move, reduce or select elements of a row."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mxnet import nd, sym
 from mxnet.base import MXNetError
 
 from ..rules.axes import reduced_axes
-from ..rules.site import RefuseError, Site, public_attrs, require
+from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, MOST_MOVED, Call, Handler, Shape, Tensor, few
+from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
 
 # Elements that move.
 
@@ -25,45 +25,50 @@ _MOVES = (
 
 
 def move(call: Call) -> List[Tensor]:
-    """Take elements from where MXNet's operator takes them."""
-    found, sizes = [], [prod(x.shape) for x in call.tensors]
-    for where in _elements(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
+    """Gather the elements that MXNet's operator gathers."""
+    results, sizes = [], [prod(x.shape) for x in call.tensors]
+    for indices in _indices(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
         source = call.tensors[0]
-        if where.max(initial=0) >= sizes[0]:
+        if indices.max(initial=0) >= sizes[0]:
             source = source.of(call.build.join(x.node() for x in call.tensors), (sum(sizes),))
-        found.append(source.moved(where, any(call.batched)))
-    return found
+        results.append(source.gathered(indices, any(call.batched)))
+    return results
 
 
-# The cells of a tree move elements alike again and again.
+# Cached, because the cells of a tree make equal calls again and again.
 @lru_cache(maxsize=64)
-def _elements(site: Site) -> List[Array]:
-    """Run an operator on the numbers of elements of two rows: the second has to do as the first."""
+def _indices(site: Site) -> List[Array]:
+    """Return, per result, the index of each element among those of all inputs.
+
+    Runs the operator on two rows of indices: it must treat the second row like the first.
+    """
     arrays, sizes = [], [prod(shape) for shape in site.inputs]
-    far, start = sum(sizes), 0
-    for shape, size, own in zip(site.inputs, sizes, site.batched):
+    offset, start = sum(sizes), 0
+    for shape, size, batched in zip(site.inputs, sizes, site.batched):
         row = np.arange(start, start + size).reshape(shape)
-        arrays.append(few(np.concatenate([row, row + far]) if own else row))
+        arrays.append(movable(np.concatenate([row, row + offset]) if batched else row))
         start += size
     shapes, attrs = {f"x{i}": x.shape for i, x in enumerate(arrays)}, public_attrs(site.attrs)
     try:
         symbol = _operator(sym, site.op)(*map(sym.var, shapes), **attrs, name="moved")
-        results = symbol.infer_shape(**shapes)[1]
-        require(sum(map(prod, results)) <= 2 * MOST_MOVED, "its rows are too long to be moved")
-        made = _operator(nd, site.op)(*map(nd.from_numpy, arrays), **attrs)
+        result_shapes = symbol.infer_shape(**shapes)[1]
+        fits = sum(map(prod, result_shapes)) <= 2 * MOST_MOVED
+        require(fits, "its rows are too long to be moved")
+        results = _operator(nd, site.op)(*map(nd.from_numpy, arrays), **attrs)
     except MXNetError:
         raise RefuseError("rows are not along axis 0") from None
-    found = []
-    for where in (x.asnumpy() for x in (made if isinstance(made, list) else [made])):
-        half = few(where)
+    gathered = []
+    for result in results if isinstance(results, list) else [results]:
+        indices = movable(result.asnumpy())
         if any(site.batched):
-            half, other = half[: len(where) // 2], where[len(where) // 2 :]
-            alike = half.shape == other.shape and half.max(initial=0) < far
+            first, second = indices[: len(indices) // 2], indices[len(indices) // 2 :]
+            alike = first.shape == second.shape and first.max(initial=0) < offset
             require(alike, "rows are not along axis 0")
-            shift = np.repeat(site.batched, sizes)[half] * far
-            require((other == half + shift).all(), "rows are not along axis 0")
-        found.append(half)
-    return found
+            shift = np.repeat(site.batched, sizes)[first] * offset
+            require((second == first + shift).all(), "rows are not along axis 0")
+            indices = first
+        gathered.append(indices)
+    return gathered
 
 
 def _operator(module: Any, name: str) -> Any:
@@ -73,27 +78,27 @@ def _operator(module: Any, name: str) -> Any:
 MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
 
 
-def without(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Leave out axes of extent 1."""
-    return x.shaped([n for axis, n in enumerate(x.shape) if axis not in axes] or [1])
+def squeezed(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Remove axes of extent 1."""
+    return x.reshaped([n for axis, n in enumerate(x.shape) if axis not in axes] or [1])
 
 
 # Along an axis.
 
 
-def reduction(call: Call, x: Tensor, mean: bool = False, how: str = TOTAL) -> Tensor:
+def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = TOTAL) -> Tensor:
     axes = reduced_axes(call)
-    found = x.reduced(axes, how)
+    reduced = x.reduced(axes, reduction)
     if mean:
-        found = found / prod(x.shape[axis] for axis in axes)
-    return found if call.flag("keepdims") else without(found, axes)
+        reduced = reduced / prod(x.shape[axis] for axis in axes)
+    return reduced if call.flag("keepdims") else squeezed(reduced, axes)
 
 
 def norm(call: Call) -> Tensor:
     x = call.tensors[0]
     if call.integer("ord", 2) == 1:
-        return reduction(call, x.apply("abs", x))
-    total = reduction(call, x * x)
+        return reduce_axes(call, x.apply("abs", x))
+    total = reduce_axes(call, x * x)
     return total.apply("sqrt", total)
 
 
@@ -106,42 +111,42 @@ def l2_normalization(call: Call) -> Tensor:
 
 
 def ramp(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
-    """Return numbers from zero on, along the first of some axes."""
+    """Return 0, 1, ..., `count` - 1 along the first of `ndim` axes."""
     require(dtype in DTYPES, f"{dtype} has no kernels")
     shape: Shape = (count, *(1,) * (ndim - 1))
-    return Tensor(x.build.ramp(0, count, dtype), shape, False)
+    return Tensor(x.build.ramp(0, count, dtype), shape, per_row=False)
 
 
 def arange_like(call: Call) -> Tensor:
-    x, axis = call.tensors[0], call.own_axis(default=0)
+    x, axis = call.tensors[0], call.inner_axis(default=0)
     require(call.integer("repeat", 1) == 1, "it repeats numbers")
     start, step = (call.number(name, default) for name, default in (("start", 0), ("step", 1)))
     return ramp(x, x.shape[axis], x.dtype) * step + start
 
 
 def softmax(call: Call) -> Tensor:
-    x, axis = call.tensors[0], [call.own_axis()]
+    x, axes = call.tensors[0], [call.inner_axis()]
     require(not call.flag("use_length"), "rows have lengths")
     require(call.attrs.get("dtype") in (None, "None", x.dtype), "dtypes differ")
     if call.op == "softmin":
         x = -x
-    # No gradient flows through the largest: it makes no difference.
-    x = x - x.apply("multiplier", x.reduced(axis, TOP), values=(0,))
+    # No gradient flows through the maximum, because the result does not depend on it.
+    x = x - x.apply("multiplier", x.reduced(axes, TOP), values=(0,))
     temperature = call.number("temperature", single=False)
     if temperature != 1:
         x = x / temperature
     powers = x.apply("exp", x)
-    total = powers.reduced(axis)
+    total = powers.reduced(axes)
     if call.op == "log_softmax":
         return x - x.apply("log", total)
     return powers / total
 
 
 def layer_norm(call: Call) -> Tensor:
-    x, axis = call.tensors[0], call.own_axis()
+    x, axis = call.tensors[0], call.inner_axis()
     width = x.shape[axis]
     vector = (width, *(1,) * (len(x.shape) - axis - 1))
-    gamma, beta = (call.tensors[k].shaped(vector) for k in (1, 2))
+    gamma, beta = (call.tensors[k].reshaped(vector) for k in (1, 2))
     centred = x - x.reduced([axis]) / width
     variance = (centred * centred).reduced([axis]) / width + call.number("eps", 1e-5)
     return centred * x.apply("rsqrt", variance) * gamma + beta
@@ -149,25 +154,25 @@ def layer_norm(call: Call) -> Tensor:
 
 def pick(call: Call) -> Tensor:
     x, index = call.tensors
-    axis = call.own_axis()
-    require(index.rows or not x.rows, "all rows choose the same")
-    kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    last, places = x.shape[axis] - 1, x.apply("trunc", index.cast(x.dtype))
+    axis = call.inner_axis()
+    require(index.per_row or not x.per_row, "all rows share the index")
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    last, index = x.shape[axis] - 1, x.apply("trunc", index.cast(x.dtype))
     if call.attrs.get("mode", "clip") == "wrap":
-        places = x.apply("mod", places, last + 1)
+        index = x.apply("mod", index, last + 1)
     else:
-        least = x.apply("minimum", places, last)
-        places = x.apply("select", x.apply("greater", places, 0), least, 0)
+        least = x.apply("minimum", index, last)
+        index = x.apply("select", x.apply("greater", index, 0), least, 0)
     numbers = ramp(x, last + 1, x.dtype, len(x.shape) - axis)
-    mask = x.apply("equal", places.shaped(kept), numbers)
-    found = x.apply("select", mask, x, 0).reduced([axis])
-    return found if call.flag("keepdims") else without(found, [axis])
+    mask = x.apply("equal", index.reshaped(shape), numbers)
+    picked = x.apply("select", mask, x, 0).reduced([axis])
+    return picked if call.flag("keepdims") else squeezed(picked, [axis])
 
 
 def one_hot(call: Call) -> Tensor:
     x, dtype = call.tensors[0], call.attrs.get("dtype", "float32")
     numbers = ramp(x, call.integer("depth", 0) or 0, dtype)
-    places = x.apply("trunc", x.cast(dtype)).shaped((*x.shape, 1))
-    found = x.apply("equal", places, numbers)
+    index = x.apply("trunc", x.cast(dtype)).reshaped((*x.shape, 1))
+    mask = x.apply("equal", index, numbers)
     on, off = call.number("on_value", 1), call.number("off_value", 0)
-    return found.apply("select", found, found.const(on), off)
+    return mask.apply("select", mask, mask.const(on), off)

@@ -1,7 +1,8 @@
-"""Expressions as steps: what is stored where, and which loop or product computes it when.
+"""Compile expressions to steps.
 
-Loops run at even times, products at odd times.  What a step reads has been stored at an earlier
-time; what is needed at several times is stored at the first, unless it is cheap to compute again.
+Each value has a time at which it is computed: loops run at even times, products at odd times.  A
+step only reads values that were stored at an earlier time.  A value that is needed at several times
+is stored at the first, unless recomputing it is cheap.
 """
 
 from __future__ import annotations
@@ -13,130 +14,143 @@ from typing import Callable, DefaultDict, Dict, Iterable, List, Optional, Sequen
 
 from .expression import Node
 from .layout import Place, Slot
-from .step import Access, Array, Convolved, Dots, How, Instruction, Pointwise, Product, Step, Sum
+from .step import (
+    Access,
+    Array,
+    Convolved,
+    Dots,
+    Instruction,
+    Pattern,
+    Pointwise,
+    Product,
+    Step,
+    Sum,
+)
 
-#: Functions that cost no more than reading what they computed.
+#: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
-#: Computed by steps other than loops, which run at odd times.
+#: Kinds of nodes that are computed by steps other than loops.
 OWN_STEP = frozenset(["product", "dot", "convolved"])
-#: What is computed of values that are in memory.
+#: Kinds whose arguments must be stored.
 OF_STORED = OWN_STEP | {"moved"}
-#: What no loop computes again.
+#: Kinds whose results must be stored.
 STORED = OF_STORED | {"reduced"}
 
-#: What a loop stores: where, what, and how (of an `Access`).
+#: What a loop stores: where, which node, and the pattern of the `Access`.
 Job = Tuple[Place, Node, str]
-#: A value that is wanted in memory.
+#: A place, and the node that must be stored there.
 Store = Tuple[Place, Node]
 
 
 class Compiler:
-    """Turns expressions into steps."""
+    """Compiles expressions to steps; `first_work` is the first free number of a work slot."""
 
-    def __init__(self, works: int = 0):
-        #: What steps leave something in; the first number of such arrays is given.
+    def __init__(self, first_work: int = 0):
+        #: The work arrays that steps use.
         self.arrays: Dict[Slot, Array] = {}
-        #: Where values are in memory when all steps have run, beside those that are read.
+        #: Where values are after all steps, except those that are read.
         self.stored: Dict[Node, Place] = {}
-        self._works = works
+        self._first_work = first_work
         #: When each value is computed.
         self._time: Dict[Node, int] = {}
-        #: All values, arguments first, and what is to be copied.
+        #: All values in topological order, and those that are copied to a second place.
         self._order: List[Node] = []
         self._copies: List[Store] = []
 
     def steps(self, stores: Sequence[Store], sums: Sequence[Sum] = ()) -> Tuple[Step, ...]:
-        """Return the steps that store what is to be stored, and have in memory what adds up."""
-        gradients = [found.gradient for found in sums]
+        """Return the steps that perform `stores`, and store the gradients of `sums`."""
+        gradients = [s.gradient for s in sums]
         self._order = _reachable([*(node for _, node in stores), *gradients])
         factors = [(x, _parts(n)) for n in self._order if n.kind in OF_STORED for x in n.args]
-        factors += zip(gradients, (found.parts for found in sums))
-        #: What is read in several parts, so that rows have to lie without gaps.
+        factors += zip(gradients, (s.parts for s in sums))
+        #: Values that are read in several parts, so their rows must be contiguous in memory.
         self._dense = {x for x, parts in factors if parts > 1}
         self._choose_targets(stores)
         for node in gradients:
-            self._keep(node)
+            self._store(node)
         self._schedule()
         for place, node in stores:
             if self.stored.get(node) != place:
-                self._copies += self._not_there(place, node)
-        self._keep_what_is_used_twice()
+                self._copies += self._stored_elsewhere(place, node)
+        self._store_reused()
         return self._emit()
 
     def place_of(self, node: Node) -> Place:
-        """Return where a value stands that is in memory."""
+        """Return the place of a value that is in memory."""
         if node in self.stored:
             return self.stored[node]
         if node.kind == "read":
             return Place(node.attrs[0])
         assert node.kind == "columns", f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
-        return source.at(node.attrs[0])
+        return source.shifted(node.attrs[0])
 
     def _choose_targets(self, stores: Sequence[Store]) -> None:
-        """Let values be computed where they are wanted."""
+        """Compute values directly in the places where they must be stored, if possible."""
         for place, node in stores:
-            source, _, follow = node.run()
-            if source.kind == "read" or not follow:
+            source, _, step = node.column_run()
+            if source.kind == "read" or not step:
                 continue
             self.stored.setdefault(node, place)
-            for target, piece in pieces(place, node):
+            for target, piece in placed_pieces(place, node):
                 if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
-    def _not_there(self, place: Place, node: Node) -> List[Store]:
-        """Return what stands side by side in a value, as far as it is stored elsewhere."""
-        return [pair for pair in pieces(place, node) if self.stored.get(pair[1]) != pair[0]]
+    def _stored_elsewhere(self, place: Place, node: Node) -> List[Store]:
+        """Return the pieces of a value at `place` that are not computed in their places."""
+        pieces = placed_pieces(place, node)
+        return [(target, piece) for target, piece in pieces if self.stored.get(piece) != target]
 
-    def _work(self, node: Node) -> None:
-        slot = Slot("work", self._works + len(self.arrays))
+    def _add_work(self, node: Node) -> None:
+        """Store a value in a new work array."""
+        slot = Slot("work", self._first_work + len(self.arrays))
         self.arrays[slot] = Array(node.width, node.dtype)
         self.stored[node] = Place(slot)
 
-    def _keep(self, node: Node) -> None:
-        """See to it that a value is in memory; what columns are of is."""
+    def _store(self, node: Node) -> None:
+        """Ensure that a value is in memory; adjacent columns are where their source is."""
         is_part = node.kind == "columns" and node.attrs[1] and node not in self._dense
         if not (is_part or node.kind == "read" or node in self.stored):
-            self._work(node)
+            self._add_work(node)
 
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
         for node in self._order:
-            # What is cast is loaded.
+            # Casts happen in loads, so their arguments must be stored.
             if node.kind in OF_STORED or (node.kind == "cast" and node.args[0].kind != "columns"):
                 for x in node.args:
-                    self._keep(x)
-            # What the same loop computes it need not read.
-            together = node.kind == "function"
-            when = max((self._there(x, together) for x in node.args), default=0)
-            self._time[node] = when | 1 if node.kind in OWN_STEP else when + (when & 1)
+                    self._store(x)
+            # A function can run in the loop that computes its arguments.
+            in_loop = node.kind == "function"
+            time = max((self._available(x, in_loop) for x in node.args), default=0)
+            self._time[node] = time | 1 if node.kind in OWN_STEP else time + (time & 1)
             if node.kind in STORED:
-                self._keep(node)
+                self._store(node)
 
-    def _there(self, node: Node, together: bool = False) -> int:
-        """Return from when on a value can be read, or used by the loop that computes it."""
-        later = node.kind in STORED or (node in self.stored and not together)
+    def _available(self, node: Node, in_loop: bool = False) -> int:
+        """Return the first time at which a step can use a value; `in_loop` if it may compute it."""
+        later = node.kind in STORED or (node in self.stored and not in_loop)
         return self._time[node] + later
 
-    def _keep_what_is_used_twice(self) -> None:
-        """Find at which times values are needed, and store those that are needed at several."""
+    def _store_reused(self) -> None:
+        """Store the values that are needed at several times."""
         needed: DefaultDict[Node, Set[int]] = defaultdict(set)
         for _, node in self._copies:
-            needed[node].add(self._when_copied(node))
+            needed[node].add(self._copy_time(node))
         for node in reversed(self._order):
             times = needed[node]
             if node in self.stored:
                 times = {self._time[node]}
             elif node.kind == "function" and len(times) > 1 and not _is_cheap(node):
-                self._work(node)
-                times = {min(times)}
-                # It may have been possible earlier, but nobody asked.
+                self._add_work(node)
+                # Not before it is needed, even if it could be computed earlier.
                 self._time[node] = min(times)
+                times = {min(times)}
             for x in node.args:
                 needed[x] |= times
 
-    def _when_copied(self, node: Node) -> int:
-        """Return when a value can be stored that may stand elsewhere, too."""
+    def _copy_time(self, node: Node) -> int:
+        """Return the time of the loop that copies a value to another place."""
         time = self._time[node] + (node in self.stored)
         return time + (time & 1)
 
@@ -144,29 +158,30 @@ class Compiler:
         loops: Dict[Tuple[int, int, str], List[Job]] = {}
         steps: Dict[int, List[Step]] = {}
 
-        def add(time: int, place: Place, node: Node, how: str = "row") -> None:
-            # What one column adds up to is the column.
-            job = place, node, how if node.width > 1 else "row"
+        def add(time: int, place: Place, node: Node, pattern: str = "row") -> None:
+            # A single column is its own sum and maximum.
+            job = place, node, pattern if node.width > 1 else "row"
             loops.setdefault((time, node.width, node.dtype), []).append(job)
 
         for node, place in self.stored.items():
             time = self._time[node]
             if node.kind in OWN_STEP:
-                steps.setdefault(time, []).extend(self._own_steps(node, place))
+                steps.setdefault(time, []).extend(self._steps_of(node, place))
             elif node.kind == "reduced":
                 add(time, place, node.args[0], *node.attrs)
             elif node.kind == "join":
-                for target, piece in self._not_there(place, node):
+                for target, piece in self._stored_elsewhere(place, node):
                     add(time, target, piece)
             else:
                 add(time, place, node)
         for target, piece in self._copies:
-            add(self._when_copied(piece), target, piece)
+            add(self._copy_time(piece), target, piece)
         for (time, width, dtype), jobs in loops.items():
             steps.setdefault(time, []).append(self._loop(time, width, dtype, jobs))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
-    def _own_steps(self, node: Node, result: Place) -> List[Step]:
+    def _steps_of(self, node: Node, result: Place) -> List[Step]:
+        """Return the steps that compute a node of a kind in `OWN_STEP`."""
         lefts = [self.place_of(x) for x in node.args]
         if node.kind == "dot":
             return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
@@ -182,18 +197,18 @@ class Compiler:
         ]
 
     def _loop(self, time: int, width: int, dtype: str, jobs: Sequence[Job]) -> Pointwise:
-        """Return the step that stores what is asked for."""
+        """Return the loop that does some jobs at a time."""
 
         def args(node: Node) -> Tuple[Node, ...]:
-            computed = node.kind == "function" and self._computes(node, time)
-            return node.args if computed else ()
+            is_computed = node.kind == "function" and not self._in_memory(node, time)
+            return node.args if is_computed else ()
 
         order = _reachable([node for _, node, _ in jobs], args)
-        # What is loaded is in its register from the beginning, so it shares it with none.
+        # Their registers are not reused: `native/c/steps.h` requires that nothing overwrites them.
         loaded = [node for node in order if not args(node)]
-        loads = (Access(i, *self._load(x, self._computes(x, time))) for i, x in enumerate(loaded))
+        loads = (Access(i, *self._load(x, self._in_memory(x, time))) for i, x in enumerate(loaded))
         register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)
-        last = {x: i for i, node in enumerate(order) for x in args(node)}
+        last_use = {x: i for i, node in enumerate(order) for x in args(node)}
         kept = {*loaded, *(node for _, node, _ in jobs)}
         free: List[int] = []
         instructions = []
@@ -206,50 +221,50 @@ class Compiler:
             register[node] = target = free.pop()
             (name, values), arguments = node.attrs, tuple(register[x] for x in args(node))
             instructions.append(Instruction(name, target, arguments, values))
-            free += [register[x] for x in set(args(node)) if last[x] == i and x not in kept]
-        stores = tuple(Access(register[node], place, how) for place, node, how in jobs)
+            free += [register[x] for x in set(args(node)) if last_use[x] == i and x not in kept]
+        stores = tuple(Access(register[node], place, pattern) for place, node, pattern in jobs)
         return Pointwise(width, dtype, registers, tuple(loads), tuple(instructions), stores)
 
-    def _load(self, node: Node, computed: bool) -> Tuple[Optional[Place], How, float]:
-        """Return where a loop finds a value, or what it computes it of, and how it loads it."""
+    def _load(self, node: Node, in_memory: bool) -> Tuple[Optional[Place], Pattern, float]:
+        """Return the place, pattern and value with which a loop loads a node."""
         if node.kind in ("const", "ramp"):
             return None, "spread" if node.kind == "const" else "ramp", float(node.attrs[0])
-        if node.kind == "cast" and computed:
-            # Numbers are cast, and moved, when they are loaded.
-            return self._load(node.args[0], False)
-        if node.kind == "moved" and computed:
+        if node.kind == "cast" and not in_memory:
+            return self._load(node.args[0], True)
+        if node.kind == "moved" and not in_memory:
             return self.place_of(node.args[0]), node.attrs[0], 0.0
-        source, start, follow = node.run()
-        return self.place_of(source).at(start), "row" if follow else "spread", 0.0
+        source, start, step = node.column_run()
+        return self.place_of(source).shifted(start), "row" if step else "spread", 0.0
 
-    def _computes(self, node: Node, time: int) -> bool:
-        """Whether a loop at some time has to compute a value itself."""
-        is_there = node in self.stored and self._time[node] < time
-        return node.kind not in ("read", "columns") and not is_there
+    def _in_memory(self, node: Node, time: int) -> bool:
+        """Return whether a loop at a time finds a value in memory."""
+        is_stored = node in self.stored and self._time[node] < time
+        return node.kind in ("read", "columns") or is_stored
 
 
 def _reachable(
     roots: Iterable[Node], args: Callable[[Node], Iterable[Node]] = attrgetter("args")
 ) -> List[Node]:
-    """Return what values are computed from, arguments first."""
-    found: Set[Node] = set()
+    """Return the roots and the nodes that they are computed from, in topological order."""
+    reached: Set[Node] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             stack += args(node)
-    return sorted(found, key=lambda node: node.number)
+    return sorted(reached, key=lambda node: node.number)
 
 
 def _is_cheap(node: Node) -> bool:
     return node.attrs[0] in CHEAP and all(not a.args or a.kind == "columns" for a in node.args)
 
 
-def pieces(place: Place, node: Node) -> List[Store]:
-    """Return what stands side by side in a value, and where each belongs."""
-    return [(place.at(start), piece) for start, piece in node.pieces()]
+def placed_pieces(place: Place, node: Node) -> List[Store]:
+    """Return the pieces of a value that is stored at a place, with their places."""
+    return [(place.shifted(start), piece) for start, piece in node.pieces()]
 
 
-def _parts(product: Node) -> int:
-    return 1 if product.kind != "product" else int(product.width // product.attrs[0][0].units)
+def _parts(node: Node) -> int:
+    """Return how many rows of a product one row of the launch has, 1 for other kinds."""
+    return 1 if node.kind != "product" else int(node.width // node.attrs[0][0].units)

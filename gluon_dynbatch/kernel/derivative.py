@@ -1,4 +1,4 @@
-"""Gradients of expressions, as expressions: reverse accumulation."""
+"""Reverse-mode differentiation of expressions."""
 
 from __future__ import annotations
 
@@ -14,38 +14,45 @@ from .step import Sum
 
 
 class Differentiation:
-    """Finds the gradients of what was read, from those of results.
+    """Differentiates the results of a segment with respect to the arrays that it reads.
 
-    A gradient that is zero stays zero, also at a place where the derivative is infinite or no
-    number: what no loss depends on contributes nothing.
+    A zero gradient stays zero even where the derivative is infinite or NaN, so that values on which
+    no loss depends contribute nothing.
+
+    Parameters
+    ----------
+    build : Expressions
+        Where the gradients are built.
+    values : dict of Node to Node
+        Per node of the forward pass, in topological order, the node in `build` with its value.
+    heads : list of (Node, Node)
+        Results of the forward pass, with their gradients in `build`.
     """
 
     def __init__(
         self, build: Expressions, values: Dict[Node, Node], heads: List[Tuple[Node, Node]]
     ):
-        """Take results with their gradients, in expressions in which gradients are built."""
-        #: What was computed, the last of it last, and what it is in these.
         self._build, self._values = build, values
-        #: Per node the gradients of some of its columns: first column, and a node.
+        #: Per node, gradients of ranges of its columns: the first column, and the gradient.
         self._pieces: Dict[Node, List[Tuple[int, Node]]] = {}
-        self._rows: Dict[Slot, Node] = {}
+        self._row_gradients: Dict[Slot, Node] = {}
         self._sums: List[Sum] = []
         for node, gradient in heads:
             self._add(node, gradient)
 
     def gradients(self) -> Tuple[Dict[Slot, Node], List[Sum]]:
-        """Return gradients of arrays of which each row has its own row, and of all others."""
+        """Return the gradients of arrays with a row per row of the launch, and of shared arrays."""
         for node in reversed(list(self._values)):
             if node in self._pieces:
                 self._visit(node, self._assembled(node))
-        return self._rows, self._sums
+        return self._row_gradients, self._sums
 
     def _add(self, node: Node, gradient: Node, start: int = 0) -> None:
         self._pieces.setdefault(node, []).append((start, gradient))
 
     def _assembled(self, node: Node) -> Node:
-        """Return the gradient of a node: sums of pieces that overlap, zeros between pieces."""
-        build, pieces, found = self._build, self._pieces[node], []
+        """Return the gradient of a node: add pieces that overlap, fill gaps with zeros."""
+        build, pieces, gradients = self._build, self._pieces[node], []
         ends = (end for start, piece in pieces for end in (start, start + piece.width))
         cuts = sorted({0, node.width, *ends})
         for low, high in zip(cuts, cuts[1:]):
@@ -54,17 +61,19 @@ class Differentiation:
                 for start, piece in pieces
                 if start <= low < start + piece.width
             ]
-            found.append(reduce(add, terms) if terms else build.const(0, high - low, node.dtype))
-        return build.join(found)
+            gradients.append(
+                reduce(add, terms) if terms else build.const(0, high - low, node.dtype)
+            )
+        return build.join(gradients)
 
     def _visit(self, node: Node, g: Node) -> None:
         build, value = self._build, self._values
         if node.kind == "read":
-            slot, every = node.attrs
-            if every:
+            slot, shared = node.attrs
+            if shared:
                 self._sums.append(Sum(Weight(Place(slot), 1, g.width, False), g, None, 1))
             else:
-                self._rows[slot] = g
+                self._row_gradients[slot] = g
         elif node.kind == "columns":
             start, step = node.attrs
             self._add(node.args[0], g if step else build.reduced(g), start)
@@ -77,8 +86,8 @@ class Differentiation:
         elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)
             if node.attrs[0] != TOTAL:
-                largest = build.function("equal", value[x], build.spread(value[node], x.width))
-                spread = build.function("gate", spread, largest)
+                is_top = build.function("equal", value[x], build.spread(value[node], x.width))
+                spread = build.function("gate", spread, is_top)
             self._add(x, spread)
         elif node.kind == "product":
             self._product(node, g)
@@ -88,7 +97,7 @@ class Differentiation:
             self._convolved(node, g)
         elif node.kind == "moved":
             (x,), (order,) = node.args, node.attrs
-            self._add(x, build.moved(g, order.turned(x.width)))
+            self._add(x, build.moved(g, order.inverse(x.width)))
         elif node.kind == "function":
             self._function(node, g)
 
@@ -99,50 +108,49 @@ class Differentiation:
         for x, weight in zip(node.args, weights):
             self._sums.append(Sum(weight, g, self._values[x], parts))
             if not weight.chosen:
-                self._add(x, self._build.product([(g, weight.flipped())]))
+                self._add(x, self._build.product([(g, weight.transpose())]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 
     def _dot(self, node: Node, g: Node) -> None:
-        (how,), (left, right), value = node.attrs, node.args, self._values
+        (dot,), (left, right), value = node.attrs, node.args, self._values
         shared = left.kind == "read" and left.attrs[1]
-        for x, other, own in zip((left, right), (right, left), how.gradients()):
-            if x is left and shared and how.matrices == 1 and not how.turned[1]:
-                # What adds up is one product, of the columns of all rows.
-                turned = how.turned[0]
-                sizes = (how.k, how.m) if turned else (how.m, how.k)
-                weight = Weight(Place(left.attrs[0]), *sizes, not turned)
-                self._sums.append(Sum(weight, g, value[right], 1, how.n))
+        for x, other, gradient in zip((left, right), (right, left), dot.gradients()):
+            if x is left and shared and dot.matrices == 1 and not dot.transposed[1]:
+                # One product of the columns of the matrices of all rows.
+                transposed = dot.transposed[0]
+                shape = (dot.k, dot.m) if transposed else (dot.m, dot.k)
+                weight = Weight(Place(left.attrs[0]), *shape, not transposed)
+                self._sums.append(Sum(weight, g, value[right], 1, dot.n))
             else:
-                pair = (value[other], g) if own.gradient else (g, value[other])
-                self._add(x, self._build.dot(*pair, own))
+                factors = (value[other], g) if gradient.gradient else (g, value[other])
+                self._add(x, self._build.dot(*factors, gradient))
 
     def _convolved(self, node: Node, g: Node) -> None:
-        (x, *shared), (how,), build = node.args, node.attrs, self._build
-        kernel = self._values[shared[0]]
-        self._add(x, build.convolved((g, kernel), how._replace(of=OF_DATA)))
-        both, start = build.convolved((g, self._values[x]), how._replace(of=OF_KERNEL)), 0
-        for each in shared:
-            self._add(each, build.part(both, start, each.width))
-            start += each.width
+        (x, *parameters), (maps,), build = node.args, node.attrs, self._build
+        kernel = self._values[parameters[0]]
+        self._add(x, build.convolved((g, kernel), maps._replace(of=OF_DATA)))
+        joined, start = build.convolved((g, self._values[x]), maps._replace(of=OF_KERNEL)), 0
+        for parameter in parameters:
+            self._add(parameter, build.part(joined, start, parameter.width))
+            start += parameter.width
 
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), args = node.attrs, [self._values[x] for x in node.args]
         if name == "select":
-            # Where something else was chosen a gradient is zero whatever it was.
+            # Selected, because a product of 0 and a gradient that is not finite would be NaN.
             first, second = (g.apply(name, args[0], *pair) for pair in ((g, 0), (0, g)))
-            parts = [None, first, second]
+            gradients = [None, first, second]
         else:
-            found = DERIVATIVES[name](self._values[node], *args, *numbers)
-            factors = found if isinstance(found, tuple) else (found,)
-            pairs = zip(node.args, factors)
-            parts = [None if arg.kind == "const" else _times(g, factor) for arg, factor in pairs]
-        for arg, part in zip(node.args, parts):
-            if part is not None:
-                self._add(arg, part)
+            factors = DERIVATIVES[name](self._values[node], *args, *numbers)
+            pairs = zip(node.args, factors if isinstance(factors, tuple) else (factors,))
+            gradients = [None if x.kind == "const" else _times(g, factor) for x, factor in pairs]
+        for x, gradient in zip(node.args, gradients):
+            if gradient is not None:
+                self._add(x, gradient)
 
 
 def _times(g: Node, factor: Factor) -> Optional[Node]:
-    """Multiply a gradient with a derivative: a node or a number; None if that is zero."""
+    """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
     if isinstance(factor, Node):
         return g.apply("gate", g, factor)
     return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor

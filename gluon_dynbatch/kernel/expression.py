@@ -1,26 +1,27 @@
-"""What a segment computes for each row, as expressions.
+"""Expressions: what a segment computes for each row of its launch.
 
-A node stands for some columns of every row of a launch: numbers of one type.  Equal nodes are one
-object.  Slices of columns and spread columns are pushed down to where values are in memory, so that
-what is left in between are functions of one element at a time.
+A node is a value with a fixed number of columns in every row, all of one dtype.  Equal nodes are
+one object.  Slices of columns and repeated columns are pushed down to the values in memory, so that
+everything in between is elementwise.
 """
 
 from __future__ import annotations
 
 from functools import reduce
+from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
 from .layout import Dot, Maps, Order, Place, Slot, Weight
 
-#: What a node stands for.  In memory are what is read, and what a step of its own computes; columns
-#: are neighbours, or the same again and again, and what is joined stands side by side.
+#: How a node is computed.  The first line lists values in memory: arrays that are read, and results
+#: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
     "read", "product", "dot", "convolved", "moved", "reduced",
     "const", "ramp", "function", "cast", "columns", "join",
 ]  # fmt: skip
-#: Reductions of columns, and the function of two values that does the same.
+#: Reductions of columns to their sum or maximum, and the same for two values.
 TOTAL, TOP = "total", "top"
-_OF_TWO = {TOTAL: "add", TOP: "greatest"}
+_BINARY = {TOTAL: "add", TOP: "greatest"}
 
 T = TypeVar("T", bound="Arithmetic")
 
@@ -33,7 +34,7 @@ def _operator(name: str, swapped: bool = False) -> Callable[[T, Union[T, float]]
 
 
 class Arithmetic:
-    """What can be added and multiplied with its like and with numbers."""
+    """Operators for classes whose objects combine with each other and with numbers."""
 
     __slots__ = ()
     __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
@@ -42,7 +43,7 @@ class Arithmetic:
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
 
     def apply(self: T, name: str, *args: Union[T, float], values: Tuple[float, ...] = ()) -> T:
-        """Return a function of such things."""
+        """Apply a function to objects of this class and numbers."""
         raise NotImplementedError
 
     def __neg__(self: T) -> T:
@@ -50,7 +51,7 @@ class Arithmetic:
 
 
 class Node(Arithmetic):
-    """A value per row; made by `Expressions` only."""
+    """A value of each row; only `Expressions` creates nodes."""
 
     __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "width")
 
@@ -65,22 +66,22 @@ class Node(Arithmetic):
     ):
         self.owner, self.kind, self.args, self.attrs = owner, kind, args, attrs
         self.width, self.dtype = width, dtype
-        #: In topological order.
+        #: The position in topological order.
         self.number = len(owner.nodes)
 
     def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
-        """Return a function of values and numbers."""
+        """Apply a function to nodes and numbers."""
         return self.owner.function(name, *args, values=values)
 
     def pieces(self) -> Iterable[Tuple[int, Node]]:
-        """Return what stands side by side in the value, each with its first column."""
+        """Yield the pieces of a join, or the node itself, each with its first column."""
         start = 0
         for piece in self.args if self.kind == "join" else (self,):
             yield start, piece
             start += piece.width
 
-    def run(self) -> Tuple[Node, int, int]:
-        """Return of what the value has columns, the first, and whether others follow."""
+    def column_run(self) -> Tuple[Node, int, int]:
+        """Return the node whose columns these are, the first, and the step: 0 if it is repeated."""
         return (self.args[0], *self.attrs) if self.kind == "columns" else (self, 0, 1)
 
     def __str__(self) -> str:
@@ -101,10 +102,11 @@ class Expressions:
 
     def __init__(self) -> None:
         self.nodes: List[Node] = []
-        self._known: Dict[Any, Node] = {}
-        self._moved: Dict[Tuple[Node, int, int, int], Node] = {}
+        self._interned: Dict[Any, Node] = {}
+        #: Results of `columns`.
+        self._columns: Dict[Tuple[Node, int, int, int], Node] = {}
 
-    def _make(
+    def _intern(
         self,
         kind: Kind,
         args: Sequence[Node],
@@ -113,41 +115,41 @@ class Expressions:
         dtype: str,
     ) -> Node:
         key = kind, tuple(a.number for a in args), attrs, width, dtype
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Node(self, kind, tuple(args), attrs, width, dtype)
-            self.nodes.append(found)
-        return found
+        node = self._interned.get(key)
+        if node is None:
+            node = self._interned[key] = Node(self, kind, tuple(args), attrs, width, dtype)
+            self.nodes.append(node)
+        return node
 
-    def read(self, slot: Slot, width: int, dtype: str, every: bool = False) -> Node:
-        """Return what is in memory: its own row for each row, or the same row for `every` row."""
-        return self._make("read", (), (slot, every), width, dtype)
+    def read(self, slot: Slot, width: int, dtype: str, shared: bool = False) -> Node:
+        """Return an array in memory: one row per row of the launch, or a `shared` one for all."""
+        return self._intern("read", (), (slot, shared), width, dtype)
 
     def const(self, value: float, width: int, dtype: str) -> Node:
-        """Return a number."""
-        # As text, so that zeros of either sign and NaN are told apart.
-        return self._make("const", (), (repr(float(value)),), width, dtype)
+        """Return a constant."""
+        # As text, because 0.0 equals -0.0 and NaN does not equal itself.
+        return self._intern("const", (), (repr(float(value)),), width, dtype)
 
     def ramp(self, start: float, width: int, dtype: str) -> Node:
-        """Return a number in the first column, and one more in each next."""
-        return self._make("ramp", (), (float(start),), width, dtype)
+        """Return `start`, `start + 1`, ... along the columns."""
+        return self._intern("ramp", (), (float(start),), width, dtype)
 
     def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
-        """Return a function, element by element; numbers are as wide as the other arguments."""
+        """Apply a function element by element; numbers are broadcast to the width of the nodes."""
         like = next(a for a in args if isinstance(a, Node))
         nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]
         assert all((a.width, a.dtype) == (like.width, like.dtype) for a in nodes), (name, nodes)
         if any(a.kind == "join" for a in nodes):
-            return self._piecewise(lambda *own: self.function(name, *own, values=values), nodes)
-        # Of equal sums and products of two there is one.
+            return self._piecewise(lambda *part: self.function(name, *part, values=values), nodes)
+        # Sums and products are equal in either order.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
-        return self._make(
+        return self._intern(
             "function", nodes, (name, tuple(map(float, values))), like.width, like.dtype
         )
 
     def _piecewise(self, make: Callable[..., Node], nodes: Sequence[Node]) -> Node:
-        """Return what is made of values side by side, side by side."""
+        """Apply `make` to parts that lie within one piece of every join, and join the results."""
         starts = {start for node in nodes for start, _ in node.pieces()}
         cuts = sorted({*starts, nodes[0].width})
         return self.join(
@@ -156,48 +158,48 @@ class Expressions:
         )
 
     def cast(self, x: Node, dtype: str) -> Node:
-        """Return the numbers in another type."""
+        """Convert to another dtype."""
         if x.kind == "join":
             return self.join(self.cast(piece, dtype) for piece in x.args)
-        return x if x.dtype == dtype else self._make("cast", (x,), (dtype,), x.width, dtype)
+        return x if x.dtype == dtype else self._intern("cast", (x,), (dtype,), x.width, dtype)
 
     def part(self, x: Node, start: int, width: int) -> Node:
-        """Return some columns."""
+        """Return adjacent columns."""
         return self.columns(x, start, 1, width)
 
     def spread(self, x: Node, width: int) -> Node:
-        """Return a single column, in so many columns."""
+        """Repeat a single column."""
         assert x.width == 1
         return self.columns(x, 0, 0, width)
 
     def columns(self, x: Node, start: int, step: int, width: int) -> Node:
-        """Return neighbouring columns, or with step 0 one column in many.
+        """Return adjacent columns, or with step 0 one column repeated.
 
-        They are those of what functions are of.  Iterative, and once for each node, because
-        segments can be deep and share values.
+        Columns of a function are the function of columns of its arguments.  Iterative, and
+        memoized, because segments can be deep and share values.
         """
         step = step if width > 1 else 1
         if (start, step, width) == (0, 1, x.width):
             return x
         assert 0 <= start <= start + step * (width - 1) < x.width, (start, step, width, x.width)
-        known, stack = self._moved, [x]
+        memo, stack = self._columns, [x]
         while stack:
             node = stack[-1]
             needed = node.args if node.kind in ("function", "cast") else ()
-            missing = [a for a in needed if (a, start, step, width) not in known]
+            missing = [a for a in needed if (a, start, step, width) not in memo]
             if missing:
                 stack += reversed(missing)
                 continue
-            args = [known[a, start, step, width] for a in needed]
-            made = self._columns_of(stack.pop(), args, start, step, width)
-            known[node, start, step, width] = made
-        return known[x, start, step, width]
+            args = [memo[a, start, step, width] for a in needed]
+            columns = self._columns_of(stack.pop(), args, start, step, width)
+            memo[node, start, step, width] = columns
+        return memo[x, start, step, width]
 
     def _columns_of(self, x: Node, args: Sequence[Node], start: int, step: int, width: int) -> Node:
         if x.kind in ("function", "cast"):
-            return self.again(x, args)
+            return self.with_args(x, args)
         if x.kind == "const":
-            return self._make("const", (), x.attrs, width, x.dtype)
+            return self._intern("const", (), x.attrs, width, x.dtype)
         if x.kind == "ramp":
             make = self.ramp if step else self.const
             return make(x.attrs[0] + start, width, x.dtype)
@@ -206,10 +208,10 @@ class Expressions:
         if x.kind == "columns":
             first, inner = x.attrs
             return self.columns(x.args[0], first + inner * start, inner * step, width)
-        return self._make("columns", (x,), (start, step), width, x.dtype)
+        return self._intern("columns", (x,), (start, step), width, x.dtype)
 
-    def again(self, x: Node, args: Sequence[Node]) -> Node:
-        """Return what some node is, of other arguments."""
+    def with_args(self, x: Node, args: Sequence[Node]) -> Node:
+        """Return the node that computes from `args` what `x` computes from its arguments."""
         if x.kind == "function":
             return self.function(x.attrs[0], *args, values=x.attrs[1])
         if x.kind == "cast":
@@ -220,110 +222,113 @@ class Expressions:
             return self.reduced(args[0], *x.attrs)
         if x.kind == "join":
             return self.join(args)
-        return self._make(x.kind, args, x.attrs, x.width, x.dtype)
+        return self._intern(x.kind, args, x.attrs, x.width, x.dtype)
 
     def _part_of_join(self, x: Node, start: int, width: int) -> Node:
         pieces = []
-        for at, piece in x.pieces():
-            low, high = max(start - at, 0), min(start + width - at, piece.width)
+        for first, piece in x.pieces():
+            low, high = max(start - first, 0), min(start + width - first, piece.width)
             if low < high:
                 pieces.append(self.part(piece, low, high - low))
         return self.join(pieces)
 
     def join(self, pieces: Iterable[Node]) -> Node:
-        """Return columns side by side."""
+        """Concatenate columns."""
         flat: List[Node] = []
-        for piece in pieces:
-            for _, one in piece.pieces():
-                source, first, step = flat[-1].run() if flat else (one, 0, 0)
-                before = flat[-1].width if flat else 0
-                if step and one.run() == (source, first + before, 1):
-                    # They are neighbours in memory.
-                    flat[-1] = self.part(source, first, before + one.width)
-                else:
-                    flat.append(one)
+        for _, piece in chain.from_iterable(p.pieces() for p in pieces):
+            source, first, step = flat[-1].column_run() if flat else (piece, 0, 0)
+            width = flat[-1].width if flat else 0
+            if step and piece.column_run() == (source, first + width, 1):
+                # They are adjacent in memory.
+                flat[-1] = self.part(source, first, width + piece.width)
+            else:
+                flat.append(piece)
         if len(flat) == 1:
             return flat[0]
-        return self._make("join", flat, (), sum(p.width for p in flat), flat[0].dtype)
+        return self._intern("join", flat, (), sum(p.width for p in flat), flat[0].dtype)
 
     def product(
         self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Place] = (), dtype: str = ""
     ) -> Node:
-        """Return the sum of products with matrices, and of biases.
+        """Return the sum of some products of rows with matrices, and of biases.
 
-        Where a row is several times as wide as a matrix has inputs, each part is multiplied.
+        If a row is several times as wide as a matrix has inputs, each part of it is multiplied.
         """
         x, weight = terms[0]
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
-        return self._make("product", [x for x, _ in terms], attrs, width, dtype or x.dtype)
+        return self._intern("product", [x for x, _ in terms], attrs, width, dtype or x.dtype)
 
-    def own_product(self, x: Node) -> Node:
-        """Return columns of one product with the transpose of a matrix as a product."""
-        product, first, step = x.run()
-        is_one = product.kind == "product" and len(product.args) == 1
-        weight = product.attrs[0][0] if is_one else None
+    def narrowed_product(self, x: Node) -> Node:
+        """Return columns of a product as a product with rows of its matrix, or `x` if impossible.
+
+        Possible if `x` has adjacent columns of one product with a transposed matrix.
+        """
+        product, first, step = x.column_run()
+        is_single = product.kind == "product" and len(product.args) == 1
+        weight = product.attrs[0][0] if is_single else None
         if weight is None or not (step and weight.transposed and weight.units == product.width):
             return x
-        part = weight._replace(place=weight.place.at(first * weight.columns), rows=x.width)
-        return self.product([(product.args[0], part)], [b.at(first) for b in product.attrs[1]])
+        rows = weight._replace(place=weight.place.shifted(first * weight.columns), rows=x.width)
+        biases = [bias.shifted(first) for bias in product.attrs[1]]
+        return self.product([(product.args[0], rows)], biases)
 
-    def dot(self, left: Node, right: Node, how: Dot) -> Node:
-        """Return products of matrices that each row has its own of."""
-        if how.n == 1 and how.m != 1:
-            # A column is a row as well; products are made for many columns.
-            turned, gradient = (False, not how.turned[0]), how.gradient
-            gradient = gradient if gradient < 0 else 1 - gradient
-            return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
-        width = how.matrices * how.m * how.n
-        return self._make("dot", (left, right), (how,), width, left.dtype)
+    def dot(self, left: Node, right: Node, dot: Dot) -> Node:
+        """Return products of matrices, of which at least one factor differs from row to row."""
+        if dot.n == 1 and dot.m != 1:
+            # As a product of transposes, because native products are made for many columns.
+            transposed = False, not dot.transposed[0]
+            gradient = dot.gradient if dot.gradient < 0 else 1 - dot.gradient
+            return self.dot(right, left, Dot(dot.matrices, 1, dot.k, dot.m, transposed, gradient))
+        width = dot.matrices * dot.m * dot.n
+        return self._intern("dot", (left, right), (dot,), width, left.dtype)
 
-    def convolved(self, args: Sequence[Node], how: Maps) -> Node:
-        """Return a convolution of maps, or a gradient of one."""
-        return self._make("convolved", args, (how,), how.width, args[0].dtype)
+    def convolved(self, args: Sequence[Node], maps: Maps) -> Node:
+        """Return a convolution or one of its gradients."""
+        return self._intern("convolved", args, (maps,), maps.width, args[0].dtype)
 
     def moved(self, x: Node, order: Order) -> Node:
-        """Return columns in another order, each at most once."""
+        """Reorder columns."""
         if x.kind == "moved":
-            before = x.attrs[0]
-            return self.moved(x.args[0], Order(before[i] if i >= 0 else -1 for i in order))
+            return self.moved(x.args[0], order.after(x.attrs[0]))
         if order == tuple(range(x.width)):
             return x
         if x.kind == "join" and any(map(_is_permuted, x.args)):
             sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
-            before = []
+            joined: List[int] = []
             for start, piece in x.pieces():
-                own = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
-                before += [start + i for i in own]
-            return self.moved(self.join(sources), Order(before[i] if i >= 0 else -1 for i in order))
+                inner = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
+                joined += [start + source for source in inner]
+            return self.moved(self.join(sources), order.after(joined))
         if _is_transposed_product(x, order):
             (source,), ((weight,), _) = x.args[0].args, x.attrs
-            matrix = self.read(weight.place.slot, weight.rows * weight.columns, x.dtype, every=True)
-            m, k = weight.units, weight.inputs
-            how = Dot(1, m, k, x.width // m, (not weight.transposed, False))
-            return self.dot(matrix, source, how)
-        return self._make("moved", (x,), (order,), len(order), x.dtype)
+            size, (m, k) = weight.rows * weight.columns, (weight.units, weight.inputs)
+            matrix = self.read(weight.place.slot, size, x.dtype, shared=True)
+            transposed = not weight.transposed, False
+            return self.dot(matrix, source, Dot(1, m, k, x.width // m, transposed))
+        return self._intern("moved", (x,), (order,), len(order), x.dtype)
 
-    def reduced(self, x: Node, how: str = TOTAL) -> Node:
-        """Return the sum, or the largest, of all columns."""
+    def reduced(self, x: Node, reduction: str = TOTAL) -> Node:
+        """Reduce all columns to one."""
         if x.kind == "join":
-            return self.reduced_by_two([self.reduced(piece, how) for piece in x.args], how)
-        return self._make("reduced", (x,), (how,), 1, x.dtype)
+            return self.fold([self.reduced(piece, reduction) for piece in x.args], reduction)
+        return self._intern("reduced", (x,), (reduction,), 1, x.dtype)
 
-    def reduced_by_two(self, values: Iterable[Node], how: str) -> Node:
-        """Return the sum, or the largest, of values."""
-        return reduce(lambda a, b: self.function(_OF_TWO[how], a, b), values)
+    def fold(self, values: Iterable[Node], reduction: str) -> Node:
+        """Reduce several values to one, element by element."""
+        return reduce(lambda a, b: self.function(_BINARY[reduction], a, b), values)
 
 
 def _is_permuted(x: Node) -> bool:
-    """Whether a value is all columns of another, in another order."""
+    """Return whether a value has all columns of another in some order."""
     return x.kind == "moved" and x.width == x.args[0].width
 
 
 def _is_transposed_product(x: Node, order: Order) -> bool:
-    """Whether a value in some order is a matrix times that of which the transpose is multiplied.
+    """Return whether `order` transposes a product whose left operand is a transpose, too.
 
-    Then each row has a gradient of the matrix, which is to be no larger than what else is moved.
+    Its value is then the matrix times the operand before the first transpose, so that nothing is
+    moved.  Only for matrices with no more elements than would be moved.
     """
     if x.kind != "product" or len(x.args) > 1 or not _is_permuted(x.args[0]):
         return False

@@ -1,6 +1,6 @@
-"""Derivatives of functions of one element (and its partners), by name.
+"""Derivatives of elementwise functions, by name.
 
-They are those of MXNet 1.9.1 also where there are several to choose from: at a kink, at
+They equal those of MXNet 1.9.1 even where the derivative is a matter of convention: at a kink, at
 the ends of a range, and where two arguments are equal.
 """
 
@@ -11,7 +11,7 @@ from typing import Callable, Dict, Tuple, Union
 
 from .expression import Node, Operand
 
-#: What a gradient is multiplied with: a node, or a number; 0 where no gradient flows.
+#: A partial derivative: a node or a number, 0 if no gradient flows.
 Factor = Union[Node, float]
 
 
@@ -20,11 +20,10 @@ def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
     return owner.function(name, *args, values=values)
 
 
-#: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns what a gradient is multiplied with;
-#: of several arguments, what for each.  "gate", a part of gradients, has none, and gradients of
-#: "select" are selected.
+#: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns the derivative, or a tuple with one
+#: per argument.  "gate" has none, because only gradients use it; `derivative` handles "select".
 DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
-    # A copy; gradients that come back are multiplied with its value, which may be 0.
+    # The identity, except that its gradient is multiplied with `factor`, which may be 0.
     "multiplier": lambda y, x, factor: factor,
     "negative": lambda y, x: -1,
     "reciprocal": lambda y, x: -(y * y),
@@ -55,7 +54,7 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "sigmoid": lambda y, x: y * (1 - y),
     "softrelu": lambda y, x: -_f("expm1", -y),
     "softsign": lambda y, x: 1 / _f("square", _f("abs", x) + 1),
-    # No number is passed on as such.
+    # NaN where the result is.
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
     "hard_sigmoid": lambda y, x, alpha, beta: _f("greater", y, 0) * _f("lesser", y, 1) * alpha,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
@@ -71,7 +70,7 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "mod": lambda y, a, b: (1, -_f("floor", a / b)),
     "hypot": lambda y, a, b: (a / y, b / y),
     "maximum": lambda y, a, b: (_f("greater_equal", a, b), _f("lesser", a, b)),
-    # As MXNet does where a maximum is at several places.
+    # In MXNet's reductions, equal maxima each get the whole gradient.
     "greatest": lambda y, a, b: (_f("equal", a, y), _f("equal", b, y)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
 }

@@ -1,4 +1,4 @@
-"""The kernels of a segment, forward and backward."""
+"""Make the kernels of a segment, forward and backward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ..lower.segment import Segment
 from ..native import assembling
 from ..rules.site import RefuseError
-from .compile import Compiler, pieces
+from .compile import Compiler, placed_pieces
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
 from .expression import Expressions, Node
@@ -17,34 +17,35 @@ from .layout import Place, Slot
 from .recipe import make_recipe
 from .step import Array, Kernel, Wanted
 
-#: Kernels by what they depend on: segments that differ in parameters only have the same.
-_KNOWN: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
+#: Kernels in use, by `_key_of` their segments.
+_CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
 
 
-def _kind(segment: Segment) -> Any:
+def _key_of(segment: Segment) -> Any:
+    """Return a key that segments share if only the identities of their parameters differ."""
     ops, heads, ports, _, *rest = segment.key
-    like = ((shape_of(p), dtype_of(p), p.grad_req != "null") for p in segment.parameters)
-    return (ops, heads, ports, tuple(like), *rest)
+    parameters = ((shape_of(p), dtype_of(p), p.grad_req != "null") for p in segment.parameters)
+    return (ops, heads, ports, tuple(parameters), *rest)
 
 
 def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
-    """Return the kernels of a segment, or why there are none."""
-    found = segment.kernels
-    if found is None:
+    """Return the kernels of a segment, or the reason why there are none."""
+    kernels = segment.kernels
+    if kernels is None:
         try:
-            kind = _kind(segment)
-            found = _KNOWN.get(kind)
-            if found is None:
-                found = _KNOWN[kind] = SegmentKernels(segment, express(segment))
+            key = _key_of(segment)
+            kernels = _CACHE.get(key)
+            if kernels is None:
+                kernels = _CACHE[key] = SegmentKernels(segment, express(segment))
         except RefuseError as error:
-            found = str(error)
-        # Of two threads that make them the last one stays.
-        object.__setattr__(segment, "kernels", found)
-    return found  # type: ignore[no-any-return]
+            kernels = str(error)
+        # If two threads make them, the last one wins.
+        object.__setattr__(segment, "kernels", kernels)
+    return kernels  # type: ignore[no-any-return]
 
 
 class SegmentKernels:
-    """What runs a segment natively, given what this computes."""
+    """The kernels of a segment whose results are given as expressions."""
 
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)
@@ -60,30 +61,30 @@ class SegmentKernels:
             Slot("out", k): Array(port.row_size, port.dtype)
             for k, port in enumerate(segment.outputs)
         }
-        plain = _remade(Expressions(), self._nodes, {})
+        computed = _rebuilt(Expressions(), self._nodes, {})
         compiler = Compiler()
-        steps = compiler.steps([(Place(slot), plain[node]) for slot, node in zip(outputs, results)])
-        stored = compiler.stored
-        #: What the backward pass can read.
-        self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
-        # Operands that stand there once more need not be kept themselves.
-        copies = [pair for x, place in self._stored.items() for pair in pieces(place, x)]
-        own = ((x, place) for place, x in copies if x.kind == "read" and not x.attrs[1])
-        self._stored.update(own)
+        stores = [(Place(slot), computed[node]) for slot, node in zip(outputs, results)]
+        steps, stored = compiler.steps(stores), compiler.stored
+        #: The values that the backward pass can read.
+        self._stored = {x: stored[computed[x]] for x in self._nodes if computed[x] in stored}
+        # A copy of an operand in a result or work array saves keeping the operand itself.
+        pieces = [pair for x, place in self._stored.items() for pair in placed_pieces(place, x)]
+        copies = ((x, place) for place, x in pieces if x.kind == "read" and not x.attrs[1])
+        self._stored.update(copies)
         self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
         self._recipes: Dict[Any, assembling.Recipe] = {}
 
     def recipe(self, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
-        """Return how the kernel is run, made on first use; see `make_recipe`."""
-        found = self._recipes.get((backward, few))
-        if found is None:
-            found = self._recipes[backward, few] = make_recipe(self.forward, backward, few)
-        return found
+        """Return the recipe of the kernels, made on first use; see `make_recipe`."""
+        recipe = self._recipes.get((backward, few))
+        if recipe is None:
+            recipe = self._recipes[backward, few] = make_recipe(self.forward, backward, few)
+        return recipe
 
     def backward(self, wanted: Wanted) -> Kernel:
-        """Return the kernel that goes backward, made on first use."""
+        """Return the kernel of the backward pass, made on first use."""
         if wanted not in self._backward:
             self._backward[wanted] = self._make_backward(wanted)
         return self._backward[wanted]
@@ -100,40 +101,43 @@ class SegmentKernels:
             slot = Slot("head", k)
             head = arrays[slot] = arrays[Slot("out", k)]
             heads.append((results[k], build.read(slot, head.width, head.dtype)))
-        rows, sums = Differentiation(build, _remade(build, self._nodes, stored), heads).gradients()
-        trained = {Slot("param", j) for j in wanted.parameters}
-        trained |= {Slot("in", i) for i in wanted.inputs}
+        values = _rebuilt(build, self._nodes, stored)
+        gradients, sums = Differentiation(build, values, heads).gradients()
+        reached = {Slot("param", j) for j in wanted.parameters}
+        reached |= {Slot("in", i) for i in wanted.inputs}
         stores = []
         for slot in (Slot("in", i) for i in wanted.inputs):
             array = arrays[slot]
             if not array.every:
                 target = Slot("grad", slot.number)
                 arrays[target] = array
-                node = rows.get(slot) or build.const(0, array.width, array.dtype)
-                stores.append((Place(target), node))
+                gradient = gradients.get(slot) or build.const(0, array.width, array.dtype)
+                stores.append((Place(target), gradient))
         compiler = Compiler(sum(slot.kind == "work" for slot in arrays))
-        sums = [found for found in sums if found.weight.place.slot in trained]
+        sums = [s for s in sums if s.weight.place.slot in reached]
         steps = compiler.steps(stores, sums)
         arrays.update(compiler.arrays)
-        place = compiler.place_of
+        place_of = compiler.place_of
         placed = (
-            found._replace(gradient=place(found.gradient), rows=found.rows and place(found.rows))
-            for found in sums
+            s._replace(gradient=place_of(s.gradient), rows=s.rows and place_of(s.rows))
+            for s in sums
         )
         return Kernel(steps, arrays, tuple(placed), wanted)
 
 
-def _remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:
-    """Return what nodes are in other expressions, where some are known.
+def _rebuilt(
+    build: Expressions, nodes: Sequence[Node], stored: Dict[Node, Node]
+) -> Dict[Node, Node]:
+    """Rebuild nodes in other expressions, where the nodes of stored values are given.
 
-    Nobody will differentiate these: what gradients are multiplied with is left out.
+    Leaves out "multiplier", which only matters to differentiation.
     """
-    found: Dict[Node, Node] = {}
+    rebuilt: Dict[Node, Node] = {}
     for node in nodes:
-        if node in known:
-            found[node] = known[node]
+        if node in stored:
+            rebuilt[node] = stored[node]
         elif node.kind == "function" and node.attrs[0] == "multiplier":
-            found[node] = found[node.args[0]]
+            rebuilt[node] = rebuilt[node.args[0]]
         else:
-            found[node] = build.again(node, [found[x] for x in node.args])
-    return found
+            rebuilt[node] = build.with_args(node, [rebuilt[x] for x in node.args])
+    return rebuilt

@@ -1,16 +1,16 @@
-"""Where values are in memory: arrays, columns of these, matrices, maps, and columns that move."""
+"""Descriptions of operands: arrays, their columns, matrices, convolutions and permutations."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Sequence, Tuple
 
 
 class Slot(NamedTuple):
-    """An array that a launch reads or writes, by what it is for.
+    """An array that a launch reads or writes.
 
-    Kinds are "in" and "out" (operands and results), "param", "work" (what a step leaves for later
-    steps), and backward "head" and "grad" (gradients of results and of operands).
+    Its kind is "in" or "out" (an operand or a result), "param", "work" (an intermediate result),
+    or, in the backward pass, "head" or "grad" (the gradient of a result or of an operand).
     """
 
     kind: str
@@ -21,46 +21,46 @@ class Slot(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Columns of an array, from `column` on."""
+    """The columns of an array from `column` on."""
 
     slot: Slot
     column: int = 0
 
-    def at(self, column: int) -> Place:
-        """Return columns from one of these on."""
-        return Place(self.slot, self.column + column)
+    def shifted(self, columns: int) -> Place:
+        """Return the place that begins some columns further."""
+        return Place(self.slot, self.column + columns)
 
     def __str__(self) -> str:
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
 
 
 class Weight(NamedTuple):
-    """A matrix that all rows are multiplied with, or chosen from."""
+    """A matrix that all rows of a launch are multiplied with, or a table that they index."""
 
     place: Place
-    #: As it is stored.
+    #: The shape in memory.
     rows: int
     columns: int
-    #: Whether rows are multiplied with its transpose, as ``FullyConnected`` does.
+    #: Whether rows are multiplied with its transpose, as in ``FullyConnected``.
     transposed: bool
-    #: Whether a row to be multiplied has a single one, and zeros: it is given as the place of the
-    #: one, a number that is clipped to the rows of the matrix.
+    #: Whether each row of the left operand is one-hot, given as the index of the one. The product
+    #: then gathers rows of the matrix; indices are clipped to its rows.
     chosen: bool = False
 
     @property
     def units(self) -> int:
-        """Numbers per row of the product."""
+        """Width of a row of the product."""
         return self.rows if self.transposed else self.columns
 
     @property
     def inputs(self) -> int:
-        """Numbers per row that is multiplied."""
+        """Width of a row of the left operand."""
         if self.chosen:
             return 1
         return self.columns if self.transposed else self.rows
 
-    def flipped(self) -> Weight:
-        """Return what takes the gradient of the product to that of its rows."""
+    def transpose(self) -> Weight:
+        """Return the factor that maps the gradient of the product to that of its left operand."""
         return self._replace(transposed=not self.transposed)
 
     def __str__(self) -> str:
@@ -68,45 +68,47 @@ class Weight(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """What of two values of a row is multiplied: some matrices each, m x k and k x n."""
+    """A batched product in each row of a launch, of matrices m x k with matrices k x n."""
 
     matrices: int
     m: int
     k: int
     n: int
-    #: Whether those of the first and of the second value are stored the other way round.
-    turned: Tuple[bool, bool]
-    #: A value, 0 or 1, that is a gradient: where a matrix of it is zero, so is the product.
+    #: Whether the matrices of the left and of the right operand are stored transposed.
+    transposed: Tuple[bool, bool]
+    #: Which operand, 0 or 1, is a gradient: where one of its matrices is zero, so is the product,
+    #: even if the other matrix is not finite. -1 if neither is.
     gradient: int = -1
 
     def gradients(self) -> Tuple[Dot, Dot]:
-        """Return for either value how the gradient is multiplied with the other."""
+        """Return the products that compute the gradients of the left and of the right operand."""
         count, m, k, n, (left, right), _ = self
-        first = Dot(count, m, n, k, (False, not right), 0)
+        of_left = Dot(count, m, n, k, (False, not right), 0)
         if left:
-            first = Dot(count, k, n, m, (right, True), 1)
-        second = Dot(count, k, m, n, (not left, False), 1)
+            of_left = Dot(count, k, n, m, (right, True), 1)
+        of_right = Dot(count, k, m, n, (not left, False), 1)
         if right:
-            second = Dot(count, n, m, k, (True, left), 0)
-        return first, second
+            of_right = Dot(count, n, m, k, (True, left), 0)
+        return of_left, of_right
 
 
-#: What a convolution computes: its result, of data, kernel and perhaps bias; or of the gradient of
-#: the result, with the kernel the gradient of the data, with the data those of kernel and bias.
+#: What a convolution computes: the result from data, kernel and optional bias; the gradient of the
+#: data from the gradient of the result and the kernel; or the gradients of kernel and bias from the
+#: gradient of the result and the data.
 OF_RESULT, OF_DATA, OF_KERNEL = range(3)
 Pair = Tuple[int, int]
 
 
 class Maps(NamedTuple):
-    """A convolution of some images in each row, or one of its gradients."""
+    """A convolution of the images in each row, or one of its gradients."""
 
     of: int
     images: int
     groups: int
-    #: Maps of a group in the data, and in the result.
+    #: Channels per group in the data, and in the result.
     channels: int
     filters: int
-    #: Sizes of maps, and of the kernel.
+    #: Heights and widths.
     data: Pair
     result: Pair
     kernel: Pair
@@ -119,24 +121,24 @@ class Maps(NamedTuple):
         cls, images: int, groups: int, channels: int, filters: int,
         data: Pair, kernel: Pair, stride: Pair, dilate: Pair, pad: Pair,
     ) -> Maps:  # fmt: skip
-        """Return how a result is computed, given how many maps there are in all groups."""
+        """Return the forward convolution; `channels` and `filters` are totals over all groups."""
         counts = images, groups, channels // groups, filters // groups
-        how = cls(OF_RESULT, *counts, data, data, kernel, stride, dilate, pad)
-        high, wide = (
-            (n + 2 * zeros - reach - 1) // step + 1
-            for n, zeros, reach, step in zip(data, pad, how.reach, stride)
+        maps = cls(OF_RESULT, *counts, data, data, kernel, stride, dilate, pad)
+        height, width = (
+            (extent + 2 * margin - reach - 1) // step + 1
+            for extent, margin, reach, step in zip(data, pad, maps.reach, stride)
         )
-        return how._replace(result=(high, wide))
+        return maps._replace(result=(height, width))
 
     @property
     def reach(self) -> Pair:
-        """How far the last element of the kernel is from the first."""
-        (high, wide), (down, across) = self.kernel, self.dilate
-        return (high - 1) * down, (wide - 1) * across
+        """Distance from the first to the last element of the dilated kernel, per axis."""
+        (height, width), (down, across) = self.kernel, self.dilate
+        return (height - 1) * down, (width - 1) * across
 
     @property
     def width(self) -> int:
-        """Numbers per row of what is computed."""
+        """Width of a row of the output."""
         if self.of == OF_KERNEL:
             return self.groups * self.filters * (self.channels * prod(self.kernel) + 1)
         count, size = (self.channels, self.data) if self.of else (self.filters, self.result)
@@ -144,20 +146,24 @@ class Maps(NamedTuple):
 
 
 class Order(Tuple[int, ...]):
-    """For each column, the one that is moved there, or -1 for a zero; none goes to two places."""
+    """The source of each column, or -1 for a zero; each source is used at most once."""
 
     @classmethod
     def of_transpose(cls, rows: int, columns: int) -> Order:
-        """Return how the elements of a matrix move when it is transposed."""
+        """Return the order that transposes a matrix of this shape."""
         return cls(columns * i + j for j in range(columns) for i in range(rows))
 
-    def turned(self, width: int) -> Order:
-        """Return how gradients go back to a row of some width."""
-        back = [-1] * width
+    def after(self, first: Sequence[int]) -> Order:
+        """Return the order that has the effect of `first`, followed by this one."""
+        return Order(first[source] if source >= 0 else -1 for source in self)
+
+    def inverse(self, width: int) -> Order:
+        """Return the order that moves gradients back to a source of this width."""
+        inverse = [-1] * width
         for column, source in enumerate(self):
             if source >= 0:
-                back[source] = column
-        return Order(back)
+                inverse[source] = column
+        return Order(inverse)
 
     def __str__(self) -> str:
         return f"{len(self)} columns"

@@ -1,4 +1,4 @@
-"""What programs need to know of a kernel to run it: all that it works on, by number."""
+"""Make recipes: what programs must know to run a kernel, as tables of numbers."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ from ..native import assembling, executing
 from .layout import Place, Slot, Weight
 from .step import Kernel, Product, Sum
 
-#: Operations of products for each byte that is copied, from which on rows are worth comparing.
+#: Operations per byte of a row, from which on it pays to look for equal rows.
 WORTH = 16
 TEMPORARY, KEPT, SAVED = assembling.TEMPORARY, assembling.KEPT, assembling.SAVED
 
-#: Numbers of all that a kernel works on: arrays, and matrices that are packed.
+#: Numbers of the arrays (by slot) and packed matrices (by weight) that a kernel works on.
 Numbers = Dict[Any, int]
-#: Entries of a table of a recipe.
+#: Entries of a table of a recipe; `native/recipes.pxi` defines their members.
 Entries = Iterable[Tuple[int, ...]]
-#: All of them, by name and maybe direction: 0 is forward.
+#: Tables by name, or by name and direction: 0 is forward, 1 backward.
 Tables = Dict[Any, Entries]
 
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
-    """Return how a kernel is run.
+    """Return the recipe of a kernel.
 
     Parameters
     ----------
     forward : Kernel
-        What is run.
+        Kernel of the forward pass.
     backward : Kernel, optional
-        What runs it backward, if anything does.
+        Kernel of the backward pass, if there is one.
     few : bool
-        Whether there are so few rows that matrices are not packed.
+        Whether there are so few rows that transposed matrices are not packed.
     """
     last, natives = backward or forward, [forward.native(few)]
     packs = dict.fromkeys(natives[0].packs, KEPT if backward is None else SAVED)
-    read: FrozenSet[Slot] = frozenset()
+    used: FrozenSet[Slot] = frozenset()
     if backward is not None:
         natives.append(backward.native())
         packs.update(dict.fromkeys(natives[1].packs, SAVED))
-        read = backward.read
-    # Works come last: the parts of a launch may differ in them.
+        used = backward.used
+    # Work arrays come last, because they may differ between the parts of a launch.
     slots = sorted(last.arrays, key=lambda slot: slot.kind == "work")
     n: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
-    chooses = _chooses(forward)
-    put = KEPT if chooses else TEMPORARY
-    ours = [pair for pair in packs.items() if pair[0].place.slot.kind == "param"]
-    shared = (s for one in natives[1:] for s in one.slots if s in last.arrays)
+    gathers = _only_gathers(forward)
+    operand_use = KEPT if gathers else TEMPORARY
+    of_parameters = {w: use for w, use in packs.items() if w.place.slot.kind == "param"}
+    of_operands = {w: use for w, use in packs.items() if w not in of_parameters}
+    shared = (s for native in natives[1:] for s in native.slots if s in last.arrays)
     single = _find_single(forward, natives[0])
     equal = (Slot("in", single), *_of(forward, "out"), *_of(forward, "work")) if single >= 0 else ()
     tables: Tables = {
         "bytes": ((last.row_bytes.get(key, 0),) for key in n),
         ("operands", 0): (
-            (n[s], *_type(last, s), SAVED if s in read else put) for s in _of(last, "in")
+            (n[s], *_type(last, s), SAVED if s in used else operand_use) for s in _of(last, "in")
         ),
         ("results", 0): ((n[slot],) for slot in _of(forward, "out")),
         ("apart", 0): _apart(forward, equal, dict.fromkeys(("out", "work"), executing.REPEAT), n),
-        "saved": ((n[slot],) for slot in _of(forward, "work") if slot in read),
+        "saved": ((n[slot],) for slot in _of(forward, "work") if slot in used),
         "parameters": ((n[slot],) for slot in _of(last, "param")),
-        "packs": (_pack(last, *pair, n) for pair in ours),
-        "operand_packs": (_pack(last, *pair, n) for pair in packs.items() if pair not in ours),
+        "packs": (_pack(last, *item, n) for item in of_parameters.items()),
+        "operand_packs": (_pack(last, *item, n) for item in of_operands.items()),
         "shared": (_shared(last, slot, n) for slot in shared if last.arrays[slot].every),
         **({} if backward is None else _backward_tables(backward, n)),
     }
@@ -68,7 +69,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         {name: array("q", chain.from_iterable(entries)) for name, entries in tables.items()},
         tuple(natives),
         tuple(array("q", [n[slot] for slot in native.slots]) for native in natives),
-        chooses,
+        gathers,
         single,
     )
 
@@ -80,17 +81,17 @@ def _backward_tables(kernel: Kernel, n: Numbers) -> Tables:
     inputs = [Slot("in", p) for p in wanted.inputs]
     gradients = [Slot("grad", p) for p in range(len(_of(kernel, "in")))]
     parameters = [Slot("param", j) for j in wanted.parameters]
-    own = [slot for slot, array in arrays.items() if not array.every and slot in kernel.read]
-    done = {"grad": executing.SINGLE, "head": executing.TOTAL}
+    per_row = [slot for slot, array in arrays.items() if not array.every and slot in kernel.used]
+    records = {"grad": executing.SINGLE, "head": executing.TOTAL}
     return {
         ("operands", 1): (
             (n[s], *_type(kernel, s), _use(kernel, s)) if s in n else (-1, 0, 0, TEMPORARY)
             for s in heads
         ),
         ("results", 1): ((n.get(slot, -1),) for slot in gradients),
-        ("apart", 1): _apart(kernel, own, done, n),
+        ("apart", 1): _apart(kernel, per_row, records, n),
         "added": ((n[slot],) for slot in _of(kernel, "work") if slot in kernel.summed),
-        "sums": (_sum(kernel, found, n) for found in kernel.sums),
+        "sums": (_sum(kernel, s, n) for s in kernel.sums),
         "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
         "reached": ((slot.number, arrays[slot].row_bytes) for slot in inputs),
     }
@@ -115,49 +116,53 @@ def _pack(kernel: Kernel, weight: Weight, use: int, n: Numbers) -> Tuple[int, ..
 
 
 def _shared(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
-    given = slot.number if slot.kind == "in" else -1
-    return (n[slot], given, *_type(kernel, slot), kernel.arrays[slot].width)
+    operand = slot.number if slot.kind == "in" else -1
+    return (n[slot], operand, *_type(kernel, slot), kernel.arrays[slot].width)
 
 
 def _apart(
-    kernel: Kernel, slots: Iterable[Slot], done: Dict[str, int], n: Numbers
+    kernel: Kernel, slots: Iterable[Slot], records: Dict[str, int], n: Numbers
 ) -> Iterator[Tuple[int, ...]]:
+    """Yield how the equal rows of each slot are treated: by the record of its kind, or PICK."""
     for slot in slots:
-        own, use = kernel.arrays[slot], _use(kernel, slot)
-        what = done.get(slot.kind, executing.PICK)
-        yield what, n[slot], assembling.kind_of(own.dtype), own.width, use, slot.number
+        array, use = kernel.arrays[slot], _use(kernel, slot)
+        record = records.get(slot.kind, executing.PICK)
+        yield record, n[slot], assembling.kind_of(array.dtype), array.width, use, slot.number
 
 
 def _use(kernel: Kernel, slot: Slot) -> Any:
     return KEPT if slot in kernel.summed else TEMPORARY
 
 
-def _sum(kernel: Kernel, found: Sum, n: Numbers) -> Tuple[int, ...]:
-    weight, parts = found.weight, found.parts
+def _sum(kernel: Kernel, s: Sum, n: Numbers) -> Tuple[int, ...]:
+    weight = s.weight
 
-    def rows(place: Place, width: int) -> Tuple[int, int, int]:
-        own = kernel.arrays[place.slot]
-        first = place.column * assembling.itemsize(own.dtype)
-        return n[place.slot], first, width if parts > 1 else own.width
+    def read(place: Place, width: int) -> Tuple[int, int, int]:
+        array = kernel.arrays[place.slot]
+        first = place.column * assembling.itemsize(array.dtype)
+        return n[place.slot], first, width if s.parts > 1 else array.width
 
-    kind, size = _type(kernel, found.gradient.slot)
-    (where, number), first = weight.place.slot, size * weight.place.column
-    target = (number, -1, first) if where == "param" else (-1, number, first)
-    gradient = rows(found.gradient, weight.units)
-    if found.rows is None:
-        # All that is added is the gradient.
-        record, last, both = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
+    kind, size = _type(kernel, s.gradient.slot)
+    (slot_kind, number), first = weight.place.slot, size * weight.place.column
+    target = (number, -1, first) if slot_kind == "param" else (-1, number, first)
+    gradient = read(s.gradient, weight.units)
+    if s.rows is None:
+        record, last, reads = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
     elif weight.chosen:
-        record, last = executing.CHOSEN, assembling.kind_of(kernel.arrays[found.rows.slot].dtype)
-        both = gradient, rows(found.rows, weight.inputs)
+        record, last = executing.CHOSEN, assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
+        reads = gradient, read(s.rows, weight.inputs)
     else:
-        record, last = executing.MATRIX, int(not weight.transposed) + 2 * found.columns
-        both = gradient, rows(found.rows, weight.inputs)
-        both = both if weight.transposed else both[::-1]
-    return (*target, record, kind, weight.rows, weight.columns, last, parts, *both[0], *both[1])
+        record, last = executing.MATRIX, int(not weight.transposed) + 2 * s.columns
+        reads = gradient, read(s.rows, weight.inputs)
+        reads = reads if weight.transposed else reads[::-1]
+    return (*target, record, kind, weight.rows, weight.columns, last, s.parts, *chain(*reads))
 
 
 def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
+    """Return the only operand that differs from row to row, or -1.
+
+    Also -1 if the kernel computes too little for equal rows to be worth looking for.
+    """
     inputs = [slot for slot in _of(kernel, "in") if not kernel.arrays[slot].every]
     copied = sum(kernel.row_bytes.values())
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:
@@ -165,15 +170,16 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
     return inputs[0].number
 
 
-def _chooses(kernel: Kernel) -> bool:
-    step, given, made = kernel.steps[0], Slot("in", 0), Slot("out", 0)
+def _only_gathers(kernel: Kernel) -> bool:
+    """Return whether a kernel only gathers rows of a parameter, by indices that it reads."""
+    step, index, result = kernel.steps[0], Slot("in", 0), Slot("out", 0)
     return (
         len(kernel.steps) == 1
         and isinstance(step, Product)
         and step.weight.chosen
         and step.weight.place.slot.kind == "param"
-        and (step.left, step.result, step.parts) == (Place(given), Place(made), 1)
+        and (step.left, step.result, step.parts) == (Place(index), Place(result), 1)
         and not step.adds
-        and (kernel.arrays[given].width, kernel.arrays[given].every) == (1, False)
-        and kernel.arrays[made].width == step.weight.columns
+        and (kernel.arrays[index].width, kernel.arrays[index].every) == (1, False)
+        and kernel.arrays[result].width == step.weight.columns
     )

@@ -1,7 +1,7 @@
-"""Steps: what a kernel does with the rows of a launch, one after another.
+"""Kernels: the steps that a launch runs on its rows, in order.
 
-Inert and printable.  All steps of a kernel work row by row, so that a launch can be run a block of
-rows at a time.  What adds up over rows, the gradients of weights, is left to the end of the flush.
+Steps are plain data that prints itself.  They work row by row, so that a launch can run one block
+of rows at a time.  Sums over rows, such as gradients of weights, wait for the end of the flush.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from ..native import executing
 from .layout import Dot, Maps, Order, Place, Slot, Weight
 
-#: Numbers of kinds of steps, and of ways to load and to store registers: see `native/c/steps.h`.
+#: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
 LOOP, PRODUCT, CHOSEN, DOTS, CONVOLVED = range(5)
-HOWS = ("row", "spread", "moved", "ramp", "total", "top")
+PATTERNS = ("row", "spread", "moved", "ramp", "total", "top")
 
 
 class Slots(Dict[Any, int]):
-    """Slots, and weights that are packed, by the numbers that a native kernel has for them."""
+    """Numbers that a native kernel gives to its slots and packed weights, on first use."""
 
     def __missing__(self, slot: Any) -> int:
         return self.setdefault(slot, len(self))
 
-    def at(self, place: Optional[Place]) -> Tuple[int, int]:
-        """Return a place as numbers."""
+    def encode(self, place: Optional[Place]) -> Tuple[int, int]:
+        """Return the number of the slot, and the column."""
         return (-1, 0) if place is None else (self[place.slot], place.column)
 
 
@@ -42,27 +42,27 @@ def _bits(*values: float) -> array[int]:
 
 
 class Product(NamedTuple):
-    """Rows times a matrix."""
+    """A product of rows with a matrix, plus an optional bias."""
 
     left: Place
     weight: Weight
     result: Place
     bias: Optional[Place]
-    #: Whether the product is added to what is there.
+    #: Whether it is added to the result, instead of overwriting it.
     adds: bool
-    #: How many rows of the product one row of the launch has.
+    #: Rows of the product per row of the launch.
     parts: int
     dtype: str
 
     def words(self, slots: Slots, few: bool) -> List[int]:
-        """Return the step as native code reads it."""
+        """Encode the step for native code."""
         weight = self.weight
-        # To pack a matrix for few rows takes too long.
+        # Packing a matrix does not pay for few rows.
         unpacked = few and weight.transposed
-        matrix = slots.at(weight.place) if weight.chosen or unpacked else (slots[weight], 0)
+        matrix = slots.encode(weight.place) if weight.chosen or unpacked else (slots[weight], 0)
         return _step(
             CHOSEN if weight.chosen else PRODUCT, self.dtype,
-            *slots.at(self.left), *matrix, *slots.at(self.result), *slots.at(self.bias),
+            *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
             weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
         )  # fmt: skip
 
@@ -73,70 +73,71 @@ class Product(NamedTuple):
 
 
 class Dots(NamedTuple):
-    """Products of matrices that each row has its own of."""
+    """Products of matrices that differ from row to row."""
 
     left: Place
     right: Place
     result: Place
-    how: Dot
+    dot: Dot
     dtype: str
 
     def words(self, slots: Slots, few: bool) -> List[int]:
-        """Return the step as native code reads it."""
-        *sizes, turned, gradient = self.how
-        places = map(slots.at, (self.left, self.right, self.result))
-        return _step(DOTS, self.dtype, *chain(*places), *sizes, *turned, gradient)
+        """Encode the step for native code."""
+        *sizes, transposed, gradient = self.dot
+        places = map(slots.encode, (self.left, self.right, self.result))
+        return _step(DOTS, self.dtype, *chain(*places), *sizes, *transposed, gradient)
 
     def __str__(self) -> str:
-        left, right = (f"{p}{'.T' * t}" for p, t in zip((self.left, self.right), self.how.turned))
+        factors = zip((self.left, self.right), self.dot.transposed)
+        left, right = (f"{place}{'.T' * transposed}" for place, transposed in factors)
         return f"{self.result} = {left} . {right}"
 
 
 class Convolved(NamedTuple):
-    """Convolutions of maps, or gradients of these."""
+    """A convolution, or one of its gradients."""
 
     left: Place
     right: Place
     result: Place
     bias: Optional[Place]
-    how: Maps
+    maps: Maps
     dtype: str
 
     def words(self, slots: Slots, few: bool) -> List[int]:
-        """Return the step as native code reads it."""
-        places = map(slots.at, (self.left, self.right, self.result, self.bias))
-        of, images, groups, channels, filters, *sizes = self.how
+        """Encode the step for native code."""
+        places = map(slots.encode, (self.left, self.right, self.result, self.bias))
+        of, images, groups, channels, filters, *sizes = self.maps
         counts = of, images, groups, channels, filters
         return _step(CONVOLVED, self.dtype, *chain(*places), *counts, *chain(*sizes))
 
     def __str__(self) -> str:
-        of = ("result", "data", "kernel")[self.how.of]
+        of = ("result", "data", "kernel")[self.maps.of]
         bias = f" + {self.bias}" if self.bias else ""
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
-#: "row", "spread" (one column in all columns), columns by number, or "ramp" (one column plus the
-#: number of each); of what is written "row", "total" or "top".
-How = Union[str, Order]
+#: Loads: "row" (adjacent columns), "spread" (one column repeated), "ramp" (one column, plus 0, 1,
+#: ... along the row), or an order of columns.  Stores: "row", or the "total" or "top" of a row.
+Pattern = Union[str, Order]
 
 
 class Access(NamedTuple):
-    """A register that is loaded, from memory or with numbers that are known, or stored."""
+    """A load or a store of a register."""
 
     register: int
+    #: None to load `value`.
     place: Optional[Place]
-    how: How
-    #: What each row has where there is no place.
+    pattern: Pattern
     value: float = 0.0
 
     def __str__(self) -> str:
         if self.place is None:
-            return str(self.how)
-        return str(self.place) if self.how == "row" else f"{self.how} {self.place}"
+            return str(self.pattern)
+        return str(self.place) if self.pattern == "row" else f"{self.pattern} {self.place}"
 
 
 class Instruction(NamedTuple):
-    """A function of registers."""
+    """A function that is applied to registers."""
 
     name: str
     target: int
@@ -145,7 +146,7 @@ class Instruction(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """Functions of one element, a program over registers."""
+    """A loop over elements: loads, then functions of registers, then stores."""
 
     width: int
     dtype: str
@@ -155,24 +156,25 @@ class Pointwise(NamedTuple):
     stores: Tuple[Access, ...]
 
     def words(self, slots: Slots, few: bool) -> List[int]:
-        """Return the step as native code reads it."""
+        """Encode the step for native code."""
         accesses, orders = (*self.loads, *self.stores), array("i")
-        found = [self.width, self.registers]
-        found += map(len, (self.loads, self.stores, self.instructions))
-        behind = 3 + len(found) + 6 * len(accesses) + 7 * len(self.instructions)
-        for register, place, how, value in accesses:
-            name, order = (how, ()) if isinstance(how, str) else ("moved", how)
-            found += register, *slots.at(place), HOWS.index(name)
-            found += behind + len(orders) // 2, *_bits(value)
+        words = [self.width, self.registers]
+        words += map(len, (self.loads, self.stores, self.instructions))
+        # Orders come last, two of their numbers in a word.
+        end = 3 + len(words) + 6 * len(accesses) + 7 * len(self.instructions)
+        for register, place, pattern, value in accesses:
+            name, order = (pattern, ()) if isinstance(pattern, str) else ("moved", pattern)
+            words += register, *slots.encode(place), PATTERNS.index(name)
+            words += end + len(orders) // 2, *_bits(value)
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:
-            found += executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]
-            found += _bits(*(*values, 0, 0)[:2])
-        return _step(LOOP, self.dtype, *found, *array("q", orders.tobytes()))
+            words += executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]
+            words += _bits(*(*values, 0, 0)[:2])
+        return _step(LOOP, self.dtype, *words, *array("q", orders.tobytes()))
 
     def __str__(self) -> str:
-        loads = [load for load in self.loads if load.place or load.how == "ramp"]
-        written, read = (", ".join(map(str, some)) for some in (self.stores, loads))
+        loads = [load for load in self.loads if load.place or load.pattern == "ramp"]
+        written, read = (", ".join(map(str, accesses)) for accesses in (self.stores, loads))
         names = " ".join(i.name for i in self.instructions)
         return f"{written} = {names or 'copy'}({read})"
 
@@ -181,7 +183,7 @@ Step = Union[Product, Dots, Convolved, Pointwise]
 
 
 class Array(NamedTuple):
-    """What a slot holds: numbers per row, and their type; `every` if there is one row for all."""
+    """The array in a slot: columns and dtype; `every` if all rows of the launch share one row."""
 
     width: int
     dtype: str
@@ -194,24 +196,24 @@ class Array(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Adds up, over rows of all launches, to the gradient of a matrix.
+    """A sum over the rows of all launches that is added to the gradient of a matrix.
 
-    These are outer products of gradients with the rows that were multiplied.  An array that all
-    rows share is a matrix of one row, with which nothing was multiplied.
+    Its terms are outer products of gradients with the rows that were multiplied.  For any other
+    shared array, which counts as a matrix with one row, the terms are the gradients themselves.
     """
 
     weight: Weight
-    #: Expressions, and in a kernel their places.
+    #: Nodes, or in a kernel their places; `rows` is None if the gradients themselves are added.
     gradient: Any
     rows: Any
-    #: How many rows one row of a launch has.
+    #: Rows of the product per row of the launch.
     parts: int
-    #: If a row is a matrix whose columns are multiplied, how many it has.
+    #: If each row is a matrix whose columns were multiplied: how many columns it has; else 0.
     columns: int = 0
 
 
 class Wanted(NamedTuple):
-    """Which gradients there are, and which are asked for, by number."""
+    """The results that have a gradient, and the operands and parameters that need one."""
 
     heads: Tuple[int, ...]
     inputs: Tuple[int, ...]
@@ -220,18 +222,16 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False)
 class Kernel:
-    """The steps of a launch, in one direction, and backward what adds up to gradients."""
+    """The steps of a launch in one direction; in the backward pass also sums over rows."""
 
     steps: Tuple[Step, ...]
-    #: What they work on.
     arrays: Dict[Slot, Array]
-    #: Backward, what adds up, and what for.
     sums: Tuple[Sum, ...] = ()
     wanted: Optional[Wanted] = None
     _native: Dict[bool, executing.Kernel] = field(default_factory=dict)
 
     def native(self, few: bool = False) -> executing.Kernel:
-        """Return the kernel in native code, perhaps one for few rows."""
+        """Return the native kernel, which packs no transposed matrices if there are `few` rows."""
         if few not in self._native:
             slots = Slots()
             steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
@@ -240,16 +240,16 @@ class Kernel:
 
     @cached_property
     def summed(self) -> FrozenSet[Slot]:
-        """What sums read."""
-        found = (place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
-        return frozenset(found)
+        """The slots that sums read."""
+        places = (place for s in self.sums for place in (s.gradient, s.rows) if place)
+        return frozenset(place.slot for place in places)
 
     @cached_property
     def row_bytes(self) -> Dict[Slot, int]:
         """Bytes that each row of a launch adds to an array."""
-        return {s: 0 if array.every else array.row_bytes for s, array in self.arrays.items()}
+        return {slot: 0 if a.every else a.row_bytes for slot, a in self.arrays.items()}
 
     @cached_property
-    def read(self) -> FrozenSet[Slot]:
-        """What sums read, and steps read or write."""
+    def used(self) -> FrozenSet[Slot]:
+        """The slots that sums read, and that steps read or write."""
         return self.summed.union(self.native().slots)

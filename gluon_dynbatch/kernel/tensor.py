@@ -1,8 +1,7 @@
-"""Arrays of a segment, of several axes: broadcast, moved, reduced; and its operators' calls.
+"""Arrays with several axes, built of expressions, and calls of operators on them.
 
-An array is some columns of a row.  Elements lie one after another in the order of the axes, so what
-an operator does along an axis is done to pieces of the columns, one for each element of the axes
-before.
+The elements of an array, in row-major order, are the columns of a node.  So an operation along an
+axis is done piece by piece: there is one piece of the columns for each index of the axes before.
 """
 
 from __future__ import annotations
@@ -13,21 +12,19 @@ from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..rules.site import Site, require
+from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
 from .expression import TOTAL, Arithmetic, Expressions, Node
 from .layout import Order, Place
 
-Shape = Tuple[int, ...]
-
-#: Element types that kernels know, and those that they read numbers of places from.
+#: Dtypes that kernels compute with, and those that they read indices from.
 DTYPES = ("float32", "float64")
-NUMBERS = (*DTYPES, "int32", "int64")
-#: Of doubles MXNet computes these, or their gradients, with constants in single precision.
+INDEX_DTYPES = (*DTYPES, "int32", "int64")
+#: Functions for which MXNet, in values or gradients, uses constants in single precision.
 ROUGH = frozenset(["degrees", "erf"])
-#: More pieces than these make a kernel slower than MXNet's operators.
+#: With more pieces than these, a kernel is slower than MXNet's operators.
 MOST_PIECES = 32
-#: Longer rows are moved by MXNet's operators: here each element would have a number.
+#: Longer rows are moved by MXNet's operators, because kernels store an index per element.
 MOST_MOVED = 1 << 20
 
 
@@ -35,115 +32,119 @@ MOST_MOVED = 1 << 20
 class Tensor(Arithmetic):
     """An array of a segment."""
 
-    #: Its elements.
     source: Node
-    #: Axis 0 is counted per row of the launch.
+    #: For one row of the launch; axis 0 is the axis of rows if each row has its own array.
     shape: Shape
-    #: Whether each row of a launch has its own; else all rows share it.
-    rows: bool
-    #: Whether there is only one reader.
-    once: bool = True
+    #: Whether each row of the launch has its own array; otherwise all rows share one.
+    per_row: bool
+    #: Whether only one operator or result reads it.
+    read_once: bool = True
 
     @property
     def build(self) -> Expressions:
-        """What makes others."""
+        """The expressions to which its node belongs."""
         return self.source.owner
 
     @property
     def dtype(self) -> str:
-        """The type of its elements."""
+        """Its dtype."""
         return self.source.dtype
 
     def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
-        """Return the elements, to compute with them."""
+        """Return the elements; refuse if their dtype is not one of `dtypes`."""
         require(self.dtype in dtypes, f"{self.dtype} has no kernels")
         return self.source
 
-    def of(self, node: Node, shape: Optional[Shape] = None, rows: bool = False) -> Tensor:
-        """Return an array, of rows if this one is, with other elements."""
+    def of(self, node: Node, shape: Optional[Shape] = None, per_row: bool = False) -> Tensor:
+        """Return an array with other elements, which is per row if this one or `per_row` is."""
         shape = self.shape if shape is None else shape
         assert node.width == prod(shape), (node, shape)
-        return Tensor(node, shape, self.rows or rows)
+        return Tensor(node, shape, self.per_row or per_row)
 
-    def shaped(self, shape: Sequence[int]) -> Tensor:
+    def reshaped(self, shape: Sequence[int]) -> Tensor:
         """Return the same elements in another shape."""
         return replace(self, shape=tuple(shape))
 
     def cast(self, dtype: str) -> Tensor:
-        """Return the same numbers in another type."""
+        """Convert to another dtype."""
         require(dtype in DTYPES, f"{dtype} has no kernels")
-        return self if dtype == self.dtype else self.of(self.build.cast(self.node(NUMBERS), dtype))
-
-    def own_axes(self, *axes: int) -> None:
-        """Give up if one of these is the axis of rows."""
-        require(not self.rows or 0 not in axes, "it works along the axis of rows")
-
-    def moved(self, where: Array, rows: bool = False) -> Tensor:
-        """Return the elements that stand at some places."""
-        whole = where.size == prod(self.shape) and (np.diff(where.ravel()) == 1).all()
-        if whole and self.rows >= rows:
-            return self.shaped(where.shape)
-        return self.of(_moved(self.node(), where.ravel(), self.rows), where.shape, rows)
-
-    def to(self, shape: Shape, rows: bool = False) -> Tensor:
-        """Repeat elements along axes of extent 1."""
-        if self.shape == shape and self.rows >= rows:
+        if dtype == self.dtype:
             return self
-        places = np.arange(prod(self.shape)).reshape(self.shape)
-        return self.moved(few(np.broadcast_to(places, shape)), rows)
+        return self.of(self.build.cast(self.node(INDEX_DTYPES), dtype))
+
+    def refuse_axis_of_rows(self, *axes: int) -> None:
+        """Refuse if one of `axes` is the axis of rows."""
+        require(not self.per_row or 0 not in axes, "it works along the axis of rows")
+
+    def gathered(self, indices: Array, per_row: bool = False) -> Tensor:
+        """Return the elements at flat `indices`, in their shape."""
+        is_whole = indices.size == prod(self.shape) and (np.diff(indices.ravel()) == 1).all()
+        if is_whole and self.per_row >= per_row:
+            return self.reshaped(indices.shape)
+        node = _gathered(self.node(), indices.ravel(), self.per_row)
+        return self.of(node, indices.shape, per_row)
+
+    def broadcast(self, shape: Shape, per_row: bool = False) -> Tensor:
+        """Repeat elements along axes of extent 1."""
+        if self.shape == shape and self.per_row >= per_row:
+            return self
+        indices = np.arange(prod(self.shape)).reshape(self.shape)
+        return self.gathered(movable(np.broadcast_to(indices, shape)), per_row)
 
     def apply(
         self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()
     ) -> Tensor:
-        """Return a function of arrays, which are broadcast, and numbers."""
-        rough = name in ROUGH and self.dtype == "float64"
-        require(not rough, "MXNet computes functions of doubles with single constants")
+        """Apply a function to arrays, which are broadcast, and numbers."""
+        is_rough = name in ROUGH and self.dtype == "float64"
+        require(not is_rough, f"MXNet computes {name} of float64 in lower precision")
         tensors = [a for a in args if isinstance(a, Tensor)]
-        shape, rows = common_shape(tensors), any(t.rows for t in tensors)
-        nodes = (a.to(shape, rows).node() if isinstance(a, Tensor) else a for a in args)
-        return self.of(self.build.function(name, *nodes, values=values), shape, rows)
+        shape, per_row = common_shape(tensors), any(t.per_row for t in tensors)
+        nodes = (a.broadcast(shape, per_row).node() if isinstance(a, Tensor) else a for a in args)
+        return self.of(self.build.function(name, *nodes, values=values), shape, per_row)
 
     def const(self, value: float) -> Tensor:
-        """Return an array of this shape that is filled with a number."""
+        """Return an array of this shape, filled with a number."""
         return self.of(self.build.const(value, prod(self.shape), self.dtype))
 
-    def reduced(self, axes: Sequence[int], how: str = TOTAL) -> Tensor:
-        """Return sums, or largest elements, along axes, which stay with extent 1."""
-        self.own_axes(*axes)
-        own = [axis for axis in axes if self.shape[axis] != 1]
-        if not own:
+    def reduced(self, axes: Sequence[int], reduction: str = TOTAL) -> Tensor:
+        """Reduce axes, which stay with extent 1."""
+        self.refuse_axis_of_rows(*axes)
+        reduced = [axis for axis in axes if self.shape[axis] != 1]
+        if not reduced:
             return self
-        low, high = own[0], own[-1] + 1
-        if prod(self.shape[a] for a in own) != prod(self.shape[low:high]):
-            return self.reduced(own[-1:], how).reduced(own[:-1], how)
-        build, found = self.build, []
+        low, high = reduced[0], reduced[-1] + 1
+        if prod(self.shape[a] for a in reduced) != prod(self.shape[low:high]):
+            # Not adjacent.
+            return self.reduced(reduced[-1:], reduction).reduced(reduced[:-1], reduction)
+        build, results = self.build, []
         for piece in _pieces(self.node(), prod(self.shape[:low])):
             if prod(self.shape[high:]) == 1:
-                found.append(build.reduced(piece, how))
+                results.append(build.reduced(piece, reduction))
             else:
                 columns = _pieces(piece, prod(self.shape[low:high]))
-                found.append(build.reduced_by_two(columns, how))
-        kept = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
-        return self.of(build.join(found), kept)
+                results.append(build.fold(columns, reduction))
+        shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
+        return self.of(build.join(results), shape)
 
 
-def few(places: Array) -> Array:
-    """Give up if elements are too many to be moved."""
-    require(places.size <= MOST_MOVED, "its rows are too long to be moved")
-    return places
+def movable(indices: Array) -> Array:
+    """Return `indices`; refuse if there are too many."""
+    require(indices.size <= MOST_MOVED, "its rows are too long to be moved")
+    return indices
 
 
 def common_shape(tensors: Sequence[Tensor]) -> Shape:
-    """Return the shape to which arrays are broadcast; rows meet rows only."""
+    """Return the shape to which arrays broadcast; axes of rows must coincide."""
     ndim = max(len(t.shape) for t in tensors)
-    rows = any(t.rows for t in tensors)
-    shapes = [(1,) * (ndim - len(t.shape)) + t.shape for t in tensors]
-    shape = tuple(max(extents) for extents in zip(*shapes))
-    for t, own in zip(tensors, shapes):
-        aligned = len(t.shape) == ndim and own[0] == shape[0] if t.rows else own[0] == 1
-        require(aligned or not rows, "rows are not along axis 0")
-        require(all(n in (1, m) for n, m in zip(own, shape)), "shapes do not fit")
-    return shape
+    any_per_row = any(t.per_row for t in tensors)
+    shapes = [padded(t.shape, ndim) for t in tensors]
+    common = tuple(max(extents) for extents in zip(*shapes))
+    for t, shape in zip(tensors, shapes):
+        is_whole = len(t.shape) == ndim and shape[0] == common[0]
+        is_aligned = is_whole if t.per_row else shape[0] == 1
+        require(is_aligned or not any_per_row, "rows are not along axis 0")
+        require(all(n in (1, m) for n, m in zip(shape, common)), "shapes do not fit")
+    return common
 
 
 def _limit(pieces: int) -> None:
@@ -151,62 +152,64 @@ def _limit(pieces: int) -> None:
 
 
 def _pieces(x: Node, count: int) -> List[Node]:
-    """Return equal parts of the columns."""
+    """Split the columns into equal pieces."""
     _limit(count)
     width = x.width // count
     return [x.owner.part(x, number * width, width) for number in range(count)]
 
 
-def _moved(x: Node, order: Array, rows: bool) -> Node:
-    """Return columns by number: neighbours and repeated ones together, if these are few."""
-    found, at = [], 0
-    steps = np.append(np.diff(order), 2)
-    changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(order))
-    while at < len(order):
-        first, step = int(order[at]), steps[at]
-        end = int(changes[np.searchsorted(changes, at, "right")]) if step in (0, 1) else at
-        piece = x.owner.part(x, first, end - at + 1 if step == 1 else 1)
-        found.append(_spread(piece, end - at + 1) if step == 0 else piece)
-        at = end + 1
-        if len(found) > MOST_PIECES and rows and len(np.unique(order)) == len(order):
-            return x.owner.moved(x, Order(order.tolist()))
-        _limit(len(found))
-    return x.owner.join(found)
+def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
+    """Return columns by index, as runs of adjacent or repeated ones if there are few runs."""
+    pieces, start = [], 0
+    steps = np.append(np.diff(indices), 2)
+    changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(indices))
+    while start < len(indices):
+        first, step, last = int(indices[start]), steps[start], start
+        if step in (0, 1):
+            last = int(changes[np.searchsorted(changes, start, "right")])
+        width = last - start + 1
+        piece = x.owner.part(x, first, width if step == 1 else 1)
+        pieces.append(_repeated(piece, width) if step == 0 else piece)
+        start = last + 1
+        if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
+            return x.owner.moved(x, Order(indices.tolist()))
+        _limit(len(pieces))
+    return x.owner.join(pieces)
 
 
-def _spread(x: Node, width: int) -> Node:
-    """Return a single column, in so many; a function is computed once."""
-    # The sum of a single column is a place for it.
-    computed = width > 1 and x.kind == "function" and x.attrs[0] != "multiplier"
-    return x.owner.spread(x.owner.reduced(x) if computed else x, width)
+def _repeated(x: Node, width: int) -> Node:
+    """Repeat a single column; a function is computed once per row."""
+    # Sums are stored, even those of one column, so the loop over all columns reads it from memory.
+    is_computed = width > 1 and x.kind == "function" and x.attrs[0] != "multiplier"
+    return x.owner.spread(x.owner.reduced(x) if is_computed else x, width)
 
 
 @dataclass(frozen=True)
 class Call(Site):
-    """One operator of a segment; axis 0 of what has rows is counted per row of the launch."""
+    """A call of an operator within a segment, with shapes for one row of the launch."""
 
     build: Expressions
     tensors: Tuple[Tensor, ...]
 
-    def matrix(self, number: int, like: int = 0) -> Place:
-        """Return a variable that all rows share, of the type of some input."""
-        value = self.tensors[number]
-        require(value.source.kind == "read" and not value.rows, "a factor is computed")
-        require(value.dtype == self.tensors[like].dtype, "dtypes differ")
-        return Place(value.source.attrs[0])
+    def shared_place(self, number: int, like: int = 0) -> Place:
+        """Return the place of a shared input; refuse if its dtype is not that of input `like`."""
+        tensor = self.tensors[number]
+        require(tensor.source.kind == "read" and not tensor.per_row, "a factor is computed")
+        require(tensor.dtype == self.tensors[like].dtype, "dtypes differ")
+        return Place(tensor.source.attrs[0])
 
     def number(self, name: str, default: float = 1, single: bool = True) -> float:
-        """Read a number, which MXNet keeps in single precision."""
+        """Read a number; MXNet keeps most attributes in `single` precision."""
         text = self.attrs.get(name, "None")
         value = default if text == "None" else float(text)
         return float(np.float32(value)) if single else value
 
-    def own_axis(self, default: int = -1) -> int:
-        """Read an axis of the first input that is not that of rows."""
+    def inner_axis(self, default: int = -1) -> int:
+        """Read an axis of the first input; refuse if it is the axis of rows."""
         axis = self.axis("axis", default)
-        self.tensors[0].own_axes(axis)
+        self.tensors[0].refuse_axis_of_rows(axis)
         return axis
 
 
-#: Returns the result, or several.
+#: Returns the result of a call, or a list of results.
 Handler = Callable[[Call], Union[Tensor, List[Tensor]]]

@@ -19,13 +19,13 @@ MXNET_DRAWS = False
 
 #: What is left to MXNet among the cases of operators that have kernels, by words of the reason.
 LEFT = {
-    "Convolution": {"three axes", "fits between zeros", "more elements than its maps"},
-    "FullyConnected": {"all rows share what is multiplied"},
+    "Convolution": {"three axes", "fits into the padding", "more elements than its maps"},
+    "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
     "repeat": {"32 pieces"},
     "softmax": {"rows have lengths", "int32"},
-    "take": {"it chooses columns", "operator Cast"},
+    "take": {"its axis is not 0", "operator Cast"},
 }
 
 
