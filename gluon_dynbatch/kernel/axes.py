@@ -16,7 +16,7 @@ from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
 from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
 
-# Elements that move.
+# Moves of elements.
 
 _MOVES = (
     "_copy Reshape Flatten expand_dims squeeze transpose SwapAxis reverse repeat tile SliceChannel "
@@ -30,7 +30,8 @@ def move(call: Call) -> List[Tensor]:
     for indices in _indices(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
         source = call.tensors[0]
         if indices.max(initial=0) >= sizes[0]:
-            source = source.of(call.build.join(x.node() for x in call.tensors), (sum(sizes),))
+            joined = call.build.join(x.node() for x in call.tensors)
+            source = source.with_node(joined, (sum(sizes),))
         results.append(source.gathered(indices, any(call.batched)))
     return results
 
@@ -83,7 +84,7 @@ def squeezed(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.reshaped([n for axis, n in enumerate(x.shape) if axis not in axes] or [1])
 
 
-# Along an axis.
+# Reductions and selections along an axis.
 
 
 def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = TOTAL) -> Tensor:

@@ -1,8 +1,8 @@
 """Compile expressions to steps.
 
-Each value has a time at which it is computed: loops run at even times, products at odd times.  A
-step only reads values that were stored at an earlier time.  A value that is needed at several times
-is stored at the first, unless recomputing it is cheap.
+Each value is computed at a time: loops run at even times, other steps at odd times.  A step reads
+only values that were stored at an earlier time.  A value that is needed at several times is stored
+at the first, unless recomputing it is cheap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .step import (
 )
 
 #: Functions that cost no more than loading their stored result.
-CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
+CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
 OWN_STEP = frozenset(["product", "dot", "convolved"])
 #: Kinds whose arguments must be stored.
@@ -182,15 +182,15 @@ class Compiler:
 
     def _steps_of(self, node: Node, result: Place) -> List[Step]:
         """Return the steps that compute a node of a kind in `OWN_STEP`."""
-        lefts = [self.place_of(x) for x in node.args]
+        places = [self.place_of(x) for x in node.args]
         if node.kind == "dot":
-            return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
+            return [Dots(places[0], places[1], result, node.attrs[0], node.dtype)]
         if node.kind == "convolved":
-            bias = lefts[2] if len(lefts) > 2 else None
-            return [Convolved(lefts[0], lefts[1], result, bias, node.attrs[0], node.dtype)]
+            bias = places[2] if len(places) > 2 else None
+            return [Convolved(places[0], places[1], result, bias, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
-        terms = zip_longest(lefts, weights, biases)
+        terms = zip_longest(places, weights, biases)
         return [
             Product(left, weight, result, bias, i > 0, _parts(node), node.dtype)
             for i, (left, weight, bias) in enumerate(terms)
@@ -204,7 +204,7 @@ class Compiler:
             return node.args if is_computed else ()
 
         order = _reachable([node for _, node, _ in jobs], args)
-        # Their registers are not reused: `native/c/steps.h` requires that nothing overwrites them.
+        # Loaded values keep their registers: `native/c/steps.h` forbids to overwrite them.
         loaded = [node for node in order if not args(node)]
         loads = (Access(i, *self._load(x, self._in_memory(x, time))) for i, x in enumerate(loaded))
         register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)

@@ -54,7 +54,7 @@ def add(call: Call) -> Tensor:
         terms.sort(key=lambda term: term[1].chosen)
         biases = [bias for p in products for bias in p.attrs[1]]
         others.insert(0, build.product(terms, biases, products[0].dtype))
-    return call.tensors[0].of(sum(others[1:], others[0]), shape, per_row)
+    return call.tensors[0].with_node(sum(others[1:], others[0]), shape, per_row)
 
 
 def activation(call: Call) -> Tensor:
@@ -116,7 +116,7 @@ def dense(call: Call) -> Tensor:
     weight = Weight(call.shared_place(1), units, width, transposed=True)
     biases = [call.shared_place(k) for k in range(2, len(call.tensors))]
     outer = x.shape[:1] if call.flag("flatten", True) else x.shape[:-1]
-    return x.of(call.build.product([(x.node(), weight)], biases), (*outer, units))
+    return x.with_node(call.build.product([(x.node(), weight)], biases), (*outer, units))
 
 
 def split(call: Call) -> List[Tensor]:
@@ -127,7 +127,7 @@ def split(call: Call) -> List[Tensor]:
     parts = axes.move(call)
     if not call.tensors[0].read_once:
         return parts
-    return [part.of(call.build.narrowed_product(part.node())) for part in parts]
+    return [part.with_node(call.build.narrowed_product(part.node())) for part in parts]
 
 
 def take(call: Call) -> Tensor:
@@ -144,7 +144,7 @@ def take(call: Call) -> Tensor:
         x = x.apply("mod", x.apply("trunc", x.cast("float64")), count)
     weight = Weight(call.shared_place(table, table), count, prod(inner), False, chosen=True)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
-    return x.of(product, (*x.shape, *inner))
+    return x.with_node(product, (*x.shape, *inner))
 
 
 def dot(call: Call) -> Tensor:
@@ -156,7 +156,7 @@ def dot(call: Call) -> Tensor:
     rows, columns = (prod(shape[:-1]), shape[-1]) if transposed else (shape[0], prod(shape[1:]))
     weight = Weight(call.shared_place(1), rows, columns, transposed)
     product = call.build.product([(x.node(), weight)])
-    return x.of(product, (*x.shape[:-1], *(shape[:-1] if transposed else shape[1:])))
+    return x.with_node(product, (*x.shape[:-1], *(shape[:-1] if transposed else shape[1:])))
 
 
 def batch_dot(call: Call) -> Tensor:
@@ -168,7 +168,7 @@ def batch_dot(call: Call) -> Tensor:
     m, k = (k, m) if transposed[0] else (m, k)
     n = right.shape[-2 if transposed[1] else -1]
     sizes = Dot(prod(outer), m, k, n, transposed)
-    return left.of(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
+    return left.with_node(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
 
 
 def _pair(values: Sequence[int], default: int) -> Pair:
@@ -196,7 +196,7 @@ def convolution(call: Call) -> Tensor:
     small = prod(call.inputs[1]) <= prod(call.inputs[0]) + maps.width
     require(small, "its kernel has more elements than its maps")
     result = call.build.convolved([tensor.node() for tensor in call.tensors], maps)
-    return x.of(result, (images, filters, *maps.result[2 - len(kernel) :]))
+    return x.with_node(result, (images, filters, *maps.result[2 - len(kernel) :]))
 
 
 #: Names of functions in MXNet's scalar operators, where they differ.

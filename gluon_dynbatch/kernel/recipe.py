@@ -23,17 +23,7 @@ Tables = Dict[Any, Entries]
 
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
-    """Return the recipe of a kernel.
-
-    Parameters
-    ----------
-    forward : Kernel
-        Kernel of the forward pass.
-    backward : Kernel, optional
-        Kernel of the backward pass, if there is one.
-    few : bool
-        Whether there are so few rows that transposed matrices are not packed.
-    """
+    """Return the recipe of kernels; `few` as for `Kernel.native`."""
     last, natives = backward or forward, [forward.native(few)]
     packs = dict.fromkeys(natives[0].packs, KEPT if backward is None else SAVED)
     used: FrozenSet[Slot] = frozenset()
@@ -43,61 +33,67 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         used = backward.used
     # Work arrays come last, because they may differ between the parts of a launch.
     slots = sorted(last.arrays, key=lambda slot: slot.kind == "work")
-    n: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
+    numbers: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
+    kinds = "in", "out", "param", "work"
+    inputs, outputs, parameters, works = (_slots_of(forward, kind) for kind in kinds)
     gathers = _only_gathers(forward)
     operand_use = KEPT if gathers else TEMPORARY
     of_parameters = {w: use for w, use in packs.items() if w.place.slot.kind == "param"}
     of_operands = {w: use for w, use in packs.items() if w not in of_parameters}
     shared = (s for native in natives[1:] for s in native.slots if s in last.arrays)
     single = _find_single(forward, natives[0])
-    equal = (Slot("in", single), *_of(forward, "out"), *_of(forward, "work")) if single >= 0 else ()
+    equal = (Slot("in", single), *outputs, *works) if single >= 0 else ()
+    records = dict.fromkeys(("out", "work"), executing.REPEAT)
     tables: Tables = {
-        "bytes": ((last.row_bytes.get(key, 0),) for key in n),
+        "bytes": ((last.row_bytes.get(key, 0),) for key in numbers),
         ("operands", 0): (
-            (n[s], *_type(last, s), SAVED if s in used else operand_use) for s in _of(last, "in")
+            (numbers[slot], *_type(last, slot), SAVED if slot in used else operand_use)
+            for slot in inputs
         ),
-        ("results", 0): ((n[slot],) for slot in _of(forward, "out")),
-        ("apart", 0): _apart(forward, equal, dict.fromkeys(("out", "work"), executing.REPEAT), n),
-        "saved": ((n[slot],) for slot in _of(forward, "work") if slot in used),
-        "parameters": ((n[slot],) for slot in _of(last, "param")),
-        "packs": (_pack(last, *item, n) for item in of_parameters.items()),
-        "operand_packs": (_pack(last, *item, n) for item in of_operands.items()),
-        "shared": (_shared(last, slot, n) for slot in shared if last.arrays[slot].every),
-        **({} if backward is None else _backward_tables(backward, n)),
+        ("results", 0): ((numbers[slot],) for slot in outputs),
+        ("apart", 0): _apart(forward, equal, records, numbers),
+        "saved": ((numbers[slot],) for slot in works if slot in used),
+        "parameters": ((numbers[slot],) for slot in parameters),
+        "packs": (_pack(last, *item, numbers) for item in of_parameters.items()),
+        "operand_packs": (_pack(last, *item, numbers) for item in of_operands.items()),
+        "shared": (_shared(last, slot, numbers) for slot in shared if last.arrays[slot].every),
+        **({} if backward is None else _backward_tables(backward, numbers)),
     }
     return assembling.Recipe(
         {name: array("q", chain.from_iterable(entries)) for name, entries in tables.items()},
         tuple(natives),
-        tuple(array("q", [n[slot] for slot in native.slots]) for native in natives),
+        tuple(array("q", [numbers[slot] for slot in native.slots]) for native in natives),
         gathers,
         single,
     )
 
 
-def _backward_tables(kernel: Kernel, n: Numbers) -> Tables:
+def _backward_tables(kernel: Kernel, numbers: Numbers) -> Tables:
     wanted, arrays = kernel.wanted, kernel.arrays
     assert wanted is not None
-    heads = [Slot("head", k) for k in range(len(_of(kernel, "out")))]
+    heads = [Slot("head", k) for k in range(len(_slots_of(kernel, "out")))]
     inputs = [Slot("in", p) for p in wanted.inputs]
-    gradients = [Slot("grad", p) for p in range(len(_of(kernel, "in")))]
+    gradients = [Slot("grad", p) for p in range(len(_slots_of(kernel, "in")))]
     parameters = [Slot("param", j) for j in wanted.parameters]
     per_row = [slot for slot, array in arrays.items() if not array.every and slot in kernel.used]
     records = {"grad": executing.SINGLE, "head": executing.TOTAL}
     return {
         ("operands", 1): (
-            (n[s], *_type(kernel, s), _use(kernel, s)) if s in n else (-1, 0, 0, TEMPORARY)
-            for s in heads
+            (numbers[slot], *_type(kernel, slot), _use(kernel, slot))
+            if slot in numbers
+            else (-1, 0, 0, TEMPORARY)
+            for slot in heads
         ),
-        ("results", 1): ((n.get(slot, -1),) for slot in gradients),
-        ("apart", 1): _apart(kernel, per_row, records, n),
-        "added": ((n[slot],) for slot in _of(kernel, "work") if slot in kernel.summed),
-        "sums": (_sum(kernel, s, n) for s in kernel.sums),
+        ("results", 1): ((numbers.get(slot, -1),) for slot in gradients),
+        ("apart", 1): _apart(kernel, per_row, records, numbers),
+        "added": ((numbers[slot],) for slot in _slots_of(kernel, "work") if slot in kernel.summed),
+        "sums": (_sum(kernel, s, numbers) for s in kernel.sums),
         "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
         "reached": ((slot.number, arrays[slot].row_bytes) for slot in inputs),
     }
 
 
-def _of(kernel: Kernel, kind: str) -> List[Slot]:
+def _slots_of(kernel: Kernel, kind: str) -> List[Slot]:
     """Return the slots of a kind."""
     return [slot for slot in kernel.arrays if slot.kind == kind]
 
@@ -107,40 +103,40 @@ def _type(kernel: Kernel, slot: Slot) -> Tuple[int, int]:
     return assembling.kind_of(dtype), assembling.itemsize(dtype)
 
 
-def _pack(kernel: Kernel, weight: Weight, use: int, n: Numbers) -> Tuple[int, ...]:
+def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Tuple[int, ...]:
     (slot, first), (kind, size) = weight.place, _type(kernel, weight.place.slot)
     shape = weight.columns, 1, weight.rows, weight.columns
     if weight.transposed:
         shape = 1, weight.columns, weight.columns, weight.rows
-    return (n[weight], n[slot], first * size, kind, *shape, use)
+    return (numbers[weight], numbers[slot], first * size, kind, *shape, use)
 
 
-def _shared(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
+def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Tuple[int, ...]:
     operand = slot.number if slot.kind == "in" else -1
-    return (n[slot], operand, *_type(kernel, slot), kernel.arrays[slot].width)
+    return (numbers[slot], operand, *_type(kernel, slot), kernel.arrays[slot].width)
 
 
 def _apart(
-    kernel: Kernel, slots: Iterable[Slot], records: Dict[str, int], n: Numbers
+    kernel: Kernel, slots: Iterable[Slot], records: Dict[str, int], numbers: Numbers
 ) -> Iterator[Tuple[int, ...]]:
     """Yield how the equal rows of each slot are treated: by the record of its kind, or PICK."""
     for slot in slots:
         array, use = kernel.arrays[slot], _use(kernel, slot)
         record = records.get(slot.kind, executing.PICK)
-        yield record, n[slot], assembling.kind_of(array.dtype), array.width, use, slot.number
+        yield record, numbers[slot], assembling.kind_of(array.dtype), array.width, use, slot.number
 
 
 def _use(kernel: Kernel, slot: Slot) -> Any:
     return KEPT if slot in kernel.summed else TEMPORARY
 
 
-def _sum(kernel: Kernel, s: Sum, n: Numbers) -> Tuple[int, ...]:
+def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Tuple[int, ...]:
     weight = s.weight
 
     def read(place: Place, width: int) -> Tuple[int, int, int]:
         array = kernel.arrays[place.slot]
         first = place.column * assembling.itemsize(array.dtype)
-        return n[place.slot], first, width if s.parts > 1 else array.width
+        return numbers[place.slot], first, width if s.parts > 1 else array.width
 
     kind, size = _type(kernel, s.gradient.slot)
     (slot_kind, number), first = weight.place.slot, size * weight.place.column
@@ -163,7 +159,7 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
 
     Also -1 if the kernel computes too little for equal rows to be worth looking for.
     """
-    inputs = [slot for slot in _of(kernel, "in") if not kernel.arrays[slot].every]
+    inputs = [slot for slot in _slots_of(kernel, "in") if not kernel.arrays[slot].every]
     copied = sum(kernel.row_bytes.values())
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:
         return -1

@@ -55,7 +55,7 @@ class Tensor(Arithmetic):
         require(self.dtype in dtypes, f"{self.dtype} has no kernels")
         return self.source
 
-    def of(self, node: Node, shape: Optional[Shape] = None, per_row: bool = False) -> Tensor:
+    def with_node(self, node: Node, shape: Optional[Shape] = None, per_row: bool = False) -> Tensor:
         """Return an array with other elements, which is per row if this one or `per_row` is."""
         shape = self.shape if shape is None else shape
         assert node.width == prod(shape), (node, shape)
@@ -70,7 +70,7 @@ class Tensor(Arithmetic):
         require(dtype in DTYPES, f"{dtype} has no kernels")
         if dtype == self.dtype:
             return self
-        return self.of(self.build.cast(self.node(INDEX_DTYPES), dtype))
+        return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype))
 
     def refuse_axis_of_rows(self, *axes: int) -> None:
         """Refuse if one of `axes` is the axis of rows."""
@@ -82,7 +82,7 @@ class Tensor(Arithmetic):
         if is_whole and self.per_row >= per_row:
             return self.reshaped(indices.shape)
         node = _gathered(self.node(), indices.ravel(), self.per_row)
-        return self.of(node, indices.shape, per_row)
+        return self.with_node(node, indices.shape, per_row)
 
     def broadcast(self, shape: Shape, per_row: bool = False) -> Tensor:
         """Repeat elements along axes of extent 1."""
@@ -100,11 +100,11 @@ class Tensor(Arithmetic):
         tensors = [a for a in args if isinstance(a, Tensor)]
         shape, per_row = common_shape(tensors), any(t.per_row for t in tensors)
         nodes = (a.broadcast(shape, per_row).node() if isinstance(a, Tensor) else a for a in args)
-        return self.of(self.build.function(name, *nodes, values=values), shape, per_row)
+        return self.with_node(self.build.function(name, *nodes, values=values), shape, per_row)
 
     def const(self, value: float) -> Tensor:
         """Return an array of this shape, filled with a number."""
-        return self.of(self.build.const(value, prod(self.shape), self.dtype))
+        return self.with_node(self.build.const(value, prod(self.shape), self.dtype))
 
     def reduced(self, axes: Sequence[int], reduction: str = TOTAL) -> Tensor:
         """Reduce axes, which stay with extent 1."""
@@ -124,7 +124,7 @@ class Tensor(Arithmetic):
                 columns = _pieces(piece, prod(self.shape[low:high]))
                 results.append(build.fold(columns, reduction))
         shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
-        return self.of(build.join(results), shape)
+        return self.with_node(build.join(results), shape)
 
 
 def movable(indices: Array) -> Array:
@@ -140,20 +140,20 @@ def common_shape(tensors: Sequence[Tensor]) -> Shape:
     shapes = [padded(t.shape, ndim) for t in tensors]
     common = tuple(max(extents) for extents in zip(*shapes))
     for t, shape in zip(tensors, shapes):
-        is_whole = len(t.shape) == ndim and shape[0] == common[0]
-        is_aligned = is_whole if t.per_row else shape[0] == 1
+        has_rows = len(t.shape) == ndim and shape[0] == common[0]
+        is_aligned = has_rows if t.per_row else shape[0] == 1
         require(is_aligned or not any_per_row, "rows are not along axis 0")
         require(all(n in (1, m) for n, m in zip(shape, common)), "shapes do not fit")
     return common
 
 
-def _limit(pieces: int) -> None:
-    require(pieces <= MOST_PIECES, f"its rows fall into more than {MOST_PIECES} pieces")
+def _limit_pieces(count: int) -> None:
+    require(count <= MOST_PIECES, f"its rows fall into more than {MOST_PIECES} pieces")
 
 
 def _pieces(x: Node, count: int) -> List[Node]:
     """Split the columns into equal pieces."""
-    _limit(count)
+    _limit_pieces(count)
     width = x.width // count
     return [x.owner.part(x, number * width, width) for number in range(count)]
 
@@ -173,7 +173,7 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
         start = last + 1
         if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
             return x.owner.moved(x, Order(indices.tolist()))
-        _limit(len(pieces))
+        _limit_pieces(len(pieces))
     return x.owner.join(pieces)
 
 
