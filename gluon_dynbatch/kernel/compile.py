@@ -197,14 +197,14 @@ class Compiler:
         ]
 
     def _loop(self, time: int, width: int, dtype: str, jobs: Sequence[Job]) -> Pointwise:
-        """Return the loop that does some jobs at a time."""
+        """Return the loop that does the jobs of a time."""
 
         def args(node: Node) -> Tuple[Node, ...]:
             is_computed = node.kind == "function" and not self._in_memory(node, time)
             return node.args if is_computed else ()
 
         order = _reachable([node for _, node, _ in jobs], args)
-        # Loaded values keep their registers: `native/c/steps.h` forbids to overwrite them.
+        # They keep their registers: `gdb_loop` in `native/c/steps.h` forbids overwriting them.
         loaded = [node for node in order if not args(node)]
         loads = (Access(i, *self._load(x, self._in_memory(x, time))) for i, x in enumerate(loaded))
         register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)

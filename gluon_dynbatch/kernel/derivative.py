@@ -137,7 +137,7 @@ class Differentiation:
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), args = node.attrs, [self._values[x] for x in node.args]
         if name == "select":
-            # Selected, because a product of 0 and a gradient that is not finite would be NaN.
+            # Selected, not multiplied: 0 times a gradient that is not finite is NaN.
             first, second = (g.apply(name, args[0], *pair) for pair in ((g, 0), (0, g)))
             gradients = [None, first, second]
         else:

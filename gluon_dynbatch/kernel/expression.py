@@ -81,7 +81,7 @@ class Node(Arithmetic):
             start += piece.width
 
     def column_run(self) -> Tuple[Node, int, int]:
-        """Return the node whose columns these are, the first, and the step: 0 if it is repeated."""
+        """Return which node has these columns, the first one, and the step, 0 if it is repeated."""
         return (self.args[0], *self.attrs) if self.kind == "columns" else (self, 0, 1)
 
     def __str__(self) -> str:
@@ -260,9 +260,10 @@ class Expressions:
         return self._intern("product", [x for x, _ in terms], attrs, width, dtype or x.dtype)
 
     def narrowed_product(self, x: Node) -> Node:
-        """Return columns of a product as a product with rows of its matrix, or `x` if impossible.
+        """Return adjacent columns of a product as a product with some rows of its matrix.
 
-        Possible if `x` has adjacent columns of one product with a transposed matrix.
+        Return `x` unless it has such columns, and the product has one term, whose matrix is
+        transposed.
         """
         product, first, step = x.column_run()
         is_single = product.kind == "product" and len(product.args) == 1
@@ -274,7 +275,7 @@ class Expressions:
         return self.product([(product.args[0], rows)], biases)
 
     def dot(self, left: Node, right: Node, dot: Dot) -> Node:
-        """Return products of matrices, of which at least one factor differs from row to row."""
+        """Return products of matrices; at least one factor differs from row to row."""
         if dot.n == 1 and dot.m != 1:
             # As a product of transposes, because native products are made for many columns.
             transposed = False, not dot.transposed[0]

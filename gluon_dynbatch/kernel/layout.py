@@ -43,7 +43,7 @@ class Weight(NamedTuple):
     columns: int
     #: Whether rows are multiplied with its transpose, as in ``FullyConnected``.
     transposed: bool
-    #: Whether each row of the left operand is one-hot, given as the index of the one. The product
+    #: Whether each row of the left operand is one-hot, given as the index of the one.  The product
     #: then gathers rows of the matrix; indices are clipped to its rows.
     chosen: bool = False
 
@@ -77,7 +77,7 @@ class Dot(NamedTuple):
     #: Whether the matrices of the left and of the right operand are stored transposed.
     transposed: Tuple[bool, bool]
     #: Which operand, 0 or 1, is a gradient: where one of its matrices is zero, so is the product,
-    #: even if the other matrix is not finite. -1 if neither is.
+    #: even if the other matrix is not finite.  -1 if neither is.
     gradient: int = -1
 
     def gradients(self) -> Tuple[Dot, Dot]:
