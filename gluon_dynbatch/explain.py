@@ -154,6 +154,9 @@ def _page(where: Where, site: Site) -> Iterator[str]:
         yield NOTHING
     if not site.lines:
         return
+    if not report.launches:
+        yield "no flush succeeded: the error of the script says why"
+        return
     units = sum(sum(flush.widths) for flush in report.flushes)
     width = units / report.launches
     yield f"{report.nodes} calls in {report.launches} launches, {width:.1f} wide on average"

@@ -225,7 +225,10 @@ class Report:
             total.waiting_ms += report.waiting_ms
             total.at_once += report.at_once
             total.traced.known += report.traced.known
-            total.traced.refused.update(report.traced.refused)
+            total.traced.new += report.traced.new
+            total.traced.new_ms += report.traced.new_ms
+            for key, calls in report.traced.refused.items():
+                count(total.traced.refused, key, calls)
             total.forced.update(report.forced)
             total.ordinary.update(report.ordinary)
             for name, calls in report.immediate.items():

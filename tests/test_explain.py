@@ -140,6 +140,15 @@ def test_errors_of_the_script_are_its_own(told):
     assert files[0].endswith("script.py") and not any("runpy" in name for name in files)
 
 
+def test_a_scope_without_a_flush_that_succeeds(told):
+    code, out, err = told("""
+        with gdb.batching():  # -1 has no Cholesky factor
+            ys = [mx.nd.linalg.potrf(apply(x, 2).reshape((1, 2, 2)) * 0 - 1) for x in xs]
+    """)
+    assert "LaunchError" in err and code == 1
+    assert "no flush succeeded" in out and "launches" not in out
+
+
 @pytest.mark.parametrize("how, code", [("", None), ("None", None), ("3", 3), ("'no'", "no")])
 def test_scripts_that_exit(told, how, code):
     found, out, err = told(f"print(sys.argv[1:])\nsys.exit({how})", "--a", "b")

@@ -221,7 +221,9 @@ class Compiler:
             register[node] = target = free.pop()
             (name, values), arguments = node.attrs, tuple(register[x] for x in args(node))
             instructions.append(Instruction(name, target, arguments, values))
-            free += [register[x] for x in set(args(node)) if last_use[x] == i and x not in kept]
+            # In the order of the arguments, so that equal nodes always get equal registers.
+            used = dict.fromkeys(args(node))
+            free += [register[x] for x in used if last_use[x] == i and x not in kept]
         stores = tuple(Access(register[node], place, pattern) for place, node, pattern in jobs)
         return Pointwise(width, dtype, registers, tuple(loads), tuple(instructions), stores)
 

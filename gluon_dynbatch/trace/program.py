@@ -85,7 +85,7 @@ def read_program(
         compiles=can_compile(symbol),
         operators=len(operators),
         adds="add_n" in operators,
-        draws=any(map(rules.is_random, operators)),
+        draws=any(rules.is_random(op.op, op.attrs) for op in ops),
         first={},
     )
 

@@ -91,7 +91,7 @@ def choose_variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
 
 def _draws(op: Op, mode: int) -> bool:
     """Return whether an operator draws random numbers in a mode."""
-    return rules.is_random(op.op) and (bool(mode & TRAINING) or op.op != "Dropout")
+    return rules.is_random(op.op, op.attrs) and (bool(mode & TRAINING) or op.op != "Dropout")
 
 
 def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
