@@ -1,8 +1,7 @@
-"""Calls in, a tape out: what runs while the user's program does.
+"""Calls in, a tape out: the code that runs while the user's program does.
 
-Read `types.py` and `where.py` (what a tape says of arrays
-and of the user's lines), `lazy.py` (what the user gets instead of a value), `tape.py` and
-`recorder.py` (how calls are written down), `state.py` (what a thread knows of its scope),
-`intercept.py` with `hooks.py` (how calls get here), `hazards.py` (what is computed first because
-something is about to change).
+Read `types.py` and `where.py` (array types; the user's lines), `lazy.py` (the arrays that recorded
+calls return), `tape.py` and `recorder.py` (how calls are recorded), `state.py` (the scope of a
+thread), `intercept.py` with `hooks.py` (how calls get here), and `hazards.py` (what has to be
+computed before an array changes).
 """

@@ -1,4 +1,4 @@
-"""Replacing functions while somebody needs it; `intercept.py` says which, and why."""
+"""Install replacements of functions while scopes are open; `intercept.py` lists them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import deque
 from itertools import repeat
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Set, Tuple
 
-#: Attribute of a replacement: what it stands for.
+#: Attribute of a replacement: the original function.
 REPLACES = "_dynbatch_replaces"
 
 
-def replaced_pair(make: Callable[[Any], Any], original: Any) -> Tuple[Any, Any]:
-    """Return a function and its replacement, which tells what it stands for."""
+def with_replacement(make: Callable[[Any], Any], original: Any) -> Tuple[Any, Any]:
+    """Return a function and its replacement, which refers to it as `REPLACES`."""
     replacement = make(original)
     setattr(replacement, REPLACES, original)
     return original, replacement
@@ -24,15 +24,16 @@ class Replaced(NamedTuple):
     owner: Any
     name: str
     why: str
-    #: Makes the replacement, given the original; None if another module does (`replace_for_good`).
+    #: Makes the replacement of the original; None if another module does (`replace_for_good`).
     make: Optional[Callable[[Any], Any]] = None
 
 
 class Hooks:
-    """Installs replacements while at least one scope in the process needs them.
+    """Installs replacements while at least one scope in the process is open.
 
-    Without a lock, which an interrupt could leave locked: what decides is the set of scopes, and
-    `_settle` brings MXNet in line with it, by one call of C that nothing comes between.
+    There is no lock, because an interrupt could leave it locked.  The set of scopes decides which
+    functions are installed, and `_install` sets all of them in one call of C, which an interrupt
+    cannot divide.
 
     Parameters
     ----------
@@ -43,27 +44,28 @@ class Hooks:
     def __init__(self, replaced: Iterable[Replaced]) -> None:
         self._scopes: Set[Any] = set()
         self._owners, self._names, _, self._makers = zip(*replaced)
-        #: For each place the original and its replacement.
+        #: Per function, the original and its replacement.
         self._functions: Tuple[Tuple[Any, Any], ...] = ()
 
     def acquire(self, scope: Any) -> None:
         """Install the replacements for a scope unless they are in place."""
         self._scopes.add(scope)
         if not hasattr(getattr(self._owners[0], self._names[0]), REPLACES):
-            # At once: all are originals, or all the replacements of another thread.
+            # One call of C: all of these are originals, or all are another thread's replacements.
             functions = list(map(getattr, self._owners, self._names))
             originals = [getattr(function, REPLACES, function) for function in functions]
             if originals != [original for original, _ in self._functions]:
-                self._functions = tuple(map(replaced_pair, self._makers, originals))
-            self._settle()
+                self._functions = tuple(map(with_replacement, self._makers, originals))
+            self._install()
 
     def release(self, scope: Any) -> None:
-        """Put the originals back when the last scope closes; may be called again."""
+        """Restore the originals when the last scope closes; may be called again."""
         self._scopes.discard(scope)
         if not self._scopes:
-            self._settle()
+            self._install()
 
-    def _settle(self) -> None:
-        """Install the replacements if there are scopes, else the originals."""
+    def _install(self) -> None:
+        """Install the replacements if a scope is open, else the originals."""
+        # The set is read within the call: another thread may change it before.
         wanted = map(operator.getitem, self._functions, map(bool, repeat(self._scopes)))
         deque(map(setattr, self._owners, self._names, wanted), maxlen=0)

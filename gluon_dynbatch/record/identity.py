@@ -1,6 +1,6 @@
-"""How arguments and attributes of a dynamic block are told apart, once they are written as bytes.
+"""How `Structure` compares arguments and attributes of a dynamic block when it writes keys.
 
-An object is told apart by what it holds, by its identity, or not at all, as its class says.
+The class of an object decides: by value, by identity, or not at all.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
-#: Attributes that say nothing of what `forward` does: names, and what is made from the others.
+#: Attributes that `forward` does not depend on: names, caches, and data derived from others.
 IGNORED = frozenset(
     ["_scope", "_params", "_cached_graph", "_cached_op", "_in_format", "_out_format"]
     + ["_cached_op_args"]  # but see `Pieces.look`
     + ["_dynbatch_callee", "_pieces", "_counter", "_init_counter"]
 )
-#: Draw when they are asked; nobody can tell whether they were.
+#: Their state changes with each draw, which cannot be noticed.
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
-#: Told apart by identity, as they are not changed.
+#: Compared by identity, as they are considered immutable.
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-#: What a class that is written in Python does not have.
-IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+#: Types of members that only classes written in C have.
+NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 _NUMBERS = itertools.count()
 _IDENTITIES: Dict[int, Tuple[Any, int]] = {}
@@ -37,17 +37,17 @@ _IDENTITIES: Dict[int, Tuple[Any, int]] = {}
 
 def number_of(value: Any) -> int:
     """Return a number that no other object has or will have."""
-    known = _IDENTITIES.get(id(value))
-    if known is not None and known[0]() is value:
-        return known[1]
+    entry = _IDENTITIES.get(id(value))
+    if entry is not None and entry[0]() is value:
+        return entry[1]
     number, key = next(_NUMBERS), id(value)
     try:
-        held: Any = weakref.ref(value, lambda _: _IDENTITIES.pop(key, None))
-    except TypeError:  # an array, whose handle goes with it; or an integer with a name, that stays
+        reference: Any = weakref.ref(value, lambda _: _IDENTITIES.pop(key, None))
+    except TypeError:
         if isinstance(value, NDArray):
-            return number_of(value.handle)
-        held = itertools.repeat(value).__next__
-    _IDENTITIES[key] = held, number
+            return number_of(value.handle)  # which lives as long as the array
+        reference = itertools.repeat(value).__next__  # a member of an IntEnum: keep it alive
+    _IDENTITIES[key] = reference, number
     return number
 
 
@@ -58,31 +58,42 @@ def _array_values(value: Any) -> Tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=10_000)
-def describe(kind: type) -> Tuple[str, int, Any]:
-    """Say how the objects of a class are told apart: see `Structure.other`, natively."""
+def describe(class_: type) -> Tuple[str, int, Any]:
+    """Return how `Structure.other` writes the objects of a class.
+
+    Returns
+    -------
+    how : str
+        "mapping", "items", "values", "never", "identity", "block", "attribute" or "object".
+    number : int
+        The number of the class in keys.
+    more : object
+        For "values", a function that returns the values; for "object" and "block", the names of
+        the slots.
+    """
     number = next(_NUMBERS)
-    if kind is collections.OrderedDict:
+    if class_ is collections.OrderedDict:
         return "mapping", number, None
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        if kind.__dictoffset__:
+    if issubclass(class_, tuple) and hasattr(class_, "_fields"):
+        if class_.__dictoffset__:
             return "values", number, lambda value: (tuple(value), vars(value))
         return "items", number, None
-    if kind in (complex, range, slice, bytearray) or issubclass(kind, np.generic):
+    if class_ in (complex, range, slice, bytearray) or issubclass(class_, np.generic):
         return "values", number, repr
-    if kind in (set, frozenset):
+    if class_ in (set, frozenset):
         return "values", number, tuple
-    if kind is np.ndarray:
+    if class_ is np.ndarray:
         return "values", number, _array_values
-    if kind is types.MethodType:
+    if class_ is types.MethodType:
         return "values", number, lambda method: (method.__func__, method.__self__)
-    if issubclass(kind, GENERATORS):
+    if issubclass(class_, GENERATORS):
         return "never", number, None
-    if issubclass(kind, CODE) or issubclass(kind, enum.Enum):
+    if issubclass(class_, CODE) or issubclass(class_, enum.Enum):
         return "identity", number, None
-    if issubclass(kind, Block):
+    if issubclass(class_, Block):
         return "block", number, ()
-    members = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
-    if issubclass(kind, Parameter) or any(isinstance(value, IN_C) for _, value in members):
+    members = [member for base in class_.__mro__[:-1] for member in vars(base).items()]
+    if issubclass(class_, Parameter) or any(isinstance(value, NATIVE) for _, value in members):
         return "attribute", number, None
     slots = [name for name, value in members if isinstance(value, types.MemberDescriptorType)]
     return "object", number, tuple(slots)

@@ -1,4 +1,4 @@
-"""What a thread knows of its batching scope."""
+"""The state of each thread: its batching scope."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Dict, List, Optional
 class ThreadState(threading.local):
     """The scope of a thread.
 
-    Calls in an open scope are recorded, or they run at once and are counted, as recording may not
-    pay; or neither, if they are the scope's own: it traces, or computes what is pending.  `Batch`
-    writes all of it but these lists, by one call of C, which no interrupt divides.
+    Calls in an open scope are recorded.  Or they run at once and are counted, because recording may
+    not pay.  Or they are the scope's own, while it traces or flushes: these are neither recorded
+    nor counted.  `Batch` writes all attributes but the two lists, in one call of C, which an
+    interrupt cannot divide.
     """
 
     #: The open scope, or None.
@@ -22,9 +23,9 @@ class ThreadState(threading.local):
     at_once = False
 
     def __init__(self) -> None:
-        #: What "auto" knows of the places at which this thread opened scopes (`Account`).
+        #: Per place that opened scopes in this thread, the measurements of "auto" (`Account`).
         self.places: Dict[Any, Any] = {}
-        #: Fibers that have run their samples, for another map.
+        #: Idle fibers, for the next map.
         self.resting: List[Any] = []
 
 

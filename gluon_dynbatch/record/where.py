@@ -12,10 +12,9 @@ from ..native import recording
 _MXNET = os.path.dirname(mx.__file__)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
-#: What stands between the user's code and the recorder.
 recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
 
 
 def user_line() -> Where:
-    """Return the nearest place outside the libraries."""
+    """Return the line of the nearest caller outside the libraries."""
     return recording.user_place().where  # type: ignore[no-any-return]
