@@ -73,10 +73,10 @@ DAMAGED_TAPES = {
     "call 1: %-1 is no earlier value": put("sources", 3, -1),
     "call 1: reads beyond %1": put("offsets", 2, 4),
     "call 1: no entry 1000000": put("node_entry", 1, 10**6),
-    "%4: not known by its array": put("external_values", 1, 4),
+    "%4: not registered by its array": put("external_values", 1, 4),
     "counts of calls": lambda tape: tape.wheres.pop(),
     "counts of operands": lambda tape: tape.offsets.append(0),
-    "a value is not made exactly once": lambda tape: tape.value_type.append(0),
+    "a value is not defined exactly once": lambda tape: tape.value_type.append(0),
 }
 
 
@@ -93,7 +93,7 @@ def test_damaged_tapes(message):
 
 
 def test_a_flush_with_debug_checks_its_tape():
-    with pytest.raises(AssertionError, match="not known"), gdb.batching(debug=True):
+    with pytest.raises(AssertionError, match="not registered"), gdb.batching(debug=True):
         record(dense()).external_ids.clear()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.record import recorder
-from gluon_dynbatch.record.operators import OF_NUMBERS
+from gluon_dynbatch.record.operators import SCALAR_OPERATORS
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
@@ -24,7 +24,7 @@ def drawn(shape=(2, 3), dtype="float32", ctx=None):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("name", SCALAR_OPERATORS)
 def test_operators(name, dtype):
     operator, shape = getattr(mx.nd._internal, name), (np.random.randint(1, 4), 3)
 
@@ -67,7 +67,7 @@ def test_a_number_that_is_the_same_belongs_to_the_operator():
 
 @pytest.mark.parametrize("ctx", [mx.cpu(), mx.cpu(1)])
 def test_many_numbers_in_several_flushes(ctx, monkeypatch):
-    monkeypatch.setattr(recorder, "AT_ONCE", 3)
+    monkeypatch.setattr(recorder, "NUMBERS_PER_BUFFER", 3)
 
     def fn(x, number):
         for _ in range(2):

@@ -1,19 +1,20 @@
-# Calls that are recorded; a part of `recording.pyx`.
+# Recording of calls; a part of `recording.pyx`.
 
 cdef class Callee:
-    """What can be called: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
+    """A block or operator: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
 
-    #: By key, the entries of calls that were recorded, or why such calls are not.
+    #: By key: the entry of calls, or a string that says why such calls are not recorded.
     cdef readonly dict entries
-    #: Of a block its id, as one that was copied as it is brings along the attribute in which this is
-    #: kept; and the list that Gluon replaces whenever the block's cached graph becomes invalid.
-    cdef public object identity, version
+    #: The id of the block.  A copied block has the callee of the original among its attributes.
+    cdef public object identity
+    #: The list that Gluon replaces when the block's cached graph becomes invalid.
+    cdef public object version
 
     def __cinit__(self):
         self.entries = {}
 
     cpdef bint is_current(self, block):
-        """Whether this still stands for what `block` would compute."""
+        """Return whether this is the callee of `block`, whose cached graph has not changed."""
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         return (
             self.version is fields["_cached_op_args"]
@@ -22,20 +23,20 @@ cdef class Callee:
 
 
 cdef class Calls:
-    """What calls come to: base of `record.recorder.Recorder`."""
+    """The native part of a recorder: base of `record.recorder.Recorder`."""
 
-    #: Where calls go, and the `Batch` that computes them; None when it is closed.
+    #: The tape that gets the calls, and the `Batch` that computes them; None after `close`.
     cdef public Tape tape
     cdef public object scope
-    #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
+    #: With ``debug=True``, the `debug.Watch` of the arrays that pending calls read, else None.
     cdef public object watch
-    #: The run of a block's ``forward`` that is being traced, or None.
+    #: The `Trace` of the innermost ``forward`` that is being traced, or None.
     cdef public object tracing
 
     def close(self, reason):
-        """Let go of scope and tape, so that none of the three waits for the collector.
+        """Drop the scope and the tape, as the three would form a reference cycle.
 
-        What is still pending says `reason`, for want of a value, when it is used.
+        Arrays that are still pending have no values: reading one raises, with `reason`.
         """
         self.refuse(reason)
         tape, self.scope = self.tape, None
@@ -44,12 +45,12 @@ cdef class Calls:
         self.tape = None
 
     def refuse(self, reason, where=None):
-        """End the runs that are traced, as their pieces would not stand for other calls."""
+        """End all traces: the calls of these runs cannot be pieces."""
         while self.tracing is not None:
             self.tracing.give_up(reason, where)
 
     cpdef call_block(self, block, tuple args):
-        """Record a call of a block."""
+        """Record a call of a block, or run it if it cannot be recorded."""
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if fields["_callback"] is not None:
             why = "register_op_hook shows their operators"
@@ -58,12 +59,14 @@ cdef class Calls:
         if callee is None or not (<Callee?>callee).is_current(block):
             callee = (<object>self).library.callee(block)
         results = call(self, callee, args)
-        return (<object>self).enter(block, args, results) if type(results) is str else results
+        if type(results) is str:
+            return (<object>self).run_unrecorded(block, args, results)
+        return results
 
 
 @cython.binding(True)
 def call_hook(original):
-    """Return what stands for ``Block.__call__``."""
+    """Return the replacement of ``Block.__call__``."""
 
     @cython.binding(True)  # becomes a method
     def __call__(block, *args):
@@ -71,7 +74,7 @@ def call_hook(original):
         if recorder is None:
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        passes, stock = <tuple>class_of(type(block))
+        static, stock = <tuple>classify_forward(type(block))
         if not fields.get("_active"):
             return call_stock(original, recorder, block, args) if stock else original(block, *args)
         if fields.get("_scope_defaults") is not None:
@@ -81,33 +84,34 @@ def call_hook(original):
         pieces = fields.get("_pieces")
         if pieces is not None:
             return (<Known?>pieces).call(recorder, block, args)
-        return (<Calls?>recorder).call_block(block, args) if passes else block.forward(*args)
+        return (<Calls?>recorder).call_block(block, args) if static else block.forward(*args)
 
     return __call__
 
 
 def any_lazy(arrays):
-    """Whether there is a lazy array among some, or in lists and tuples of them."""
-    for one in arrays:
-        if type(one) is lazy_type or type(one) in (list, tuple) and any_lazy(one):
+    """Return whether an item is a lazy array, or a list or tuple that contains one."""
+    for item in arrays:
+        if type(item) is lazy_type or type(item) in (list, tuple) and any_lazy(item):
             return True
     return False
 
 
-def arithmetic(original, str of_number not None, str of_arrays=None):
-    """Return a method of lazy arrays, as ``__add__``, given MXNet's and its operators.
+def arithmetic(original, str scalar_operator not None, str array_operator=None):
+    """Return a method of lazy arrays such as ``__add__``.
 
-    Those of arrays are left to MXNet's if the array comes second, as in ``__rsub__``.
+    It records the operator of an array and a number, or of two arrays.  In all other cases, and if
+    the operator is new, it calls `original`, MXNet's own method.
     """
     @cython.binding(True)  # becomes a method
     def apply(self, other):
         recorder = state.recorder
         if recorder is not None:
             if isinstance(other, (int, float)):
-                token = "op", of_number, ("scalar",), (str(float(other)),)
-                token, args = recorder.with_number(token, [self])
-            elif of_arrays is not None and type(other) in (lazy_type, array_type):
-                token, args = ("op", of_arrays, (), ()), (self, other)
+                token = "op", scalar_operator, ("scalar",), (str(float(other)),)
+                token, args = recorder.lift_number(token, [self])
+            elif array_operator is not None and type(other) in (lazy_type, array_type):
+                token, args = ("op", array_operator, (), ()), (self, other)
             else:
                 return original(self, other)
             callee = recorder.operators.get(token)
@@ -120,8 +124,8 @@ def arithmetic(original, str of_number not None, str of_arrays=None):
 
 
 cdef Tape tape_of(Calls recorder):
-    """Return where the next call goes, once it is asked whether those before it are to run."""
-    if recorder.tape.node_entry.ob_size >= recorder.tape.ask_at:
+    """Return the tape for the next call; this may compute the calls before it."""
+    if recorder.tape.node_entry.ob_size >= recorder.tape.next_check:
         (<object>recorder).run_ahead()
     if not recorder.tape.started:
         recorder.tape.started = time.perf_counter()
@@ -129,27 +133,24 @@ cdef Tape tape_of(Calls recorder):
 
 
 def call(Calls recorder not None, Callee callee not None, args):
-    """Record a call of a callee with any structure of arguments, and return its results.
-
-    Of a call that is not recorded as one, returns why.
-    """
+    """Record a call with nested arguments and return its results, or why it is not recorded."""
     cdef Tape tape = tape_of(recorder)
-    cdef list made, operands = [], key = [current_mode()]
+    cdef list lazies, operands = [], key_parts = [current_mode()]
     cdef Py_ssize_t first
     try:
         for arg in args:
-            take_apart(arg, array_type, operands, key, tape)
+            flatten_into(arg, array_type, operands, key_parts, tape)
     except TypeError as error:
         if type(error) is not TypeError:
             raise
         return (<object>recorder).refuse_argument(error.args[0], callee)
-    known = tuple(key)
-    entry = callee.entries.get(known)
+    key = tuple(key_parts)
+    entry = callee.entries.get(key)
     place = user_place()
     if entry is None:
-        entry = (<object>recorder).new_entry(known, callee, args, place)
+        entry = (<object>recorder).new_entry(key, callee, args, place)
         if recorder.tape is not tape:
-            # Tracing has read a value, which computed everything so far.
+            # Tracing the callee read a value, which flushed the tape.
             return call(recorder, callee, args)
     if type(entry) is str:
         return entry
@@ -159,16 +160,26 @@ def call(Calls recorder not None, Callee callee not None, args):
         (<object>recorder).watch_call()
     if len(<tuple>spec) == 1:
         return make_lazy(tape, first, 0, (<tuple>types)[0])
-    made = []
+    lazies = []
     for type_id in <tuple>types:
-        made.append(make_lazy(tape, first + len(made), 0, type_id))
-    return unflatten(spec, made)
+        lazies.append(make_lazy(tape, first + len(lazies), 0, type_id))
+    return unflatten(spec, lazies)
 
 
 cdef Py_ssize_t append(
-    Tape tape, object entry, object number, Place place, list operands, tuple types
+    Tape tape, object entry, object entry_id, Place place, list operands, tuple types
 ) except -1:
-    """Add a node to the tape, after all that can fail or run Python; return its first value."""
+    """Add a node to the tape and return its first value.
+
+    Once the first array changes, nothing can fail or run Python code.
+
+    Parameters
+    ----------
+    operands : list
+        Lazy arrays of the tape, pairs of a value and an offset, or values.
+    types : tuple
+        Type ids of the results.
+    """
     cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size
     reserve(tape.node_entry, 1)
     reserve(tape.node_value0, 1)
@@ -176,8 +187,8 @@ cdef Py_ssize_t append(
     reserve(tape.offsets, count)
     reserve(tape.value_type, len(types))
     tape.wheres.append(place)
-    tape.entries[number] = entry
-    put(tape.node_entry, number)
+    tape.entries[entry_id] = entry
+    put(tape.node_entry, entry_id)
     put(tape.node_value0, first)
     for operand in operands:
         if type(operand) is lazy_type:

@@ -1,101 +1,107 @@
 # Nested arguments as arrays and a spec; a part of `recording.pyx`.
 #
-# A spec is a flat tuple that tells how arrays are nested: `LEAF` stands for an array; a list, tuple,
-# named tuple or dictionary begins with its class, and a dictionary with its keys after that, and ends
-# with `END`; anything else is a `Static`.
+# A spec is a flat tuple of tokens that describes the nesting.  An array is the token `LEAF`.  A
+# list, tuple, named tuple or dictionary is its class, the tokens of its items, and `END`; a
+# dictionary has a tuple of its keys after the class.  Anything else is a `Static`.
 
 cdef extern from "Python.h":
     int Py_EnterRecursiveCall(const char *where) except -1
     void Py_LeaveRecursiveCall()
 
 cdef object LEAF = "*", END = ")"
-#: What may be among arguments beside arrays; also NumPy's scalars.
-cdef tuple plain = (bool, int, float, complex, str, bytes, slice, type(None), np.generic)
+#: Types of arguments that are part of the spec.
+cdef tuple static_types = (bool, int, float, complex, str, bytes, slice, type(None), np.generic)
 
 
 @cython.final
 cdef class Static:
-    """A number, a string or the like.
+    """A number, a string or another plain value in a spec.
 
-    It is told by its class, as ``1``, ``1.0`` and ``True`` are three arguments, and its ``repr``, as
-    0.0 and -0.0 differ, and NaN equals itself.
+    It is compared by class, because ``1``, ``1.0`` and ``True`` are different arguments, and by
+    ``repr``, because 0.0 and -0.0 differ and NaN has to equal itself.
     """
 
-    cdef object kind, token, value
+    cdef object text, value
 
     def __init__(self, value):
-        self.kind, self.token, self.value = type(value), repr(value), value
+        self.text, self.value = repr(value), value
 
     def __hash__(self):
-        return hash(self.token)
+        return hash(self.text)
 
     def __eq__(self, other):
-        if type(other) is not Static or self.kind is not (<Static>other).kind:
+        if type(other) is not Static or type(self.value) is not type((<Static>other).value):
             return False
-        return self.token == (<Static>other).token
+        return self.text == (<Static>other).text
 
 
 def flatten(value, type leaf_type=None):
-    """Take a nest apart into arrays, or objects of another class, from left to right, and a spec.
+    """Split nested arguments into their arrays, from left to right, and a spec.
+
+    Parameters
+    ----------
+    value : object
+        Lists, tuples and dictionaries of arrays, numbers, strings and ``None``.
+    leaf_type : type, optional
+        A class to use in place of arrays.
 
     Raises
     ------
     TypeError
-        Something inside is neither an array, a number, a string, ``None`` nor a list, tuple or
-        dictionary of these; the argument of the exception is the offending object.
+        There is an object of another type, which is the argument of the exception.
     """
     cdef list leaves = [], spec = []
-    take_apart(value, leaf_type or array_type, leaves, spec, None)
+    flatten_into(value, leaf_type or array_type, leaves, spec, None)
     return leaves, tuple(spec)
 
 
-cdef int take_apart(
+cdef int flatten_into(
     object value, type leaf_type, list leaves, list spec, Tape tape
 ) except -1:
-    """Add a value to a spec, and its arrays to the leaves.
+    """Append the tokens of a value to a spec, and its arrays to the leaves.
 
-    For a call, given its tape, to a key: with the types of arrays in place of `LEAF`.  The leaves
-    are arrays of this tape, and the values of those from outside.
+    Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and the leaves
+    are lazy arrays of the tape, or the values of arrays from outside.
     """
-    kind = type(value)
-    if kind is list or kind is tuple or kind is dict or (
-        isinstance(value, tuple) and hasattr(kind, "_fields")
+    class_ = type(value)
+    if class_ is list or class_ is tuple or class_ is dict or (
+        isinstance(value, tuple) and hasattr(class_, "_fields")
     ):
-        spec.append(kind)
-        if kind is dict:
+        spec.append(class_)
+        if class_ is dict:
             spec.append(tuple(value))
         Py_EnterRecursiveCall(" in nested arguments")
         try:
-            for item in value.values() if kind is dict else value:
-                take_apart(item, leaf_type, leaves, spec, tape)
+            for item in value.values() if class_ is dict else value:
+                flatten_into(item, leaf_type, leaves, spec, tape)
         finally:
             Py_LeaveRecursiveCall()
         spec.append(END)
     elif not PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
-        if not isinstance(value, plain):
+        if not isinstance(value, static_types):
             raise TypeError(value)
         spec.append(Static(value))
     elif tape is None:
         leaves.append(value)
         spec.append(LEAF)
-    elif kind is lazy_type and slot(value, owner_at)[0] is <PyObject *>tape:
+    elif class_ is lazy_type and slot(value, owner_at)[0] is <PyObject *>tape:
         leaves.append(value)
         spec.append(<object>slot(value, type_at)[0])
     else:
-        number = external(tape, value)
-        leaves.append(number)
-        spec.append(tape.value_type.data.as_ints[number])
+        external_value = external(tape, value)
+        leaves.append(external_value)
+        spec.append(tape.value_type.data.as_ints[external_value])
     return 0
 
 
 def unflatten(tuple spec not None, list leaves not None):
-    """Put leaves back into the places that `spec` describes: the exact inverse of `flatten`."""
+    """Nest the leaves as `spec` describes: the exact inverse of `flatten`."""
     cdef Py_ssize_t[2] used = [0, 0]
-    return put_together(spec, leaves, used)
+    return unflatten_next(spec, leaves, used)
 
 
-cdef object put_together(tuple spec, list leaves, Py_ssize_t *used):
-    """Return what begins with the next token, given how many tokens and leaves are used."""
+cdef object unflatten_next(tuple spec, list leaves, Py_ssize_t *used):
+    """Return the object at the next token; `used` counts the tokens and leaves before it."""
     token, used[0] = spec[used[0]], used[0] + 1
     if token is LEAF:
         used[1] += 1
@@ -106,7 +112,7 @@ cdef object put_together(tuple spec, list leaves, Py_ssize_t *used):
     if token is dict:
         keys, used[0] = spec[used[0]], used[0] + 1
     while spec[used[0]] is not END:
-        items.append(put_together(spec, leaves, used))
+        items.append(unflatten_next(spec, leaves, used))
     used[0] += 1
     if token is dict:
         return dict(zip(keys, items))

@@ -1,10 +1,11 @@
-# Arrays from outside, and those that are kept in arenas; a part of `recording.pyx`.
+# Arrays from outside, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
-    """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
+    """Arenas that hold the values of lazy arrays: base of `run.keep.Kept`."""
 
-    #: Per arena, and perhaps of other arrays behind them.
+    #: Per arena; those of other arrays may follow.
     cdef array handles, addresses
+    #: Bytes per element of each arena.
     cdef array sizes
 
     def __init__(self, array handles, array addresses, list sizes):
@@ -13,56 +14,63 @@ cdef class Keeper(Owner):
 
     cdef int add(self, lazy) except -1:
         reference = PyWeakref_NewRef(lazy, None)
-        # For the reason for which lazy arrays are not tracked.
+        # For the same reason as in `new_lazy`.
         PyObject_GC_UnTrack(<PyObject *>reference)
         self.lazies.append(reference)
         return 0
 
 
 cdef class Constant(Owner):
-    """What all arrays belong to that a creation operator made with equal attributes.
+    """The owner of all results of a creation operator with equal attributes.
 
-    They are one array from outside; who looks into one, or writes to it, gets a copy.
+    They are one array from outside.  Code that reads the values of one, or writes to it, gets a
+    copy.
     """
 
-    #: The operator with its attributes, the array, and its type.
-    cdef readonly object token, made, type
+    #: The operator with its attributes, the array, and its type id.
+    cdef readonly object token, array, type
 
-    def __init__(self, token, made):
-        self.token, self.made, self.type = token, made, type_id_of(made)
+    def __init__(self, token, array_):
+        self.token, self.array, self.type = token, array_, type_id_of(array_)
 
     cdef int add(self, lazy) except -1:
-        return 0  # there is nothing to compute
+        return 0  # nothing has to be computed or copied when the scope ends
 
     def realise(self, lazy):
-        """Give an array memory of its own."""
-        become([lazy], [self.made.copy()])
+        """Make a lazy array real, with memory of its own."""
+        become([lazy], [self.array.copy()])
 
 
 cdef object type_id_of(object array_):
-    cdef int[4] told  # how many dimensions, type of elements, kind of device and its number
+    """Return the type id of a real array."""
+    cdef int[4] properties  # number of dimensions, dtype, device type, device id
     cdef const int64_t *sizes
     cdef char *text
     cdef void *handle = <void *><size_t>array_.handle.value
     if (
-        mxnet.shape(handle, &told[0], &sizes)
-        or mxnet.dtype(handle, &told[1])
-        or mxnet.context(handle, &told[2], &told[3])
-        or told[0] < 0
+        mxnet.shape(handle, &properties[0], &sizes)
+        or mxnet.dtype(handle, &properties[1])
+        or mxnet.context(handle, &properties[2], &properties[3])
+        or properties[0] < 0
     ):
         return type_of(array_)
-    key = PyBytes_FromStringAndSize(NULL, sizeof(told) + 8 * told[0])
+    key = PyBytes_FromStringAndSize(NULL, sizeof(properties) + 8 * properties[0])
     text = key
-    memcpy(text, told, sizeof(told))
-    memcpy(text + sizeof(told), sizes, 8 * told[0])
-    known = known_types.get(key)
-    if known is None:
-        known = known_types[key] = type_of(array_)
-    return known
+    memcpy(text, properties, sizeof(properties))
+    memcpy(text + sizeof(properties), sizes, 8 * properties[0])
+    type_id = known_types.get(key)
+    if type_id is None:
+        type_id = known_types[key] = type_of(array_)
+    return type_id
 
 
 cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except -1:
-    """Return the value of an array that no call of this tape makes, whose type may be known.
+    """Return the value of an array that is not a result of this tape; add it if it is new.
+
+    Parameters
+    ----------
+    type_id : int, optional
+        The type of the array, if it is known.
 
     Raises
     ------
@@ -71,35 +79,36 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
     """
     owner = <object>slot(array_, owner_at)[0] if type(array_) is lazy_type else None
     if isinstance(owner, Constant):
-        array_ = (<Constant>owner).made
+        array_ = (<Constant>owner).array
     elif owner is not None and not isinstance(owner, Keeper):
         array_ = array_.real()
     identity = <size_t><PyObject *>array_
-    known = tape.external_ids.get(identity)
-    if known is not None:
-        return known
-    stands = array_
+    existing = tape.external_ids.get(identity)
+    if existing is not None:
+        return existing
+    operand = array_
     if isinstance(owner, Keeper):
-        # A copy stands for it on the tape: it may become real, and be written to.
+        # The flush reads a new lazy array: this one may become real and be written to before.
         value, offset = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
         type_id = <object>slot(array_, type_at)[0]
-        stands = new_lazy(<Owner>owner, value, offset, type_id)
+        operand = new_lazy(<Owner>owner, value, offset, type_id)
     elif type(array_) is not array_type:
         check_array(array_)
     if type_id is None:
         type_id = type_id_of(array_)
-    cdef Py_ssize_t number = tape.value_type.ob_size
+    cdef Py_ssize_t result = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
     tape.given.append(array_)
-    tape.externals.append(stands)
-    tape.external_ids[identity] = number
-    put(tape.external_values, number)
+    tape.externals.append(operand)
+    tape.external_ids[identity] = result
+    put(tape.external_values, result)
     put(tape.value_type, type_id)
-    return number
+    return result
 
 
 cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
+    """Replace the value of a slot."""
     old = <object>slot(lazy, offset)[0]
     fill_slot(lazy, offset, value)
     Py_DECREF(old)
@@ -107,9 +116,9 @@ cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
 
 def keep(
     list lazies not None, Keeper keeper not None,
-    const int64_t[:] term, const int64_t[:] arena_of, const int64_t[:] element_of,
+    const int64_t[:] term_of, const int64_t[:] arena_of, const int64_t[:] element_of,
 ):
-    """Let lazy arrays belong to arenas from now on.
+    """Transfer lazy arrays to the arenas that hold their values.
 
     Parameters
     ----------
@@ -117,53 +126,53 @@ def keep(
         Arrays of a tape that has been computed.
     keeper : Keeper
         The arenas.
-    term : per value of the tape, the term that stands for it
-    arena_of, element_of : per term, where it is
+    term_of : per value of the tape, its term; negative ones count from the last term
+    arena_of, element_of : per term, its arena and first element
     """
-    cdef int64_t at
+    cdef int64_t term
     for lazy in lazies:
-        at = term[<int64_t><object>slot(lazy, value_at)[0]]
-        if at < 0:
-            at += arena_of.shape[0]
+        term = term_of[<int64_t><object>slot(lazy, value_at)[0]]
+        if term < 0:
+            term += arena_of.shape[0]
         keeper.add(lazy)
         change_slot(lazy, owner_at, keeper)
-        change_slot(lazy, value_at, arena_of[at])
-        change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
+        change_slot(lazy, value_at, arena_of[term])
+        change_slot(lazy, offset_at, element_of[term] + <object>slot(lazy, offset_at)[0])
 
 
 def become(list lazies not None, list reals not None):
-    """Let lazy arrays take the values of real ones, for good."""
+    """Make lazy arrays real: each takes the values and memory of a real array, for good."""
     cdef Py_ssize_t i
     for i, lazy in enumerate(lazies):
         change_slot(lazy, owner_at, reals[i])
 
 
-cpdef bint is_to_come(object array_) noexcept:
-    """Whether an array is lazy and not real yet."""
+cpdef bint is_unrealised(object array_) noexcept:
+    """Return whether an array is lazy and not real yet: it has no handle."""
     return type(array_) is lazy_type and isinstance(<object>slot(array_, owner_at)[0], Owner)
 
 
 def places(list arrays not None, bytes uses not None):
-    """Return addresses and handles of some arrays, each as an array of integers.
+    """Return the addresses and the handles of some arrays, as two arrays of integers.
 
-    An array of MXNet's that is not computed yet may have no memory; asked for its address, it would
-    be given it twice.
+    MXNet may not have allocated an array that it has not computed yet.  To ask for its address then
+    would allocate it twice.  The letters ``a``, ``R`` and ``W`` avoid this.
 
     Parameters
     ----------
     arrays : list of NDArray or None
         Real arrays, or lazy ones that are kept in arenas.
     uses : bytes
-        A letter for each: ``w`` if it is written, ``r`` if it is read, ``a`` if it is read and is to
-        be waited for.  The addresses of ``W`` and ``R`` are left open, as 0: the engine asks for
-        them.  Anything else is of no use.
+        A letter per array: ``w`` if it is written, ``r`` if it is read, ``a`` if it is read and has
+        to be waited for; ``W`` and ``R`` if the address is left 0, because the engine asks for it.
+        Arrays with other letters are not used: address and handle are 0.
     """
     cdef array addresses = clone(array("Q"), len(uses), True)
     cdef array handles = clone(array("Q"), len(uses), True)
     cdef unsigned long long *address = addresses.data.as_ulonglongs
     cdef unsigned long long *handle = handles.data.as_ulonglongs
     cdef const char *use = uses
-    cdef Py_ssize_t i, which, count = len(uses)
+    cdef Py_ssize_t i, arena, count = len(uses)
     cdef int64_t first
     cdef bint failed = False
     cdef Keeper keeper
@@ -171,13 +180,13 @@ def places(list arrays not None, bytes uses not None):
         if use[i] not in b"wraWR":
             continue
         array_ = arrays[i]
-        if is_to_come(array_):
+        if is_unrealised(array_):
             keeper = <Keeper?><object>slot(array_, owner_at)[0]
-            which = <object>slot(array_, value_at)[0]
+            arena = <object>slot(array_, value_at)[0]
             first = <object>slot(array_, offset_at)[0]
-            address[i] = keeper.addresses.data.as_ulonglongs[which]
-            address[i] += keeper.sizes.data.as_longlongs[which] * first
-            handle[i] = keeper.handles.data.as_ulonglongs[which]
+            address[i] = keeper.addresses.data.as_ulonglongs[arena]
+            address[i] += keeper.sizes.data.as_longlongs[arena] * first
+            handle[i] = keeper.handles.data.as_ulonglongs[arena]
         else:
             handle[i] = array_.handle.value
     with nogil:
@@ -192,24 +201,24 @@ def places(list arrays not None, bytes uses not None):
 
 
 cdef inline bint has_node(size_t handle) noexcept nogil:
-    """Whether an array is in MXNet's tape."""
+    """Return whether an array is in MXNet's tape."""
     return (<void **>(handle + node_at))[0] is not NULL
 
 
 def in_graph(list arrays not None):
-    """Tell of each array by a byte whether a gradient may go from it to MXNet's tape.
+    """Return a byte per array: 1 if MXNet's tape may receive a gradient of the array, else 0.
 
     Parameters
     ----------
     arrays : list of NDArray
         Real arrays, or lazy ones that are kept in arenas.
     """
-    cdef bytearray found = bytearray(len(arrays))
+    cdef bytearray marks = bytearray(len(arrays))
     cdef Py_ssize_t i
     for i in range(len(arrays)):
         array_ = arrays[i]
-        if is_to_come(array_):
-            found[i] = (<object>slot(array_, owner_at)[0]).recorded
+        if is_unrealised(array_):
+            marks[i] = (<object>slot(array_, owner_at)[0]).recorded
         else:
-            found[i] = has_node(array_.handle.value)
-    return bytes(found)
+            marks[i] = has_node(array_.handle.value)
+    return bytes(marks)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
 """The part of recording that runs once per call.
 
-`call` records a call, `call_hook` finds those of blocks, `index` makes a view that is known; what is
-new is left to Python, before there is a node.  `LazyNDArray` is a Python class: its slots are read
-and written where they lie.
+`call` records a call, `call_hook` intercepts calls of blocks, `index` makes a view that was made
+before.  Keys that are new are left to Python, before a node is added.  `LazyNDArray` is a Python
+class: its slots are read and written directly in memory.
 """
 
 cimport cython
@@ -49,9 +49,9 @@ cdef extern from "Python.h":
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
 
 
-# ------------------------------------------------------------------ what the Python side tells
+# -------------------------------------------------------------- provided by the Python side
 
-cdef struct Library:
+cdef struct Functions:
     int (*shape)(void *, int *, const int64_t **) noexcept
     int (*dtype)(void *, int *) noexcept
     int (*context)(void *, int *, int *) noexcept
@@ -64,37 +64,38 @@ cdef struct Library:
     int (*set_recording)(int, int *) noexcept nogil
 
 
-#: Functions of MXNet's.
-cdef Library mxnet
+#: C functions of MXNet.
+cdef Functions mxnet
 cdef type lazy_type, array_type
-#: What ctypes takes for handles.
+#: The ctypes class of array handles.
 cdef object handle_type
-#: By id of a code object, itself, as hashing it would read all of it; whether it is the user's; and
-#: its places by instruction.
+#: By id of a code object: the object itself, whether it is the user's, and its places by
+#: instruction.  By id, because hashing a code object reads all of it.
 cdef dict known_code = {}
-#: What `type_of` has told, by what MXNet's functions tell.
+#: Type ids by shape, dtype and context, as MXNet's functions return them.
 cdef dict known_types = {}
 cdef int recording_bit = RECORDING, training_bit = TRAINING
-#: What a thread knows of its scope: `record.state.STATE`.
+#: `record.state.STATE`.
 cdef object state
-#: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
+#: Offsets in bytes of the slots of lazy arrays, and of plain ones.
 cdef Py_ssize_t owner_at, value_at, offset_at, type_at, uncut_at
 cdef Py_ssize_t handle_at, writable_at
-#: Where an array of MXNet's has its node in the tape: `record.types.NODE_AT`.
+#: `record.types.NODE_AT`.
 cdef Py_ssize_t node_at
 
-# What the modules of `record` assign: see there.
+# Assigned by the modules of `record`.
 libraries = ()
 ignored = frozenset()
-check_array = type_of = class_of = call_stock = describe = number_of = give = None
-#: Views that are known, by `view_key`: see `TypeTable.view`.
-views = {}
+check_array = type_of = classify_forward = call_stock = describe = number_of = give = None
+#: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
+known_views = {}
 
 
 def connect(
-    state_, type lazy not None, type array_ not None, handle, Py_ssize_t node, array library not None
+    state_, type lazy not None, type array_ not None, handle, Py_ssize_t node,
+    array functions not None,
 ):
-    """Take what is to be known of lazy and plain arrays; once per process."""
+    """Set the classes of arrays and the addresses of MXNet's functions; once per process."""
     global mxnet, state, lazy_type, array_type, handle_type, node_at
     global owner_at, value_at, offset_at, type_at, uncut_at, handle_at, writable_at
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
@@ -103,7 +104,7 @@ def connect(
         for name in ("_owner", "_value", "_offset", "_type", "_uncut")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
-    node_at, mxnet = node, (<Library *>library.data.as_voidptr)[0]
+    node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
 
 
 cpdef int current_mode() noexcept:
@@ -115,11 +116,11 @@ cpdef int current_mode() noexcept:
 
 
 def surroundings(list kept not None, missing):
-    """Return autograd's mode, and what MXNet keeps as ``value`` in dictionaries of this thread."""
-    found = [current_mode()]
-    for own in kept:
-        found.append((<dict?>own).get("value", missing))
-    return found
+    """Return autograd's mode and the ``value`` of each of MXNet's thread-local dictionaries."""
+    result = [current_mode()]
+    for variables in kept:
+        result.append((<dict?>variables).get("value", missing))
+    return result
 
 
 cdef Py_ssize_t slot_offset(type owner, str name) except -1:
@@ -132,10 +133,10 @@ cdef Py_ssize_t slot_offset(type owner, str name) except -1:
 # ---------------------------------------------------------------------------- flat arrays
 
 cdef class Owner:
-    """What lazy arrays belong to until they are real."""
+    """The owner of lazy arrays until they are real."""
 
-    #: The lazy arrays that have belonged to this: of a tape themselves, so nobody else holds one of
-    #: a single reference; else weak references.
+    #: The lazy arrays that were ever added.  A tape holds references, so an array whose reference
+    #: count is 1 is held by the tape alone; other owners hold weak references.
     cdef public list lazies
 
     cdef int add(self, lazy) except -1:
@@ -143,8 +144,8 @@ cdef class Owner:
         return 0
 
 
-#: Calls after each so many the recorder is asked whether they are to run by now.
-LOOK = 1024
+#: After so many calls, the recorder decides whether to compute them during recording.
+CALLS_PER_CHECK = 1024
 
 
 cdef class Tape(Owner):
@@ -152,30 +153,31 @@ cdef class Tape(Owner):
 
     #: Whether calls may still be recorded.
     cdef public bint open
-    #: Who computes the values when one of the arrays handed out is asked for its own.
+    #: Computes the values when a lazy array of this tape is read.
     cdef public object recorder
-    #: Why there are no values, if there are none.
+    #: Why the lazy arrays have no values, if computing them failed.
     cdef public object error
-    #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
-    #: spent waiting for values since; 0 before.
+    #: Time of the first call, by ``time.perf_counter``, plus the time spent waiting for values
+    #: since then; 0 before the first call.
     cdef public double started
-    #: Number of calls from which on the recorder is asked that.
-    cdef public Py_ssize_t ask_at
+    #: Number of calls at which the recorder is asked next: see `CALLS_PER_CHECK`.
+    cdef public Py_ssize_t next_check
     #: Per node: id of its entry, and its first value.
     cdef readonly array node_entry, node_value0
-    #: Per operand, nodes one after another: value and offset in elements.
+    #: Per operand, in the order of nodes: value and offset in elements.
     cdef readonly array sources, offsets
     #: Per value: type id.
     cdef readonly array value_type
-    #: Entries used, by id.
+    #: The entries of all nodes, by id.
     cdef readonly dict entries
     #: Per node: the `Place` of the user's call.
     cdef readonly list wheres
-    #: Arrays from outside, as calls were given them, and what stands for each; their values; and
-    #: these values by id of the array given, which is held so that its id stays its own.
+    #: Per array from outside: the array that was passed, held so that its id is not reused.
     cdef readonly list given
+    #: Per array from outside: the array that a flush reads, see `external`; and its value.
     cdef public list externals
     cdef readonly array external_values
+    #: Values of the arrays in `given`, by id of the array.
     cdef readonly dict external_ids
 
     def __cinit__(self):
@@ -185,35 +187,35 @@ cdef class Tape(Owner):
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
         self.wheres, self.lazies, self.externals, self.given = [], [], [], []
-        self.ask_at = LOOK
+        self.next_check = CALLS_PER_CHECK
 
     def __init__(self, recorder=None):
         self.recorder = recorder
 
     @property
     def external_type(self):
-        """Numbers of the types of the arrays from outside; shape (externals,), int32."""
+        """Type ids of the arrays from outside; shape (externals,), int32."""
         return np.array(self.value_type)[np.array(self.external_values)]
 
     def realise(self, lazy):
-        """Compute a lazy array: it belongs to a `Keeper` then, or is real."""
+        """Compute a lazy array: from then on, its owner is a `Keeper`, or it is real."""
         self.recorder.compute(lazy)
 
     def close(self, error=None):
-        """Let go of what only a flush needs; `error` says why arrays handed out have no value."""
+        """Stop recording and drop the arrays; `error` says why lazy arrays have no values."""
         self.open, self.error = False, error
-        # Who computed them may have the lists.
+        # Not cleared, as the flush may still use these lists.
         self.externals, self.lazies = [], []
         self.given.clear()
         self.wheres.clear()
 
     def held(self, Py_ssize_t first=0):
-        """Return the lazy arrays, from one on, that somebody still holds and that are not computed.
+        """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.
 
-        Let go of those that nobody else holds.
+        Drops those that only the tape references.
         """
         cdef Py_ssize_t i
-        # From the last on: arrays hold those that they are cut from.
+        # Backwards, as a detached array references an earlier one.
         for i in range(len(self.lazies) - 1, first - 1, -1):
             if Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) == 1:
                 self.lazies[i] = None
@@ -224,7 +226,7 @@ cdef class Tape(Owner):
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
-    """Make room, so that so many numbers can be put without an error."""
+    """Make room for `more` numbers, so that `put` cannot fail."""
     cdef Py_ssize_t count = numbers.ob_size
     if (<arrayobject *>numbers).ob_exports:
         raise BufferError("cannot grow while a buffer is exported")
@@ -234,11 +236,13 @@ cdef int reserve(array numbers, Py_ssize_t more) except -1:
 
 
 cdef inline void put(array numbers, int32_t number) noexcept:
+    """Append to an array of 32-bit integers that has room."""
     numbers.data.as_ints[numbers.ob_size] = number
     numbers.ob_size += 1
 
 
 cdef inline void put_wide(array numbers, int64_t number) noexcept:
+    """Append to an array of 64-bit integers that has room."""
     numbers.data.as_longlongs[numbers.ob_size] = number
     numbers.ob_size += 1
 
@@ -250,7 +254,7 @@ cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
 
 
 cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcept:
-    """Write to a slot that is still empty."""
+    """Write to a slot that is empty, or whose old reference the caller releases."""
     Py_INCREF(value)
     slot(lazy, offset)[0] = <PyObject *>value
 
@@ -262,8 +266,8 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     fill_slot(lazy, offset_at, offset)
     fill_slot(lazy, type_at, type_id)
     fill_slot(lazy, uncut_at, None)
-    # A tape lets go of all when it is closed.  Thousands of them per flush would make the collector
-    # look through the whole heap again and again.
+    # A tape drops all of them when it is closed.  If they were tracked, thousands of them per flush
+    # would make the collector scan the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>lazy)
     return lazy
 
@@ -271,7 +275,7 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
 cpdef object make_lazy(
     Owner owner, object value, object offset, object type_id, object uncut=None
 ):
-    """Return a new lazy array; see `record.lazy.LazyNDArray`."""
+    """Return a new lazy array, which is added to its owner; see `record.lazy.LazyNDArray`."""
     lazy = new_lazy(owner, value, offset, type_id)
     if uncut is not None:
         change_slot(lazy, uncut_at, uncut)
@@ -280,21 +284,21 @@ cpdef object make_lazy(
 
 
 def without_collector(work):
-    """Return what a function returns that is called while Python's collector rests.
+    """Call a function with Python's garbage collector disabled, and return its result.
 
-    Here, no interrupt comes between the end of `work` and the collector's return.
+    In native code, no interrupt can come between the end of `work` and enabling the collector.
     """
-    cdef bint collects = gc.isenabled()
+    cdef bint enabled = gc.isenabled()
     gc.disable()
     try:
         return work()
     finally:
-        if collects:
+        if enabled:
             gc.enable()
 
 
 def untrack(data):
-    """Let the collector look no more at tuples in tuples, which are in no cycle, but live long."""
+    """Remove nested tuples, which live long and are in no cycle, from the garbage collector."""
     if isinstance(data, tuple):
         PyObject_GC_UnTrack(<PyObject *>data)
         for item in <tuple>data:
@@ -305,9 +309,9 @@ def untrack(data):
 
 @cython.final
 cdef class Place:
-    """A place in the user's program, an instruction of a code object; there is one for each."""
+    """A place in the user's program: an instruction of a code object, for which it is unique."""
 
-    cdef object code, known
+    cdef object code, line
     cdef int instruction
 
     def __init__(self, code, int instruction):
@@ -316,16 +320,16 @@ cdef class Place:
     @property
     def where(self):
         """The line as `errors.Where`."""
-        if self.known is None:
-            line = PyCode_Addr2Line(<PyCodeObject *>self.code, self.instruction)
-            # What the first instructions do stands in no line.
-            line = line if line > 0 else self.code.co_firstlineno
-            self.known = Where(self.code.co_filename, line, self.code.co_name)
-        return self.known
+        if self.line is None:
+            number = PyCode_Addr2Line(<PyCodeObject *>self.code, self.instruction)
+            # The first instructions of a code object have no line.
+            number = number if number > 0 else self.code.co_firstlineno
+            self.line = Where(self.code.co_filename, number, self.code.co_name)
+        return self.line
 
 
 cpdef Place user_place():
-    """Return the nearest place outside the libraries; without one, that of the outermost frame."""
+    """Return the nearest place outside the libraries, or else the place in the outermost frame."""
     current, fiber, outermost = PyEval_GetFrame(), None, None
     frame = None if current is NULL else <object>current
     while True:
@@ -334,7 +338,7 @@ cpdef Place user_place():
             if is_user(code):
                 return place_of(code, frame.f_lasti)
             frame, outermost = frame.f_back, frame
-        # The frames of a fiber end where it began; they go on where it was begun.
+        # The frames of a fiber end where it started; its parent has those below.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
             return place_of(outermost.f_code, outermost.f_lasti)
@@ -342,7 +346,7 @@ cpdef Place user_place():
 
 
 cdef Place place_of(object code, object instruction):
-    """Return the place of an instruction of code that is known."""
+    """Return the place of an instruction of a code object that is in `known_code`."""
     places = <dict>(<tuple>known_code[<size_t><PyObject *>code])[2]
     place = places.get(instruction)
     if place is None:
@@ -351,14 +355,14 @@ cdef Place place_of(object code, object instruction):
 
 
 cpdef bint is_user(object code) except -1:
-    """Whether a code object is the user's."""
-    known = known_code.get(<size_t><PyObject *>code)
-    if known is None:
+    """Return whether a code object is the user's."""
+    entry = known_code.get(<size_t><PyObject *>code)
+    if entry is None:
         name = code.co_filename
-        # Functions that MXNet generates have no file.
+        # The functions that MXNet generates are in no file.
         user = not (name.startswith(libraries) or name == "<string>")
-        known = known_code[<size_t><PyObject *>code] = code, user, {}
-    return (<tuple>known)[1]
+        entry = known_code[<size_t><PyObject *>code] = code, user, {}
+    return (<tuple>entry)[1]
 
 
 include "nests.pxi"

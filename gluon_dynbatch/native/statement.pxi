@@ -1,15 +1,16 @@
-# A part of `recording.pyx`: how long a scope is open.
+# How long a scope is open; a part of `recording.pyx`.
 
 cdef class Statements:
-    """The ``with`` statements of an object in a scope; base of `Batch`, which does all the rest.
+    """The ``with`` statements of an object: base of `Batch`.
 
-    Python raises an interrupt between steps of its own, never of native code.  So an object is a
-    member of a scope as soon as ``__enter__`` has returned and until ``__exit__`` has begun, and
-    what an interrupt leaves half done in between is finished here.
+    Interrupts come between steps of Python code, never inside native code.  So an object is a
+    member of a scope from the moment when ``__enter__`` returns until ``__exit__`` begins.  If an
+    interrupt leaves a scope half opened or half closed, these methods close it.
     """
 
-    # The scope that the statements are in, which may be that of another object; and how many.
+    #: The scope that the statements are in: this object, or the one that it joined.
     cdef readonly object scope
+    #: The number of statements.
     cdef int depth
 
     def __enter__(self):
@@ -39,7 +40,7 @@ cdef class Statements:
 
 
 cdef settle(scope):
-    """Close a scope that no statement is in; if that is interrupted, again."""
+    """Close a scope unless it has members; try again if that is interrupted."""
     try:
         scope._settle()
     except BaseException:

@@ -1,15 +1,14 @@
-# Views of lazy arrays, and rows of plain ones in place, as MXNet's indexing gives them; a part of
-# `recording.pyx`.
+# Views of lazy arrays, and of rows of plain arrays; a part of `recording.pyx`.
 
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
-    """Return rows as a view."""
+    """Return a view from the cache, or else `LazyNDArray._index`."""
     owner = <object>slot(self, owner_at)[0]
     if slot(self, uncut_at)[0] is <PyObject *>None and (
         isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
     ):
-        known = view_key(<object>slot(self, type_at)[0], key)
-        view = None if known is None else (<dict>views).get(known)
+        cache_key = view_key(<object>slot(self, type_at)[0], key)
+        view = None if cache_key is None else (<dict>known_views).get(cache_key)
         if view is not None:
             value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
             return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])
@@ -17,14 +16,14 @@ def index(self, key):
 
 
 cpdef object view_key(object type_id, object key):
-    """Return what tells a view from others if its key has numbers and plain slices, else None."""
+    """Return the key of a view in `known_views`; None unless it has only integers and slices."""
     cdef list parts
     if type(key) is not tuple:
         part = axis_key(key)
         return None if part is None else (type_id, part)
     parts = [type_id]
-    for one in <tuple>key:
-        part = axis_key(one)
+    for axis in <tuple>key:
+        part = axis_key(axis)
         if part is None:
             return None
         parts.append(part)
@@ -32,6 +31,7 @@ cpdef object view_key(object type_id, object key):
 
 
 cdef object axis_key(object key):
+    """Return a hashable form of an integer or a slice without a step, else None."""
     cdef PySliceObject *rows = <PySliceObject *>key
     if type(key) is int:
         return key
@@ -42,47 +42,48 @@ cdef object axis_key(object key):
     return (start, stop) if plain else None
 
 
-#: What MXNet's library takes for a number of rows is less.
+#: Row numbers are 32-bit integers in MXNet's library.
 cdef int64_t MOST_ROWS = 2 ** 32
 
 
 cdef object new_array(void *handle):
-    """Return the plain array of a handle, to which it refers only: no matter for the collector."""
+    """Return the plain array of a handle."""
     owner = handle_type(<size_t>handle)
     array_ = PyType_GenericAlloc(array_type, 0)
     fill_slot(array_, handle_at, owner)
     fill_slot(array_, writable_at, True)
+    # These cannot be in a cycle, as they refer to nothing else.
     PyObject_GC_UnTrack(<PyObject *>owner)
     PyObject_GC_UnTrack(<PyObject *>array_)
     return array_
 
 
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
-    """Return some rows, or a single one without axis 0; None if MXNet refuses."""
+    """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
     cdef void *handle = <void *><size_t>array_.handle.value
-    cdef void *made = NULL
+    cdef void *view = NULL
     cdef int failed, recorded = 0
     with nogil:
-        # For an array without gradients MXNet would record nothing, but prepare to do so.
+        # For an array without gradients, MXNet would prepare to record but record nothing.
         if not has_node(<size_t>handle):
             mxnet.set_recording(0, &recorded)
         if stop:
-            failed = mxnet.rows(handle, <unsigned>start, <unsigned>stop, &made)
+            failed = mxnet.rows(handle, <unsigned>start, <unsigned>stop, &view)
         else:
-            failed = mxnet.row(handle, <unsigned>start, &made)
+            failed = mxnet.row(handle, <unsigned>start, &view)
         if recorded:
             mxnet.set_recording(1, &recorded)
-    return None if failed else new_array(made)
+    return None if failed else new_array(view)
 
 
-cdef object checked(object found, object array_):
-    if found is None:
+cdef object checked(object view, object array_):
+    if view is None:
         raise IndexError(f"an array of shape {array_.shape} has no such rows")
-    return found
+    return view
 
 
 def part(array_, int64_t start, int64_t stop):
-    """Return ``array[start:stop]``, for numbers that are within the array."""
+    """Return ``array[start:stop]``, which has to be within the array and not empty."""
     return checked(rows_at(array_, start, stop), array_)
 
 
@@ -92,13 +93,13 @@ def rows_of(array_):
 
 
 def plain_view(array_, key):
-    """Return ``array[key]`` for a number or a slice of rows; None if MXNet is to look closer."""
+    """Return ``array[key]`` for a row or a slice of rows; None if MXNet's own indexing has to."""
     if type(array_) is not array_type or not array_.writable:
         return None
     if type(key) is int:
         return rows_at(array_, key) if 0 <= key < MOST_ROWS else None
     if type(key) is slice and key.step is None and type(key.start) is type(key.stop) is int:
-        # MXNet's indexing cuts slices to the array, and has an error of its own.
+        # MXNet's own indexing clips slices and raises errors.
         if 0 <= key.start < key.stop < MOST_ROWS:
             return rows_at(array_, key.start, key.stop)
     return None

@@ -1,6 +1,6 @@
-"""The functions of MXNet that this package replaces: two tables have all of them.
+"""The functions of MXNet that this package replaces: all are in two tables, `OPEN` and `FOR_GOOD`.
 
-The replacements act for threads that have a scope open; for any other they pass the call on.
+In a thread without an open scope, the replacements of `OPEN` only call the originals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
 from .lazy import LazyNDArray
-from .operators import OF_NUMBERS, operator_of
+from .operators import SCALAR_OPERATORS, operator_of
 from .state import STATE
 
 
@@ -44,68 +44,72 @@ def _invoke_hook(original: Any) -> Any:
             hazards.before_write(recorder, [*written, *(arrays if info.writes else ())])
         if arrays:
             lazy = recording.any_lazy(arrays)
-            wanted = lazy and info.writes != "always"
+            records = lazy and info.writes != "always"
             if not lazy:
                 recorder.report.ordinary[info.name] += 1
         else:
-            wanted = info.creates and "ctx" in keys
-        if not wanted or out is not None or is_np_op:
+            records = info.creates and "ctx" in keys
+        if not records or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
-        if info.name in OF_NUMBERS:
-            token, arrays = recorder.with_number(token, arrays)
+        if info.name in SCALAR_OPERATORS:
+            token, arrays = recorder.lift_number(token, arrays)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
         results = recording.call(recorder, callee, arrays)
         if type(results) is str:
-            recorder.note_at_once(callee, results)
+            recorder.report_immediate(callee, results)
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         return results[0] if len(results) == 1 and not output_is_list else results
 
     return invoke
 
 
-#: Methods ``forward`` that only pass arguments on to ``hybrid_forward``.
+#: Methods ``forward`` that only pass their arguments to ``hybrid_forward``.
 FORWARDS = [HybridBlock.forward, rnn.RecurrentCell.forward]
-#: Their ``hybrid_forward`` is the user's, or keeps something from call to call.
-_NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
+#: Stock blocks whose ``hybrid_forward`` runs the user's code or keeps state between calls.
+_NOT_PURE = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 
 
 @functools.lru_cache(maxsize=None)
-def _class_of(kind: Any) -> Tuple[bool, bool]:
-    """Say of a class of blocks what its ``forward`` is.
+def _classify_forward(block_class: Any) -> Tuple[bool, bool]:
+    """Classify the ``forward`` of a class of blocks.
 
-    That is whether it only passes arguments on to ``hybrid_forward``, and whether both are MXNet's
-    own, and nothing but operators.
+    Returns
+    -------
+    static : bool
+        Whether it only passes its arguments to ``hybrid_forward``.
+    stock : bool
+        Whether, in addition, both are MXNet's own and only call operators.
     """
-    if not issubclass(kind, HybridBlock) or kind.forward not in FORWARDS:
+    if not issubclass(block_class, HybridBlock) or block_class.forward not in FORWARDS:
         return False, False
-    calls = [base for base in kind.__mro__ if "__call__" in vars(base)]
-    modules = kind.__module__, kind.forward.__module__
-    stock = all(one.startswith("mxnet.gluon.") for one in modules) and calls == [Block]
-    return True, stock and not issubclass(kind, _NOT_PLAIN)
+    callers = [base for base in block_class.__mro__ if "__call__" in vars(base)]
+    modules = block_class.__module__, block_class.forward.__module__
+    stock = all(name.startswith("mxnet.gluon.") for name in modules) and callers == [Block]
+    return True, stock and not issubclass(block_class, _NOT_PURE)
 
 
-def is_stock(block: Block) -> bool:
-    """Whether a block and all in it are MXNet's own, and nobody has to see their calls."""
-    inner = block._children.values()
+def _is_stock(block: Block) -> bool:
+    """Return whether a block and its children are all MXNet's own and have no hooks."""
     hooked = block._forward_hooks or block._forward_pre_hooks
-    return not hooked and _class_of(block.__class__)[1] and all(map(is_stock, inner))
+    stock = not hooked and _classify_forward(block.__class__)[1]
+    return stock and all(map(_is_stock, block._children.values()))
 
 
 def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
-    """Call one of MXNet's own blocks that is not hybridized."""
-    if recording.any_lazy(args) and is_stock(block):
+    """Call a block that is not hybridized: record one call if it is stock and an array is lazy."""
+    if recording.any_lazy(args) and _is_stock(block):
         try:
             return recorder.call_block(block, args)
         except DynBatchError:
-            pass  # it may run all the same; what is wrong says so then
+            pass  # the original may still accept the arguments; if not, it raises
     return original(block, *args)
 
 
-recording.class_of, recording.call_stock = _class_of, _call_stock
+recording.classify_forward, recording.call_stock = _classify_forward, _call_stock
 
 
 def _cached_op_hook(original: Any) -> Any:
@@ -153,18 +157,20 @@ def _wait_hook(original: Any) -> Any:
 
 
 def set_mode(mode: int) -> None:
-    """Put autograd into a mode."""
+    """Set autograd's mode in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
     autograd.set_training(bool(mode & TRAINING))
 
 
-def _library(why: str, make: Optional[Callable[[Any], Any]], *names: str) -> Tuple[Replaced, ...]:
-    """Return functions of the C library: so it does not matter by which name Python has them."""
+def _c_functions(
+    why: str, make: Optional[Callable[[Any], Any]], *names: str
+) -> Tuple[Replaced, ...]:
+    """List functions of the C library, so callers that imported them by name are covered, too."""
     return tuple(Replaced(_LIB, name, why, make) for name in names)
 
 
-def _before(before: Callable[..., None]) -> Callable[[Any], Any]:
-    """Return what makes a function compute first what pending calls read and it may change."""
+def _guard(before: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return a hook that calls a function of `hazards` before the original."""
 
     def hook(original: Any) -> Any:
         def change(*args: Any) -> Any:
@@ -181,10 +187,10 @@ def _before(before: Callable[..., None]) -> Callable[[Any], Any]:
     return hook
 
 
-#: What waits for a value.
+#: Functions that wait for a value.
 WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 
-#: Every function of MXNet that this package replaces: while any scope is open,
+#: Functions that are replaced while a scope is open in the process, with the reasons.
 OPEN: Tuple[Replaced, ...] = (
     Replaced(
         HybridBlock,
@@ -195,40 +201,41 @@ OPEN: Tuple[Replaced, ...] = (
     Replaced(
         register,
         "_imperative_invoke",
-        "calls of operators are recorded if an array is lazy; all of mx.nd's functions, most "
-        "methods of arrays, and what is in blocks that are not hybridized, come by here",
+        "calls of operators are recorded if an array is lazy; all functions of mx.nd, most methods "
+        "of arrays, and blocks that are not hybridized call their operators here",
         _invoke_hook,
     ),
     Replaced(
         Block,
         "__call__",
-        "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
-        "or not, if an array is lazy",
+        "a hybridized block is recorded as one call, and so is a stock block, hybridized or not, "
+        "if an array is lazy",
         recording.call_hook,
     ),
     Replaced(
         NDArray,
         "__getitem__",
-        "a lazy array as an index has to be real; and rows of a sample take longer than its calls",
+        "MXNet needs the values of a lazy array that is an index; and its indexing of rows takes "
+        "longer than recording the calls that read them",
         _index_hook,
     ),
     Replaced(
         Parameter,
         "__setattr__",
-        "a parameter gets other arrays, a device, or another grad_req",
-        _before(hazards.before_change),
+        "a parameter gets other arrays, another device, or another grad_req",
+        _guard(hazards.before_parameter_change),
     ),
     Replaced(
         NDArray,
         "__setstate__",
-        "an array gets other memory, as its pickled state has it",
-        _before(lambda recorder, array, _: hazards.before_write_at(recorder, array.handle)),
+        "an array gets other memory when its pickled state is restored",
+        _guard(lambda recorder, array, _: hazards.before_write_at(recorder, array.handle)),
     ),
-    *_library(
-        "what is written to is not named, and may be what pending calls read: gradients, what a "
-        "store gives out, the next batch, memory that MXNet shares with others; or they draw "
-        "random numbers, which belong to the old seed",
-        _before(hazards.before_anything),
+    *_c_functions(
+        "arrays that the call does not name are written to, and pending calls may read them: "
+        "gradients, values from a store, the next batch, shared memory; or the seed changes, and "
+        "pending calls draw random numbers",
+        _guard(hazards.before_unknown_write),
         *("MXAutogradBackwardEx", "MXExecutorForward", "MXExecutorBackwardEx"),
         *("MXKVStoreBroadcast", "MXKVStoreBroadcastEx", "MXKVStorePushPull"),
         *("MXKVStorePushPullEx", "MXKVStorePullRowSparse", "MXKVStorePullRowSparseEx"),
@@ -236,38 +243,38 @@ OPEN: Tuple[Replaced, ...] = (
         *("MXDataIterNext", "MXDataIterBeforeFirst", "MXNDArrayWaitAll"),
         *("MXRandomSeed", "MXRandomSeedContext"),
     ),
-    *_library(
+    *_c_functions(
         "an array is lent for writing, or written to from NumPy",
-        _before(lambda recorder, handle, *_: hazards.before_write_at(recorder, handle)),
+        _guard(lambda recorder, handle, *_: hazards.before_write_at(recorder, handle)),
         *("MXNDArrayWaitToWrite", "MXNDArraySyncCopyFromCPU"),
     ),
-    *_library(
+    *_c_functions(
         "an array becomes a variable, with a new gradient",
-        _before(hazards.before_marking),
+        _guard(hazards.before_marking),
         "MXAutogradMarkVariables",
     ),
-    *_library("the report tells what waiting for values takes", _wait_hook, *WAITS),
+    *_c_functions("the report has the time of waiting for values", _wait_hook, *WAITS),
 )
-#: and for good, as lazy arrays and backward passes need it after their scope.
+#: Functions that are replaced for good: lazy arrays and backward passes outlive their scope.
 FOR_GOOD: Tuple[Replaced, ...] = (
     Replaced(
         NDArray,
         "_prepare_value_nd",
-        "a lazy array is assigned to elements of another, where MXNet wants exactly its own type",
+        "a lazy array may be assigned to elements of an array: MXNet accepts only its exact type",
     ),
-    *_library(
-        "a graph that has gone backward is let go of, unless it is to be retained; gradients of "
-        "gradients through a scope are refused, of which MXNet says nothing",
+    *_c_functions(
+        "a graph is freed after its backward pass unless that was called with retain_graph=True; "
+        "gradients of gradients through a scope raise, where MXNet would return arrays in no graph",
         None,
         "MXAutogradBackwardEx",
     ),
-    *_library(
-        "pending backward passes end before MXNet stops its threads, or it would wait for ever",
+    *_c_functions(
+        "pending backward passes must end before MXNet stops its threads, or it waits forever",
         None,
         "MXNotifyShutdown",
     ),
-    *_library(
-        "the profiler starts or stops, which no call of MXNet in another thread survives",
+    *_c_functions(
+        "the profiler starts or stops: calls of MXNet that run in other threads would crash",
         None,
         *("MXSetProcessProfilerState", "MXSetProcessProfilerConfig", "MXProcessProfilePause"),
     ),
@@ -275,8 +282,8 @@ FOR_GOOD: Tuple[Replaced, ...] = (
 
 
 def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
-    """Replace one of the functions in `FOR_GOOD` by what `make` makes of it."""
-    owner = {one.name: one.owner for one in FOR_GOOD}[name]
+    """Replace one of the functions in `FOR_GOOD`; `make` gets it and returns the replacement."""
+    owner = {replaced.name: replaced.owner for replaced in FOR_GOOD}[name]
     setattr(owner, name, make(getattr(owner, name)))
 
 

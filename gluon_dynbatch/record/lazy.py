@@ -1,4 +1,4 @@
-"""Lazy arrays: what recorded calls return until, and after, their values are there."""
+"""Lazy arrays: the results of recorded calls, before and after they are computed."""
 
 from __future__ import annotations
 
@@ -21,55 +21,56 @@ from .state import STATE
 from .types import NODE_AT, TYPES
 from .where import user_line
 
-#: Types of indices that leave a part of an array, or its elements in another shape.
-BASIC = (int, slice, type(None), type(Ellipsis))
+#: Types of basic indices: they select a part of an array or add an axis.
+BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
 
 
 def _is_open(owner: Any) -> bool:
-    """Whether what an array belongs to is a tape on which calls may still be recorded."""
+    """Return whether the owner of a lazy array is a tape that still records calls."""
     return isinstance(owner, recording.Tape) and owner.open
 
 
 class LazyNDArray(NDArray):  # type: ignore[misc]
     """An array that a scope has recorded and not yet computed.
 
-    Its shape, dtype and context are known at once.  Whatever asks for its value, in this package or
-    in any other code, makes it real, and from then on it is an array like any other.
-    `recording.make_lazy` makes one.
+    Its shape, dtype and context are known at once.  Code that asks for its values, in this package
+    or elsewhere, makes it real: from then on, it behaves as any other array.
+    `recording.make_lazy` creates lazy arrays.
     """
 
     __slots__ = ("_owner", "_value", "_offset", "_type", "_uncut", "__weakref__")
 
-    #: A tape, arenas or a `Constant`; or the real array, once there is one.  It is read once for
-    #: each question, as another thread may make the array real in between.
+    #: A tape, arenas (`run.keep.Kept`) or a `Constant`; or the real array, once there is one.  Code
+    #: reads it once per decision, as another thread may make the array real in between.
     _owner: Any
+    #: The value on the tape, or the arena; the offset in elements; and the id of the type.
     _value: int
     _offset: int
     _type: int
-    #: Of what is cut from the gradient graph, the array whose memory it is to share.
+    #: Of a detached array, the array whose memory it shares.
     _uncut: Optional[NDArray]
 
     #: Storage type.
     stype = "default"
     writable = True
 
-    # The base class frees the handle here, but it belongs to the real array, which does so itself.
-    # There is nothing to do; a method of C does it in a third of the time of one of Python.
+    # The base class frees the handle here, but the handle belongs to the real array.  A function of
+    # C that does nothing takes a third of the time of one in Python.
     __del__ = object.__hash__
 
     @property
     def handle(self) -> Any:
-        """Handle of the real array; asking for it computes the value."""
+        """Handle of the real array; reading it computes the value."""
         return self.real().handle
 
     def real(self) -> NDArray:
-        """Return the computed array, computing everything that is pending if need be."""
+        """Return the computed array; if it is pending, compute everything that is pending."""
         while isinstance(owner := self._owner, recording.Owner):
             owner.realise(self)
         return owner
 
     def asnumpy(self) -> Any:
-        """Return a copy of the values as an array of NumPy's."""
+        """Return a copy of the values as a NumPy array."""
         if _is_open(owner := self._owner):
             owner.realise(self)
         if isinstance(owner := self._owner, recording.Keeper):
@@ -103,22 +104,22 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     @property
     def _has_views(self) -> bool:
-        """Whether views can be made without a handle."""
+        """Whether a view needs no handle: it is a lazy array with another offset and type."""
         return self.pending or isinstance(self._owner, recording.Keeper)
 
-    # By `mx.nd` it would take several times as long.
+    # MXNet's own methods go through `mx.nd`, which takes several times as long.
     __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
     __sub__ = recording.arithmetic(NDArray.__sub__, "_minus_scalar", "broadcast_sub")
     __rsub__ = recording.arithmetic(NDArray.__rsub__, "_rminus_scalar")
     __mul__ = recording.arithmetic(NDArray.__mul__, "_mul_scalar", "broadcast_mul")
     __truediv__ = recording.arithmetic(NDArray.__truediv__, "_div_scalar", "broadcast_div")
     __rtruediv__ = recording.arithmetic(NDArray.__rtruediv__, "_rdiv_scalar")
-    # Slices and numbers that were asked for before it knows, for all others it calls `_index`.
+    # Looks up slices and numbers that were used before; calls `_index` for all other keys.
     __getitem__ = recording.index
 
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
-        basic = all(type(k) in BASIC or isinstance(k, np.integer) for k in parts)
+        basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
         if not basic or not self._has_views:
             return self.real()[key]
         view = TYPES.view(self._type, key)
@@ -131,23 +132,24 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], uncut)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
-        """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
+        """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
         if not self._has_views:
             return self.real().reshape(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             shape = tuple(shape[0])
         if "shape" in kwargs:
             kwargs["shape"] = tuple(kwargs["shape"])
-        kind = TYPES[self._type]._replace(shape=reshaped(self.shape, *shape, **kwargs))
+        new_shape = infer_reshape(self.shape, *shape, **kwargs)
+        type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
         uncut = None if self._uncut is None else self._uncut.reshape(*shape, **kwargs)
-        return recording.make_lazy(self._owner, self._value, self._offset, TYPES.id_of(kind), uncut)
+        return recording.make_lazy(self._owner, self._value, self._offset, type_id, uncut)
 
     def copy(self) -> NDArray:
         """Return a copy."""
         return mx.nd.identity(self) if self.pending else self.real().copy()
 
     def detach(self) -> NDArray:
-        """Return the same values in the same memory, cut from the gradient graph."""
+        """Return an array that shares the memory and is detached from the gradient graph."""
         if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
             return self.real().detach()
         with autograd.pause(autograd.is_training()):
@@ -163,7 +165,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         Raises
         ------
         GradientError
-            The graph is gone: all arrays of one flush share one, and backward frees it.
+            The array is not in a graph, or the graph has been freed: all arrays of one flush share
+            a graph, and backward frees it.
         """
         try:
             self.real().backward(out_grad, retain_graph, train_mode)
@@ -172,8 +175,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
                 raise
             raise GradientError(
                 "this array is not in a graph: it was not recorded under autograd.record(), "
-                "or backward has "
-                "already been called on an array of the same flush",
+                "or backward has already been called on an array of the same flush",
                 user_line(),
                 advice="call mx.autograd.backward(losses) once for all arrays, "
                 "or pass retain_graph=True",
@@ -184,12 +186,12 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
 
 @functools.lru_cache(maxsize=10_000)
-def reshaped(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
-    """Return the shape that MXNet's ``reshape`` gives, by an array without memory."""
+def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Return the shape that MXNet's ``reshape`` gives; it reshapes an array without memory."""
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
-#: Functions of MXNet's that native code calls, in its order.
+#: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt"),

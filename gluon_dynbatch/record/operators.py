@@ -1,4 +1,4 @@
-"""MXNet's operators, as calls of ``mx.nd`` name them."""
+"""MXNet's operators, as ``mx.nd`` calls them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from mxnet.base import _LIB, check_call, mx_uint, py_str
 from .. import rules
 from ..native import recording
 
-#: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
-#: code uses them, and there relies on the exact type.
+#: Creation operators whose results are recorded, once per scope.  Others run at once: MXNet's own
+#: code calls them and relies on the exact type of the result.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
 
 _ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
 _COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"
-#: By operator of an array and a number: that of two arrays, and whether the number comes first.
-OF_NUMBERS: Dict[str, Tuple[str, bool]] = {
+#: Per operator of an array and a number: the operator of two arrays, and whether the number is its
+#: first operand.
+SCALAR_OPERATORS: Dict[str, Tuple[str, bool]] = {
     **{f"_{name}_scalar": (f"broadcast_{name}", False) for name in (*_ARITHMETIC, *_COMPARISONS)},
     **{f"_r{name}_scalar": (f"broadcast_{name}", True) for name in ("div", "mod", "power")},
     "_plus_scalar": ("broadcast_add", False),
@@ -29,37 +30,39 @@ OF_NUMBERS: Dict[str, Tuple[str, bool]] = {
 
 
 class OperatorInfo(NamedTuple):
-    """What is known of an operator."""
+    """Properties of an operator."""
 
     name: str
-    #: The attribute that counts its inputs; empty if it takes no other number of them.
+    #: The attribute that holds the number of inputs; empty if that number is fixed.
     count_attribute: str
+    #: Whether it is one of `CONSTANTS`.
     creates: bool
-    #: When it writes to its arguments: see `rules.Rule`.
+    #: When it writes to its inputs: see `rules.Rule`.
     writes: str
 
 
 @functools.lru_cache(maxsize=None)
 def operator_of(handle: int) -> OperatorInfo:
-    """Return what is known of the operator that MXNet has under a handle."""
-    name, description, count, returned = (ctypes.c_char_p() for _ in range(4))
+    """Return the properties of the operator with a handle."""
+    name, description, count, return_type = (ctypes.c_char_p() for _ in range(4))
     lists = [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
-    told: Any = (name, description, mx_uint(), *lists, count, returned)
-    check_call(_LIB.MXSymbolGetAtomicSymbolInfo(ctypes.c_void_p(handle), *map(ctypes.byref, told)))
+    outputs: Any = (name, description, mx_uint(), *lists, count, return_type)
+    references = map(ctypes.byref, outputs)
+    check_call(_LIB.MXSymbolGetAtomicSymbolInfo(ctypes.c_void_p(handle), *references))
     text = py_str(name.value)
-    counted = py_str(count.value) if count.value else ""
-    return OperatorInfo(text, counted, text in CONSTANTS, rules.of(text).writes)
+    count_attribute = py_str(count.value) if count.value else ""
+    return OperatorInfo(text, count_attribute, text in CONSTANTS, rules.of(text).writes)
 
 
 class Operator(recording.Callee):  # type: ignore[misc]
-    """An operator with its attributes: what recorded ``mx.nd`` calls call.
+    """An operator with its attributes: the callee of recorded ``mx.nd`` calls.
 
     Parameters
     ----------
     token : tuple
         "op", the name, and names and values of the attributes.
     info : OperatorInfo
-        What is known of the operator.
+        Properties of the operator.
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
@@ -68,5 +71,5 @@ class Operator(recording.Callee):  # type: ignore[misc]
 
     def attributes(self, inputs: int) -> Dict[str, str]:
         """Return the attributes of a call with this number of inputs."""
-        counted = self.info.count_attribute
-        return {**dict(zip(*self.token[2:])), **({counted: str(inputs)} if counted else {})}
+        count = self.info.count_attribute
+        return {**dict(zip(*self.token[2:])), **({count: str(inputs)} if count else {})}

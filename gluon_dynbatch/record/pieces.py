@@ -1,8 +1,9 @@
 """Pieces: what `forward` of a dynamic block recorded for one structure of arguments.
 
-A block that was hybridized with ``trace_once=True`` has `Pieces`.  They run its ``forward`` once
-for each structure, watched by a `Trace`, which knows why what it recorded may not stand for another
-call; from then on its piece of the tape is appended natively.
+A block that was hybridized with ``trace_once=True`` has `Pieces`.  The first call with a structure
+runs ``forward`` under a `Trace`, which makes a piece of the recorded calls, or refuses with a
+reason if they would not be right for another call.  Later calls append the piece to the tape,
+natively.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from .identity import IGNORED, describe, number_of
 from .tracing import Refused, Trace, give
 from .where import user_line
 
-#: Bytes of the pieces of one block.
+#: Bytes that the pieces of one block may take.
 CAPACITY = 32 << 20
-#: So many refusals that are not made up for by pieces end the attempts.
+#: A block with so many more refusals than pieces is no longer traced.
 PATIENCE = 16
 
 recording.describe, recording.number_of, recording.ignored = describe, number_of, IGNORED
@@ -36,43 +37,42 @@ _Key = Tuple[bytes, bytes]
 
 
 class Pieces(recording.Known):  # type: ignore[misc]
-    """The pieces of one block, the least recently used ones forgotten first.
+    """The pieces of one block; the least recently used ones are evicted.
 
-    The native base class has ``call``, which appends what is known, and leaves the rest to `look`,
-    `refuse` and `trace`.
+    The native base class has ``call``, which appends a known piece, and calls `look`, `refuse` and
+    `trace` otherwise.
     """
 
     def __init__(self) -> None:
         self.held = PlanCache(CAPACITY)
-        #: Refusals.
-        self._refused = 0
+        self._refusals = 0
 
     def __reduce__(self) -> Any:
         return Pieces, ()
 
     def refuse(self, recorder: Any, block: Any, args: Tuple[Any, ...], why: Exception) -> Any:
-        """Run ``forward`` for a call that no piece may stand for."""
-        refusal = why if isinstance(why, Refused) else _not_told_apart(why, "an argument")
-        self._note(recorder, block, refusal)
+        """Run ``forward`` for a call that cannot have a piece, and report why."""
+        refusal = why if isinstance(why, Refused) else _indistinguishable(why, "an argument")
+        self._report(recorder, block, refusal)
         return block.forward(*args)
 
     def look(self, recorder: Any, block: Any) -> Any:
-        """Look at the attributes of the block and all that it refers to.
+        """Return the `Structure` of the block: its attributes and everything they refer to.
 
-        Several threads may do so at once; each goes on with what it has seen itself.
+        Several threads may call this at once.  Each continues with its own result.
         """
         seen = recording.Structure(None, True)
         try:
-            text = seen.write(0, block)
-            blocks = [one for one in seen.leaves if isinstance(one, HybridBlock)]
-            graphs = [recorder.library.callee(one).token for one in blocks]
-            seen.state = repr(graphs).encode() + text
+            attributes = seen.write(0, block)
+            blocks = [leaf for leaf in seen.leaves if isinstance(leaf, HybridBlock)]
+            graphs = [recorder.library.callee(inner).token for inner in blocks]
+            seen.state = repr(graphs).encode() + attributes
         except (TypeError, ValueError, RecursionError) as error:
-            seen.against = _not_told_apart(error, "an attribute")
-        for one in seen.leaves:
-            hooks = isinstance(one, Block) and (one._forward_hooks or one._forward_pre_hooks)
-            if hooks and one is not block:
-                reason = f"{one.name} has hooks, which must run each time"
+            seen.against = _indistinguishable(error, "an attribute")
+        for leaf in seen.leaves:
+            hooks = isinstance(leaf, Block) and (leaf._forward_hooks or leaf._forward_pre_hooks)
+            if hooks and leaf is not block:
+                reason = f"{leaf.name} has hooks, which must run each time"
                 seen.against = seen.against or Refused(reason)
         self.seen = seen
         return seen
@@ -86,11 +86,15 @@ class Pieces(recording.Known):  # type: ignore[misc]
         key: _Key,
         known: Any,
     ) -> Any:
-        """Run ``forward``, and keep a piece of it; with ``debug=True``, one may be known."""
+        """Run ``forward`` and keep a piece of it, or report why not.
+
+        With ``debug=True``, a piece may be known already: the new one must equal it.
+        """
         started = time.perf_counter()
         trace, piece = Trace(recorder, leaves), None
         try:
-            # Were it to look at closures that call themselves now, it would not find them later.
+            # A collection now would move recursive closures, which are cycles, to a generation that
+            # `trace.piece` does not collect.
             result = recording.without_collector(lambda: block.forward(*args))
             if trace.refusal is None:
                 seen = self._see_the_same(recorder, block, args, key)
@@ -100,13 +104,13 @@ class Pieces(recording.Known):  # type: ignore[misc]
             trace.refusal = refusal
         except BaseException as error:
             recorder.refuse(f"it ends with {type(error).__name__}", _raised_at(error))
-            self._note(recorder, block, trace.refusal)
+            self._report(recorder, block, trace.refusal)
             raise
         finally:
             if recorder.tracing is trace:
                 trace.end()
         if trace.refusal is not None:
-            self._note(recorder, block, trace.refusal)
+            self._report(recorder, block, trace.refusal)
         traced = recorder.report.traced
         traced.new += 1
         traced.new_ms += 1e3 * (time.perf_counter() - started)
@@ -114,21 +118,23 @@ class Pieces(recording.Known):  # type: ignore[misc]
             _compare(block, known, piece)
         return result
 
-    def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
+    def _report(self, recorder: Any, block: Any, refusal: Any) -> None:
+        """Report a refusal; after too many, refuse all calls."""
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
             refusal.where = user_line() if code is None else recording.Place(code, 0).where
-        self._refused += 1
-        if self._refused > PATIENCE + len(self.held):
-            # It watches nothing, so it stays; without what was raised, whose frames hold arrays.
+        self._refusals += 1
+        if self._refusals > PATIENCE + len(self.held):
+            # A structure that watches nothing never changes.  The exception is a new one, as the
+            # frames of one that was raised hold arrays.
             hopeless = recording.Structure(None, True)
             hopeless.against = Refused(refusal.reason, refusal.where)
             self.seen = hopeless
-        one = Alone(block.name, refusal.reason, 1, refusal.where)
-        count(recorder.report.traced.refused, one[:2], one)
+        alone = Alone(block.name, refusal.reason, 1, refusal.where)
+        count(recorder.report.traced.refused, alone[:2], alone)
 
     def _see_the_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> Any:
-        """Return what is seen of the block; raise if ``forward`` has changed what it depends on."""
+        """Return the structure of the block; raise if ``forward`` changed it or its arguments."""
         seen = self.seen
         if not seen.unchanged():
             seen = self.look(recorder, block)
@@ -141,14 +147,14 @@ class Pieces(recording.Known):  # type: ignore[misc]
         return seen
 
 
-def _compare(block: Any, piece: Any, other: Any) -> None:
-    """Raise if a piece is not what `forward` recorded now."""
-    if other is not None and other.content == piece.content:
+def _compare(block: Any, old: Any, new: Any) -> None:
+    """Raise ``MismatchError``, at the first other line, if `forward` recorded another piece."""
+    if new is not None and new.content == old.content:
         return
     where = user_line()
-    for place, another in itertools.zip_longest(piece.wheres, other.wheres if other else ()):
-        if place != another:
-            where = (another or place).where
+    for old_place, new_place in itertools.zip_longest(old.wheres, new.wheres if new else ()):
+        if old_place != new_place:
+            where = (new_place or old_place).where
             break
     raise MismatchError(
         "for equal arguments, forward made other calls than when it was traced",
@@ -160,7 +166,7 @@ def _compare(block: Any, piece: Any, other: Any) -> None:
 
 
 def _raised_at(error: BaseException) -> Optional[Where]:
-    """Return the last of the user's lines that an exception came through."""
+    """Return the innermost of the user's lines in the traceback of an exception."""
     lines = [
         Where(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -169,8 +175,9 @@ def _raised_at(error: BaseException) -> Optional[Where]:
     return lines[-1] if lines else None
 
 
-def _not_told_apart(error: Exception, what: str) -> Refused:
+def _indistinguishable(error: Exception, owner: str) -> Refused:
+    """Return the refusal for an error of `Structure.write`."""
     if isinstance(error, RecursionError):
-        return Refused(f"{what} is nested too deep")
+        return Refused(f"{owner} is nested too deeply")
     culprit = error.args[0] if isinstance(error, TypeError) and error.args else error
-    return Refused(f"{what} is of type {type(culprit).__name__}, whose changes cannot be noticed")
+    return Refused(f"{owner} is of type {type(culprit).__name__}, whose changes cannot be noticed")

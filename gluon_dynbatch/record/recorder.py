@@ -1,4 +1,4 @@
-"""Recording: calls become nodes of a tape, and their results become lazy arrays."""
+"""The recorder: it turns calls into nodes of a tape, and returns lazy arrays."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, count
 from .lazy import LazyNDArray
-from .operators import OF_NUMBERS, Operator
+from .operators import SCALAR_OPERATORS, Operator
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import user_line
 
-#: What callers may pass, for error messages.
+#: Advice for error messages about arguments.
 ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
-#: Why a call is not recorded from which Gluon infers something.
+#: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
 
+#: Capacity of a `NumberBuffer`.
+NUMBERS_PER_BUFFER = 1024
 
-#: So many numbers stand in one array.
-AT_ONCE = 1024
 
-
-class Numbers:
-    """Numbers that calls read, and the array in which they stand."""
+class NumberBuffer:
+    """An array from outside that holds numbers, each of them the operand of a call."""
 
     def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
         self.values, self.used = values, 0
-        # Only the view that is lent can no longer be written to.
+        # from_numpy makes its argument read-only, so it gets a view.
         on_cpu = mx.nd.from_numpy(values[:], zero_copy=True)
         self.array = on_cpu.as_in_context(like.context)
 
@@ -53,13 +52,18 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     Parameters
     ----------
-    library : object
-        Gives callees, ``library.operator(...)`` and ``library.callee(...)``, and the entry of a
-        call, ``library.entry(...)``.
+    library : Library
+        ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry of a call.
     scope : Batch
-        Computes what is pending, by ``flush()``, or ``run_ahead()`` if that pays; makes it part of
-        MXNet's tape, by ``connect()``, and has work done that is not recorded, by
-        ``at_work(work)``.
+        ``flush()`` and ``run_ahead()`` compute pending calls, the latter only if that pays;
+        ``connect()`` adds computed ones to MXNet's tape; ``at_work(work)`` runs work whose calls
+        are not recorded.
+    report : Report
+        The report of the scope.
+    strict : bool
+        Whether calls that cannot be recorded raise, instead of running at once.
+    watch : Watch, optional
+        With ``debug=True``, notices changes of arrays that pending calls read.
     """
 
     def __init__(
@@ -70,18 +74,24 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self.scope = scope
         self.thread = threading.get_ident()
         self.tape = Tape(self)
-        #: What happened in the scope so far.
         self.report = report
-        #: Whether operators that only run at once are refused.
         self._strict = strict
         self.watch = watch
-        #: What creation operators made, by operator and attributes.
+        #: Results of creation operators, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
-        #: By type of elements and device, the numbers that calls read.
-        self._numbers: Dict[Any, Numbers] = {}
+        #: By dtype and context, the buffer that takes the next number.
+        self._numbers: Dict[Any, NumberBuffer] = {}
 
     def compute(self, lazy: LazyNDArray) -> None:
-        """Compute the value of `lazy`, which asks for it now."""
+        """Compute the value of a lazy array that is being read.
+
+        Raises
+        ------
+        ScopeError
+            Another thread reads it before it is computed.
+        StaleArrayError
+            It was never computed.
+        """
         tape = lazy._owner
         if tape.open:
             if threading.get_ident() != self.thread:
@@ -102,70 +112,78 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
 
     def run_pending(self) -> None:
-        """Compute what is pending, if anything is."""
+        """Compute the pending calls, if there are any."""
         if self.tape.node_entry:
             self.report.forced[user_line()] += 1
             self.scope.flush()
             self.scope.connect()
 
     def run_ahead(self) -> None:
-        """Have what is pending computed while more is recorded, if the scope finds it is enough."""
+        """Let the scope compute pending calls during recording, if they are enough to pay."""
         tape = self.tape
         if self.tracing is None:
             self.scope.run_ahead()
-            tape.ask_at = len(tape.node_entry) + recording.LOOK
+            tape.next_check = len(tape.node_entry) + recording.CALLS_PER_CHECK
 
     def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
-        """Return a lazy array for what a call of a creation operator makes, once per scope.
+        """Return the result of a creation operator, which runs once per scope.
 
-        Many samples start from equal zeros; as one value they need neither memory nor time each.
+        Many samples start from equal zeros.  All of these are one value on the tape.
         """
         constant = self.constants.get(token)
         if constant is None:
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
-            made = self.scope.at_work(lambda: create(**dict(zip(keys, values))))
-            constant = self.constants[token] = recording.Constant(token, made)
+            created = self.scope.at_work(lambda: create(**dict(zip(keys, values))))
+            constant = self.constants[token] = recording.Constant(token, created)
         lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
         return lazy
 
-    def with_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
-        """Return a call of an operator of an array and a number, perhaps as one of two arrays.
+    def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
+        """Lift the number of a scalar operator to an operand if it varies at this user's line.
 
-        As part of an operator, each number has a launch of its own, and a program that is kept.  So
-        it is one only where it is the same in every call from a line of the user's.
+        A number that is an attribute has its own program and its own launch.  So once a line has
+        called the operator with two numbers, it calls the operator of two arrays.
+
+        Returns
+        -------
+        token : tuple
+            The operator and its attributes, as in `Operator`.
+        arrays : list
+            Its operands.
         """
         _, name, *attributes = token
-        number, kind = float(dict(zip(*attributes)).get("scalar", 1)), TYPES[arrays[0]._type]
+        number, array_type = float(dict(zip(*attributes)).get("scalar", 1)), TYPES[arrays[0]._type]
         place = recording.user_place(), name
-        before = self.library.numbers.setdefault(place, number)
-        if self.tracing is not None or before == number or kind.dtype not in FLOATS:
+        last = self.library.numbers.setdefault(place, number)
+        if self.tracing is not None or last == number or array_type.dtype not in FLOATS:
             return token, arrays
         self.library.numbers[place] = math.nan
-        same, first = OF_NUMBERS[name]
-        both = [*arrays, self._as_array(number, kind)]
-        return ("op", same, (), ()), both[::-1] if first else both
+        array_operator, number_first = SCALAR_OPERATORS[name]
+        operands = [*arrays, self._lazy_number(number, array_type)]
+        return ("op", array_operator, (), ()), operands[::-1] if number_first else operands
 
-    def _as_array(self, number: float, like: ArrayType) -> LazyNDArray:
-        """Return an array of one element: numbers stand side by side in one array from outside."""
-        if len(self.tape.node_entry) >= self.tape.ask_at:
-            self.run_ahead()  # or the call that is to read it would, before it has
-        own = self._numbers.get(like[1:])
-        if own is None or own.used == len(own.values):
-            # Who watches what calls read must not see it change; other devices get a copy.
-            count = 1 if self.watch is not None or like.context != mx.cpu() else AT_ONCE
-            values = np.full(count, number, like.dtype)
-            made: Numbers = self.scope.at_work(lambda: Numbers(values, like))
-            own = self._numbers[like[1:]] = made
-        own.values[own.used] = number
-        own.used += 1
-        value = recording.external(self.tape, own.array)
-        kind = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = recording.make_lazy(self.tape, value, own.used - 1, kind)
+    def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
+        """Append a number to the buffer of a dtype and context; return its element."""
+        # A flush between this and the call that reads the number would leave it on the old tape.
+        if len(self.tape.node_entry) >= self.tape.next_check:
+            self.run_ahead()
+        buffer = self._numbers.get(like[1:])
+        if buffer is None or buffer.used == len(buffer.values):
+            # `Watch` must not see a buffer change, and other devices have a copy of the values.
+            shares = self.watch is None and like.context == mx.cpu()
+            values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
+            created: NumberBuffer = self.scope.at_work(lambda: NumberBuffer(values, like))
+            buffer = self._numbers[like[1:]] = created
+        buffer.values[buffer.used] = number
+        buffer.used += 1
+        value = recording.external(self.tape, buffer.array)
+        type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
+        lazy: LazyNDArray = recording.make_lazy(self.tape, value, buffer.used - 1, type_id)
         return lazy
 
-    def enter(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
-        """Run a block that is not recorded as one call: as Python, or at once if it has none."""
+    def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
+        """Run a block whose call is not recorded: its Python code, or its graph if it has none."""
         if why is SYMBOLS:
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
@@ -176,7 +194,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
-        self.note_at_once(self.library.callee(block), why)
+        self.report_immediate(self.library.callee(block), why)
         leaves = recording.flatten(args)[0]
         for leaf in leaves:
             if type(leaf) is LazyNDArray:
@@ -185,13 +203,13 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             return self.scope.at_work(lambda: block._call_cached_op(*args))
 
     def watch_call(self) -> None:
-        """Take note of what the last call reads."""
+        """Show the last call to `Watch`."""
         self.scope.at_work(lambda: self.watch.note(self.tape))
 
-    def note_at_once(self, callee: Any, why: str) -> None:
-        """Take note of a call that runs at once; with ``strict=True`` it is an error."""
-        what = "operator" if callee.token[0] == "op" else "block"
-        reason = f"Calls of {what} {callee.name} run at once: {why}."
+    def report_immediate(self, callee: Any, why: str) -> None:
+        """Report a call that runs at once; raise with ``strict=True``."""
+        noun = "operator" if callee.token[0] == "op" else "block"
+        reason = f"Calls of {noun} {callee.name} run at once: {why}."
         self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()
         if self._strict:
@@ -204,52 +222,55 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
     def refuse_argument(self, value: Any, callee: Any) -> str:
-        """Raise for an argument that may not be among arrays, unless it is a symbol."""
+        """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
         if isinstance(value, mx.sym.Symbol):
             return SYMBOLS
         raise bad_argument(value, callee.name)
 
     def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
-        """Make the entry of a call like which none was recorded before, from a place."""
+        """Return the entry for a new key of a callee, or why its calls are not recorded."""
         _, spec = recording.flatten(tuple(args))
-        mode, *types = [number for number in key if type(number) is int]
-        # An operator of any number of arrays takes them as one argument.
-        listed = isinstance(callee, Operator) and callee.info.count_attribute
-        places = tuple(
-            0 if listed else i for i, arg in enumerate(args) for _ in recording.flatten(arg)[0]
+        mode, *type_ids = [part for part in key if type(part) is int]
+        # The inputs of an operator with any number of arrays are one argument.
+        variadic = isinstance(callee, Operator) and callee.info.count_attribute
+        argument_of = tuple(
+            0 if variadic else i for i, arg in enumerate(args) for _ in recording.flatten(arg)[0]
         )
-        if not types:
+        if not type_ids:
             raise ArgumentError(
                 "this call has no array among its arguments",
                 user_line(),
                 callee.name,
                 "pass at least one array",
             )
-        contexts = {TYPES[t].context for t in types}
+        contexts = {TYPES[t].context for t in type_ids}
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
-        call = callee, mode, spec, types, places, place.where
-        # Tracing calls children with symbols: these are not calls to record.
+        call = callee, mode, spec, type_ids, argument_of, place.where
+        # Tracing calls child blocks with symbols, which must not be recorded.
         return self.scope.at_work(lambda: self.library.entry(key, *call))
 
 
 def run_as_python(
     block: Any, args: Tuple[Any, ...], context: mx.Context, at_work: Any = lambda work: work()
 ) -> Any:
-    """Run ``hybrid_forward`` with parameters on a device; who is at work finds missing shapes."""
+    """Run ``hybrid_forward`` with `mx.nd` and the parameters on a device.
+
+    Shapes of parameters are inferred if necessary, by `at_work`, so that this is not recorded.
+    """
     parameters = block._reg_params.items()
     try:
-        drawn = {name: p.data(context) for name, p in parameters}
+        values = {name: p.data(context) for name, p in parameters}
     except DeferredInitializationError:
         at_work(lambda: block._deferred_infer_shape(*args))
         for parameter in block.params.values():
             parameter._finish_deferred_init()
-        drawn = {name: p.data(context) for name, p in parameters}
-    return block.hybrid_forward(mx.nd, *args, **drawn)
+        values = {name: p.data(context) for name, p in parameters}
+    return block.hybrid_forward(mx.nd, *args, **values)
 
 
 def bad_argument(value: Any, name: str) -> ArgumentError:
-    """Make the error for an argument that is neither an array nor a plain value."""
+    """Return the error for an argument that holds an object of a wrong type."""
     return ArgumentError(
         f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
@@ -259,7 +280,7 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
-    """Make the error for a call whose arrays are on several devices."""
+    """Return the error for a call whose arrays are on several contexts."""
     return ContextError(
         "the arrays of one call are on several contexts: " + ", ".join(sorted(map(str, contexts))),
         user_line(),

@@ -1,4 +1,4 @@
-"""One run of a dynamic block's ``forward``, and a piece made out of what it recorded."""
+"""Trace one run of a dynamic block's ``forward``, and make a piece of the calls it recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .where import user_line
 
 
 class Refused(Exception):  # noqa: N818
-    """What `forward` recorded may not stand for another call: why, and at which line."""
+    """Why the calls that `forward` recorded cannot be a piece, and the line to blame."""
 
     def __init__(self, reason: str, where: Optional[Where] = None):
         super().__init__(reason)
@@ -31,12 +31,12 @@ class Refused(Exception):  # noqa: N818
 
 
 class Trace:
-    """One run of ``forward``, from here on, until `end` or until something stands against a piece.
+    """One run of ``forward``: it begins here, and ends with `end` or with a refusal.
 
     Parameters
     ----------
     recorder : Recorder
-        What the calls come to.  Its `refuse` ends the run early.
+        Records the calls.  Its `refuse` ends the trace early.
     leaves : list of NDArray
         The arrays in the arguments.
     """
@@ -44,160 +44,185 @@ class Trace:
     def __init__(self, recorder: Any, leaves: List[NDArray]):
         self.recorder = recorder
         tape = self._tape = recorder.tape
-        #: Numbers of the first call, operand and lazy array of the run.
+        #: Indices of the first call, operand and lazy array of the run on the tape.
         self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
         outer = self.outer = recorder.tracing
-        #: What stands against a piece.
+        #: Why there is no piece.
         self.refusal: Optional[Refused] = None
-        #: Views of arrays that are not lazy, by id: the view, its array and the index.
+        #: Views of plain arrays, by id: the view, its array and the index.
         self.views: Dict[int, Tuple[NDArray, NDArray, Any]] = {} if outer is None else outer.views
-        #: Pieces of runs within the outermost one, until that is over: by which cache they are
-        #: kept, and what that is given.
+        #: Pieces that are kept when the outermost run ends: the cache, and the arguments of `keep`.
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         if outer is None:
             self._random = _states_of_generators()
-        #: Numbers in the piece by value of the tape, and by -1 - number of an argument.
-        self._numbers: Dict[int, int] = {}
-        #: By id of an array, which argument it is; by value, the parts that are arguments.
+        #: Values of the piece, by value of the tape, or by -1 - n for the n-th argument.
+        self._values: Dict[int, int] = {}
+        #: By id of an array, the number of the argument that it is.
         self._arguments: Dict[int, int] = {}
-        self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
+        #: By value of the tape, the arguments that are in it: begin, stop and number of each.
+        self._ranges: Dict[int, List[Tuple[int, int, int]]] = {}
         for number, leaf in enumerate(leaves):
             self._arguments.setdefault(id(leaf), number)
-            # What is among arrays from outside for one that is real.
+            # A lazy array that is computed by now is an external as its real array.
             self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
             if type(leaf) is LazyNDArray and leaf._owner is tape:
-                part = leaf._offset, leaf._offset + leaf.size, number
-                self._parts.setdefault(leaf._value, []).append(part)
+                range_ = leaf._offset, leaf._offset + leaf.size, number
+                self._ranges.setdefault(leaf._value, []).append(range_)
         recorder.tracing = self
 
     def give_up(self, reason: str, where: Optional[Where]) -> None:
-        """End early: something stands against a piece, at a line or at the current one."""
+        """End early without a piece; the line to blame is the current one unless given."""
         self.refusal = self.refusal or Refused(reason, where or user_line())
         self.end()
 
     def end(self) -> None:
-        """Look no more at what is recorded; after the outermost run, keep all pieces."""
+        """End the trace; the outermost one also keeps all pending pieces."""
         self.recorder.tracing = self.outer
         if self.outer is None:
             if self._random != _states_of_generators():
                 self.refusal = self.refusal or Refused("random numbers are drawn in Python")
                 self.pending.clear()
-            for cache, *what in self.pending:
-                cache.keep(*what)
+            for cache, *arguments in self.pending:
+                cache.keep(*arguments)
 
     def piece(self, attributes: List[Any], result: Any) -> Any:
-        """Make a piece out of what was recorded, before the end.
+        """Make a piece of the recorded calls; to be called before `end`.
 
         Parameters
         ----------
         attributes : list
-            Blocks, parameters and arrays that `forward` may know of without being given them.
+            Blocks, parameters and arrays that the block refers to: `forward` may use them.
         result : object
-            What it has returned.
+            The result of `forward`.
 
         Raises
         ------
         Refused
+            The calls would not be right for another call of the block.
         """
         tape, (node, operand, lazy) = self._tape, self._first
-        arrays, spec = _returned(result, tape, lazy)
-        made, known = recording.Piece(), {id(block) for block in attributes}
-        self._attributes, self._inputs = attributes, made.inputs
-        made.take(tape, node, operand, self._numbers, self._find)
-        for entry in made.entries.values():
-            if entry.block_id is not None and entry.block_id not in known:
+        arrays, spec = _returned_arrays(result, tape, lazy)
+        piece, attribute_ids = recording.Piece(), set(map(id, attributes))
+        self._attributes, self._inputs = attributes, piece.inputs
+        piece.take(tape, node, operand, self._values, self._find)
+        for entry in piece.entries.values():
+            if entry.block_id is not None and entry.block_id not in attribute_ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
-        made.results, made.spec = tuple(self._results(arrays)), spec
-        return made
+        piece.results, piece.spec = tuple(self._results(arrays)), spec
+        return piece
 
-    def _find(self, value: int, offset: int, kind: ArrayType, place: Any = None) -> Tuple[int, int]:
-        """Return number and offset of what is read at a place of the program."""
-        for begin, stop, argument in self._parts.get(value, ()):
-            if begin <= offset and offset + kind.elements <= stop:
-                return self._number(-1 - argument, value, argument), offset - begin
-        if value not in self._numbers:
-            self._number(value, value, self._source_of(value, place))
-        return self._numbers[value], offset
+    def _find(
+        self, value: int, offset: int, array_type: ArrayType, place: Any = None
+    ) -> Tuple[int, int]:
+        """Return value and offset in the piece of an operand on the tape; add it as an input."""
+        for begin, stop, argument in self._ranges.get(value, ()):
+            if begin <= offset and offset + array_type.elements <= stop:
+                return self._add_input(-1 - argument, value, argument), offset - begin
+        if value not in self._values:
+            self._add_input(value, value, self._source_of(value, place))
+        return self._values[value], offset
 
-    def _number(self, key: int, value: int, source: Any) -> int:
-        if key not in self._numbers:
+    def _add_input(self, key: int, value: int, source: Any) -> int:
+        """Return the value of an input in the piece; add the input unless `key` is known."""
+        if key not in self._values:
             self._inputs.append((source, self._tape.value_type[value]))
-            self._numbers[key] = -len(self._inputs)
-        return self._numbers[key]
+            self._values[key] = -len(self._inputs)
+        return self._values[key]
 
     def _source_of(self, value: int, place: Any) -> Any:
-        """Say what gives an array from outside to another call: see `give`."""
-        outside, reason = self._tape.external_values, "it reads an array of another sample"
-        at = bisect.bisect_left(outside, value)
-        if at < len(outside) and outside[at] == value:
+        """Return the source of an external, from which `give` finds the array of a later call."""
+        externals, reason = self._tape.external_values, "it reads an array of another sample"
+        at = bisect.bisect_left(externals, value)
+        if at < len(externals) and externals[at] == value:
             source = self._source(self._tape.given[at])
             if source is not None:
                 return source
             reason = "it reads an array that is neither an argument nor the block's own"
         raise Refused(reason, place and place.where)
 
-    def _source(self, one: NDArray) -> Any:
-        if id(one) in self._arguments:
-            return self._arguments[id(one)]
-        if id(one) in self.views:
-            _, whole, index = self.views[id(one)]
+    def _source(self, array: NDArray) -> Any:
+        if id(array) in self._arguments:
+            return self._arguments[id(array)]
+        if id(array) in self.views:
+            _, whole, index = self.views[id(array)]
             source = self._source(whole)
             return source if source is None else ("view", source, index)
         for token, constant in self.recorder.constants.items():
-            if constant.made is one:
+            if constant.array is array:
                 return "constant", token, mx.current_context()
-        for number, known in enumerate(self._attributes):
-            if known is one:
+        for number, attribute in enumerate(self._attributes):
+            if attribute is array:
                 return "attribute", number
-            if isinstance(known, Parameter) and any(one is data for data in known._data or ()):
-                return "parameter", number, one.context
+            data = attribute._data if isinstance(attribute, Parameter) else None
+            if any(array is copy for copy in data or ()):
+                return "parameter", number, array.context
         return None
 
     def _results(self, arrays: List[NDArray]) -> Iterator[Any]:
-        """Yield what a piece has of the arrays that `forward` returns."""
-        earlier: Dict[int, int] = {}
-        for number, one in enumerate(arrays):
-            first = earlier.setdefault(id(one), number)
+        """Yield `Piece.results` for the arrays that `forward` returns."""
+        numbers: Dict[int, int] = {}
+        for number, array in enumerate(arrays):
+            first = numbers.setdefault(id(array), number)
             if first < number:
                 yield first
-            elif id(one) in self._arguments:
-                yield -1 - self._arguments[id(one)]
-            elif type(one) is LazyNDArray and isinstance(one._owner, recording.Constant):
-                # An input, so that the context is looked at.
-                self._find(recording.external(self._tape, one), 0, TYPES[one._type])
-                yield one._owner
-            elif type(one) is not LazyNDArray or one._owner is not self._tape:
+            elif id(array) in self._arguments:
+                yield -1 - self._arguments[id(array)]
+            elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
+                # As an input, too, so that a call with another context is traced anew.
+                self._find(recording.external(self._tape, array), 0, TYPES[array._type])
+                yield array._owner
+            elif type(array) is not LazyNDArray or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
-            elif one._uncut is not None:
+            elif array._uncut is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
-                yield (*self._find(one._value, one._offset, TYPES[one._type]), one._type)
+                operand = self._find(array._value, array._offset, TYPES[array._type])
+                yield (*operand, array._type)
 
 
-def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
-    """Return the arrays that ``forward`` returns, the only ones from a first on that are held."""
+def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
+    """Flatten the result of ``forward``.
+
+    Raises
+    ------
+    Refused
+        It contains an object of another type; or another lazy array of the run is still alive.
+    """
     try:
         arrays, spec = recording.flatten(result)
     except TypeError as error:
         raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
-    known = set(map(id, arrays))
-    if not known.issuperset(map(id, tape.held(first))):
-        gc.collect(1)  # closures that call themselves hold what is theirs
-        if not known.issuperset(map(id, tape.held(first))):
+    returned = set(map(id, arrays))
+    if not returned.issuperset(map(id, tape.held(first))):
+        gc.collect(1)  # recursive closures are cycles, and hold arrays
+        if not returned.issuperset(map(id, tape.held(first))):
             raise Refused("an array that it does not return is held elsewhere")
     return arrays, spec
 
 
 def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:
-    """Return an array that a piece reads; None if it is not there."""
+    """Return the array for an input of a piece; None if the piece is not valid for this call.
+
+    Parameters
+    ----------
+    source : int or tuple
+        The number of an argument; ``("view", source, index)``; ``("constant", token, context)``;
+        ``("attribute", number)``; or ``("parameter", number, context)``.
+    recorder : Recorder
+        Has the constants.
+    leaves : list of NDArray
+        The arrays in the arguments.
+    attributes : list
+        The leaves of the block's `Structure`.
+    """
     if type(source) is int:
         return leaves[source]
-    kind, what, *more = source
+    kind, origin, *rest = source
     if kind == "view":
-        return give(what, recorder, leaves, attributes)[more[0]]
+        return give(origin, recorder, leaves, attributes)[rest[0]]
     if kind == "constant":
-        return recorder.constant(what) if mx.current_context() == more[0] else None
-    return attributes[what].data(*more) if kind == "parameter" else attributes[what]
+        return recorder.constant(origin) if mx.current_context() == rest[0] else None
+    return attributes[origin].data(*rest) if kind == "parameter" else attributes[origin]
 
 
 def _states_of_generators() -> Tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Types of arrays: what is known of an array without running anything."""
+"""Array types, interned to integers, and the memory of arrays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ elements = math.prod
 
 @functools.lru_cache(maxsize=None)
 def name_of(dtype: Any) -> str:
-    """Return NumPy's name of an element type, e.g. ``"float32"``."""
+    """Return NumPy's name of a dtype, e.g. ``"float32"``."""
     return np.dtype(dtype).name
 
 
 class ArrayType(NamedTuple):
-    """What is known of an array without running anything."""
+    """The properties of an array that are known before it is computed."""
 
     shape: Tuple[int, ...]
     #: See `name_of`.
@@ -47,12 +47,18 @@ _PAIR = ctypes.c_size_t * 2
 
 
 def memory_of(handle: Any) -> Tuple[int, int, int]:
-    """Return where the values of an array lie, given its handle.
+    """Return the memory of an array, given its handle.
 
-    That is a number, the same for an array and its views, and where the memory starts and stops, 0
-    before MXNet has allocated it: arrays made from one buffer of NumPy's or of DLPack's have these
-    in common only.  An array of MXNet's begins with the pointer to its memory, which begins with
-    address and size; no function of its library tells all of it.
+    MXNet's library has no function for this, so it is read from MXNet's own structures: an array
+    begins with a pointer to its chunk, and a chunk with its address and size.
+
+    Returns
+    -------
+    chunk : int
+        The same for an array and its views.
+    start, stop : int
+        Addresses, 0 before MXNet has allocated the memory.  Arrays that were created from one
+        buffer of NumPy or DLPack have different chunks, but overlap in these.
     """
     chunk = _WORD.from_address(handle.value).value
     start, size = _PAIR.from_address(chunk) if chunk else (0, 0)
@@ -60,86 +66,88 @@ def memory_of(handle: Any) -> Tuple[int, int, int]:
 
 
 def _find_node() -> int:
+    """Return the word of an MXNet array that changes when the array becomes a variable."""
     array, gradient = (NDArray(_new_alloc_handle((1,), mx.cpu(), True)) for _ in range(2))
     words = (_WORD * 16).from_address(array.handle.value)
     before = list(words)
     autograd.mark_variables([array], [gradient])
-    return next(i for i, (one, other) in enumerate(zip(before, words)) if one != other)
+    return next(i for i, (old, new) in enumerate(zip(before, words)) if old != new)
 
 
-#: Where an array of MXNet's has the pointer to its node in MXNet's tape, which is null if it has
-#: none: no function of its library tells.
+#: Offset in bytes, in an MXNet array, of the pointer to its node in MXNet's tape; null if it has no
+#: node.  MXNet's library has no function for this.
 NODE_AT = ctypes.sizeof(_WORD) * _find_node()
 
 
 class TypeTable(List[ArrayType]):
-    """Array types by id: equal types get the same small integer."""
+    """Array types by id: equal types have the same small integer."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ids: Dict[ArrayType, int] = {}
         #: Per type, the number of elements.
         self.sizes = array("q")
-        #: Per type, the number of its kind; and the type of elements and the device of each kind.
+        #: Per type, the index of its kind; per kind, its dtype and context.
         self._kind_of = array("i")
         self.kinds: List[Tuple[str, mx.Context]] = []
-        #: Per type, whether it is one of floats in several rows, as a weight is.
+        #: Per type, whether its dtype is a float and it has several rows, as weights do.
         self.several = bytearray()
         self._lock = threading.RLock()
 
     def id_of(self, array_type: ArrayType) -> int:
-        """Return the id of `array_type`, a new one if it was not seen before."""
-        known = self._ids.get(array_type)
-        if known is None:
+        """Return the id of `array_type`; add the type if it is new."""
+        type_id = self._ids.get(array_type)
+        if type_id is None:
             with self._lock:
-                known = self._ids.setdefault(array_type, len(self))
-                if known == len(self):
+                type_id = self._ids.setdefault(array_type, len(self))
+                if type_id == len(self):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
                     self._kind_of.append(self.kind_of(*array_type[1:]))
                     self.several.append(rows > 1 and array_type.dtype in FLOATS)
                     self.append(array_type)
-        return known
+        return type_id
 
     def kind_of(self, *kind: Any) -> int:
-        """Return the number of a type of elements and a device."""
+        """Return the index of a dtype and a context in `kinds`; add them if they are new."""
         with self._lock:
             if kind not in self.kinds:
                 self.kinds.append(kind)
             return self.kinds.index(kind)
 
     def columns(self, types: Any) -> Tuple[Any, Any]:
-        """Return for arrays of some types the numbers of elements, and those of their kinds."""
+        """Return the numbers of elements and the kinds of some types, given by id."""
         columns = np.array(self.sizes), np.array(self._kind_of)
         sizes, kinds = (column[types] for column in columns)
         return sizes, kinds
 
     def view(self, type_id: int, key: Any) -> Optional[Tuple[int, int]]:
-        """Return offset in elements and type of ``x[key]``, for integers, slices and the like.
+        """Return the offset in elements and the type id of ``x[key]``, for a basic index.
 
-        None stands for elements that do not follow each other.  NumPy tells, by an array of bytes
-        that nobody reads.
+        Returns None if the elements are not contiguous.  NumPy determines this with an array of
+        bytes, which is neither written nor read.
 
         Raises
         ------
         IndexError
-            There are no such elements.
+            The index is out of bounds.
         """
         whole, parts = self[type_id], key if type(key) is tuple else (key,)
         stand_in = np.empty(whole.shape, np.int8)
-        # With an ellipsis, a single element is an array, too.
+        # With an ellipsis, NumPy returns an array for a single element, too.
         part = stand_in[parts if Ellipsis in parts else (*parts, Ellipsis)]
         if not part.flags.c_contiguous:
             return None
-        first = part.ctypes.data - stand_in.ctypes.data
-        view = first, self.id_of(whole._replace(shape=part.shape or (1,)))
-        # What an element is depends on MXNet's np_shape: not for native code to tell.
+        offset = part.ctypes.data - stand_in.ctypes.data
+        view = offset, self.id_of(whole._replace(shape=part.shape or (1,)))
+        # Empty views and single elements depend on MXNet's np_shape, so `LazyNDArray._index` has to
+        # see them each time.
         if part.size and part.shape:
-            if len(recording.views) > MOST_VIEWS:
-                recording.views.clear()
-            known = recording.view_key(type_id, key)
-            if known is not None:
-                recording.views[known] = view
+            if len(recording.known_views) > MOST_VIEWS:
+                recording.known_views.clear()
+            view_key = recording.view_key(type_id, key)
+            if view_key is not None:
+                recording.known_views[view_key] = view
         return view
 
     def of(self, value: NDArray) -> int:
@@ -150,9 +158,9 @@ class TypeTable(List[ArrayType]):
         )
 
 
-#: Views remembered before all are forgotten.
+#: Size of the cache of views; it is cleared when it is full.
 MOST_VIEWS = 100_000
 
-#: Array types of this process.  Types are values: sharing them between scopes shares no state.
+#: Array types of this process.  Scopes may share them, as they are immutable.
 TYPES = TypeTable()
 recording.type_of = TYPES.of
