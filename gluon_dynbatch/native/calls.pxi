@@ -39,10 +39,9 @@ cdef class Calls:
         Arrays that are still pending have no values: reading one raises, with `reason`.
         """
         self.refuse(reason)
-        tape, self.scope = self.tape, None
-        if tape is not None:
-            tape.close(reason)
-        self.tape = None
+        if self.tape is not None:
+            self.tape.close(reason)
+        self.tape = self.scope = None
 
     def refuse(self, reason, where=None):
         """End all traces: the calls of these runs cannot be pieces."""
@@ -74,9 +73,11 @@ def call_hook(original):
         if recorder is None:
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        static, stock = <tuple>classify_forward(type(block))
+        is_static, is_stock = <tuple>classify_forward(type(block))
         if not fields.get("_active"):
-            return call_stock(original, recorder, block, args) if stock else original(block, *args)
+            if is_stock:
+                return call_stock(original, recorder, block, args)
+            return original(block, *args)
         if fields.get("_scope_defaults") is not None:
             state.batch.use_defaults(fields["_scope_defaults"])
         if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
@@ -84,7 +85,7 @@ def call_hook(original):
         pieces = fields.get("_pieces")
         if pieces is not None:
             return (<Known?>pieces).call(recorder, block, args)
-        return (<Calls?>recorder).call_block(block, args) if static else block.forward(*args)
+        return (<Calls?>recorder).call_block(block, args) if is_static else block.forward(*args)
 
     return __call__
 
@@ -100,8 +101,8 @@ def any_lazy(arrays):
 def arithmetic(original, str scalar_operator not None, str array_operator=None):
     """Return a method of lazy arrays such as ``__add__``.
 
-    It records the operator of an array and a number, or of two arrays.  In all other cases, and if
-    the operator is new, it calls `original`, MXNet's own method.
+    It records the operator of an array and a number, or of two arrays.  In all other cases, and
+    while the operator is new, it calls `original`, MXNet's own method.
     """
     @cython.binding(True)  # becomes a method
     def apply(self, other):

@@ -55,9 +55,7 @@ def flatten(value, type leaf_type=None):
     return leaves, tuple(spec)
 
 
-cdef int flatten_into(
-    object value, type leaf_type, list leaves, list spec, Tape tape
-) except -1:
+cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape tape) except -1:
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
     Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and the leaves

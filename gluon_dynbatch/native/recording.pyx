@@ -115,15 +115,16 @@ cpdef int current_mode() noexcept:
     return recording_bit * recording | training_bit * training
 
 
-def surroundings(list kept not None, missing):
-    """Return autograd's mode and the ``value`` of each of MXNet's thread-local dictionaries."""
+def surroundings(list dictionaries not None, missing):
+    """Return autograd's mode, and the ``value`` in each of some dictionaries."""
     result = [current_mode()]
-    for variables in kept:
+    for variables in dictionaries:
         result.append((<dict?>variables).get("value", missing))
     return result
 
 
 cdef Py_ssize_t slot_offset(type owner, str name) except -1:
+    """Return the offset in bytes of a slot in the instances of a class."""
     member = getattr(owner, name)
     if type(member) is not MemberDescriptorType:
         raise TypeError(f"{name} is not a slot")
@@ -140,6 +141,7 @@ cdef class Owner:
     cdef public list lazies
 
     cdef int add(self, lazy) except -1:
+        """Register a new lazy array of this owner."""
         self.lazies.append(lazy)
         return 0
 
@@ -250,6 +252,7 @@ cdef inline void put_wide(array numbers, int64_t number) noexcept:
 # ---------------------------------------------------------------------------- lazy arrays
 
 cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
+    """Return the address of a slot, which has a borrowed reference."""
     return <PyObject **>(<char *><PyObject *>lazy + offset)
 
 
@@ -260,6 +263,7 @@ cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcep
 
 
 cdef object new_lazy(Owner owner, object value, object offset, object type_id):
+    """Return a new lazy array that its owner does not know of."""
     lazy = PyType_GenericAlloc(lazy_type, 0)
     fill_slot(lazy, owner_at, owner)
     fill_slot(lazy, value_at, value)
@@ -275,7 +279,7 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
 cpdef object make_lazy(
     Owner owner, object value, object offset, object type_id, object uncut=None
 ):
-    """Return a new lazy array, which is added to its owner; see `record.lazy.LazyNDArray`."""
+    """Return a new `record.lazy.LazyNDArray`, which is registered with its owner."""
     lazy = new_lazy(owner, value, offset, type_id)
     if uncut is not None:
         change_slot(lazy, uncut_at, uncut)
@@ -309,7 +313,7 @@ def untrack(data):
 
 @cython.final
 cdef class Place:
-    """A place in the user's program: an instruction of a code object, for which it is unique."""
+    """An instruction of the user's program; each instruction has one `Place`."""
 
     cdef object code, line
     cdef int instruction

@@ -123,7 +123,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if not basic or not self._has_views:
             return self.real()[key]
         view = TYPES.view(self._type, key)
-        if view is None:  # a recorded ``slice``
+        if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
             return self._get_nd_basic_indexing(whole_key)
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):

@@ -119,7 +119,7 @@ class Trace:
             if begin <= offset and offset + array_type.elements <= stop:
                 return self._add_input(-1 - argument, value, argument), offset - begin
         if value not in self._values:
-            self._add_input(value, value, self._source_of(value, place))
+            self._add_input(value, value, self._external_source(value, place))
         return self._values[value], offset
 
     def _add_input(self, key: int, value: int, source: Any) -> int:
@@ -129,23 +129,24 @@ class Trace:
             self._values[key] = -len(self._inputs)
         return self._values[key]
 
-    def _source_of(self, value: int, place: Any) -> Any:
+    def _external_source(self, value: int, place: Any) -> Any:
         """Return the source of an external, from which `give` finds the array of a later call."""
         externals, reason = self._tape.external_values, "it reads an array of another sample"
         at = bisect.bisect_left(externals, value)
         if at < len(externals) and externals[at] == value:
-            source = self._source(self._tape.given[at])
+            source = self._array_source(self._tape.given[at])
             if source is not None:
                 return source
             reason = "it reads an array that is neither an argument nor the block's own"
         raise Refused(reason, place and place.where)
 
-    def _source(self, array: NDArray) -> Any:
+    def _array_source(self, array: NDArray) -> Any:
+        """Return the source of an array from outside, None if a later call cannot find it."""
         if id(array) in self._arguments:
             return self._arguments[id(array)]
         if id(array) in self.views:
             _, whole, index = self.views[id(array)]
-            source = self._source(whole)
+            source = self._array_source(whole)
             return source if source is None else ("view", source, index)
         for token, constant in self.recorder.constants.items():
             if constant.array is array:
