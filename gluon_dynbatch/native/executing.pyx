@@ -27,7 +27,7 @@ cdef extern from *:
 
 cdef extern from "c/kernels.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
-    void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
+    void gdb_run_in_threads(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
 include "kernels.pxi"
 

@@ -42,7 +42,7 @@ cdef extern from "c/steps.h" nogil:
         int64_t local
 
     ctypedef struct Kernel_ "gdb_kernel":
-        int64_t references, slots_count, block, work, scratch
+        int64_t references, slots_count, block_rows, work, scratch
         gdb_slot *slots
 
     Kernel_ *gdb_new_kernel(
@@ -51,8 +51,8 @@ cdef extern from "c/steps.h" nogil:
     void run_block "gdb_run_block"(
         const Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low,
         int64_t high)
-    void add_row "gdb_add_row"(int64_t dtype, char *to, const char *source, int64_t count)
-    void add_to_chosen "gdb_add_to_chosen"(
+    void add_row "gdb_add"(int64_t dtype, char *to, const char *source, int64_t count)
+    void add_to_chosen "gdb_scatter_add"(
         int64_t dtype, char *table, int64_t table_rows, int64_t units, const gdb_chunk *chunk,
         int64_t place_dtype)
 

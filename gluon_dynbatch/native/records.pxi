@@ -32,7 +32,7 @@ cdef void run_parts(void *given, int number) noexcept nogil:
             if left == 0:
                 return
             kernel = <const Kernel_ *><uintptr_t>part[0]
-            size, rows = min(split.piece, kernel.block), min(part[1], split.most)
+            size, rows = min(split.piece, kernel.block_rows), min(part[1], split.most)
             low = (taken - before) * size
             if low < rows:
                 break
@@ -71,7 +71,7 @@ cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
         part = behind(part)
     threads = max(min(threads, work // WORTH), 1)
     split.piece = max(even(split.rows, threads), 1)
-    gdb_together(run_parts, split, threads)
+    gdb_run_in_threads(run_parts, split, threads)
     return part
 
 
@@ -217,7 +217,7 @@ cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
             work += 2 * record.rows * record.columns * chunks[i].rows * max(record.last >> 1, 1)
         threads = max(min(threads, work // WORTH), 1)
         split.piece = even(split.rows, threads)
-        gdb_together(run_pieces, split, threads)
+        gdb_run_in_threads(run_pieces, split, threads)
     else:
         add_up(record, split.bases, split.scratch, 0, record.rows)
     return <const int64_t *>(chunks + record.count)

@@ -1,8 +1,9 @@
-/* What pointwise programs know: X(name, number of registers read, result), to be defined by who includes
- * this. Semantics are those of MXNet's operators of these names, on numbers a, b, c.
+/* The functions of pointwise loops: X(name, number of operands, result). The includer defines X.
+ * Semantics are those of MXNet's operators of these names, on operands a, b, c.
  *
- * clip (least, greatest), smooth_l1 (scalar) and hard_sigmoid (alpha, beta) have numbers v and v2;
- * greatest is maximum, whose gradient is another; gate is 0 where a is zero, whatever b is. */
+ * v and v2 are the constants of clip (lower and upper bound), smooth_l1 (scalar) and hard_sigmoid
+ * (alpha, beta). greatest equals maximum, but has another gradient. gate is 0 where a is 0, even if
+ * b is not finite. */
 X(add, 2, a + b)
 X(sub, 2, a - b)
 X(mul, 2, a * b)

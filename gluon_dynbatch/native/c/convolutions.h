@@ -1,222 +1,260 @@
-/* Convolutions of maps for one type and one instruction set.
+/* Convolutions of feature maps, and their gradients, for one type and one instruction set.
  *
- * Maps are copied to planes with zeros around them, or between. There, what an element of the kernel
- * is multiplied with is at a distance that a table has, whatever the place. Vectors are of maps that
- * are made: a tile is some places of some lines, or of some vectors of maps. The gradient of the kernel
- * is the same, with its elements for places, and the gradient of the result for a kernel.
+ * All three are one product. Input maps are copied to planes, where zeros surround them (and
+ * separate their elements, for the gradient of strided data). On a plane, each tap of the factor is
+ * applied at a constant distance from the position that is computed, so a table of distances
+ * replaces copies of all windows (im2col). The lanes of a vector are output maps. A tile is some
+ * positions of a line, for several vectors of maps, or of several lines, for one vector.
+ *
+ * The factor is the kernel, turned round for the gradient of the data. For the gradient of the
+ * kernel it is the gradient of the result, and the positions are the elements of the kernel.
  */
 #ifndef GDB_CONVOLUTIONS_H
 #define GDB_CONVOLUTIONS_H
 
-/* Per axis: elements of a map that is read, how far apart and from where on they are on its plane, and
- * the plane; elements of the factor, and places that are made, and how far apart they are on planes. */
+/* Sizes of a convolution per group; arrays have a number per axis. */
 typedef struct {
-    int64_t maps, found; /* read and made */
-    int64_t size[2], apart[2], first[2], grid[2], taps[2], tap[2], places[2], step[2];
-    int64_t outer, outer_row, found_row; /* maps of the factor, and where it has them */
-} gdb_plan;
+    int64_t in_maps, out_maps;
+    int64_t in_size[2];       /* of an input map */
+    int64_t spacing[2];       /* of its elements on the plane */
+    int64_t origin[2];        /* of its first element on the plane */
+    int64_t plane[2];         /* size of the plane */
+    int64_t taps[2];          /* of a map of the factor */
+    int64_t tap_step[2];      /* distance of taps on the plane */
+    int64_t positions[2];     /* of an output map */
+    int64_t position_step[2]; /* distance of positions on the plane */
+    int64_t factor_maps;      /* per output map */
+    int64_t factor_in_row;    /* elements of the factor from one of its maps to the next */
+    int64_t factor_out_row;   /* elements of the factor from one output map to the next */
+    int channel_lines;        /* a line of positions is a channel, whose kernel has one line */
+} gdb_geometry;
 
 static inline int64_t gdb_area(const int64_t *size) { return size[0] * size[1]; }
 
-static gdb_plan gdb_plan_of(const gdb_maps *m)
+static gdb_geometry gdb_geometry_of(const gdb_maps *m)
 {
-    const int back = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
-    gdb_plan p = {back ? m->filters : m->channels, back ? m->channels : m->filters};
+    const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
+    gdb_geometry g = {.in_maps = of_data ? m->filters : m->channels,
+                      .out_maps = of_data ? m->channels : m->filters};
     for (int i = 0; i < 2; i++) {
         const int64_t reach = (m->kernel[i] - 1) * m->dilate[i];
-        p.size[i] = back ? m->result[i] : m->data[i];
-        p.apart[i] = back ? m->stride[i] : 1;
-        p.first[i] = back ? reach - m->pad[i] : m->pad[i];
-        p.grid[i] = m->data[i] + (back ? reach : 2 * m->pad[i]);
-        p.taps[i] = of_kernel ? m->result[i] : m->kernel[i];
-        p.tap[i] = of_kernel ? m->stride[i] : m->dilate[i];
-        p.places[i] = of_kernel ? m->kernel[i] : back ? m->data[i] : m->result[i];
-        p.step[i] = of_kernel ? m->dilate[i] : back ? 1 : m->stride[i];
+        g.in_size[i] = of_data ? m->result[i] : m->data[i];
+        g.spacing[i] = of_data ? m->stride[i] : 1;
+        g.origin[i] = of_data ? reach - m->pad[i] : m->pad[i];
+        g.plane[i] = m->data[i] + (of_data ? reach : 2 * m->pad[i]);
+        g.taps[i] = of_kernel ? m->result[i] : m->kernel[i];
+        g.tap_step[i] = of_kernel ? m->stride[i] : m->dilate[i];
+        g.positions[i] = of_kernel ? m->kernel[i] : of_data ? m->data[i] : m->result[i];
+        g.position_step[i] = of_kernel ? m->dilate[i] : of_data ? 1 : m->stride[i];
     }
-    p.outer = of_kernel ? 1 : p.maps;
-    p.outer_row = gdb_area(p.taps) * (back ? m->channels : 1);
-    p.found_row = gdb_area(p.taps) * (back ? 1 : p.outer);
-    return p;
+    g.channel_lines = of_kernel && m->kernel[0] == 1;
+    if (g.channel_lines) g.positions[0] = m->channels, g.position_step[0] = g.plane[0];
+    g.factor_maps = of_kernel ? 1 : g.in_maps;
+    g.factor_in_row = gdb_area(g.taps) * (of_data ? m->channels : 1);
+    g.factor_out_row = gdb_area(g.taps) * (of_data ? 1 : g.factor_maps);
+    return g;
 }
 
-/* The size of parts into which so many are cut, of at most so many each. */
-static inline int64_t gdb_equal_parts(int64_t count, int64_t most)
+/* Cut `count` into the fewest parts of at most `limit`; return the size of the largest, if they are
+ * as equal as possible. */
+static inline int64_t gdb_equal_parts(int64_t count, int64_t limit)
 {
-    const int64_t cuts = (count + most - 1) / most;
-    return (count + cuts - 1) / cuts;
+    const int64_t parts = (count + limit - 1) / limit;
+    return (count + parts - 1) / parts;
 }
 
-/* Fill in how far on planes what each element of the factor is multiplied with is from a place; for
- * the gradient of the data the kernel is turned round. */
-static void gdb_find_distances(const gdb_plan *p, int turned, int64_t *at)
+/* Fill in the distance on planes from a position to what each tap is multiplied with. If `turned`,
+ * the taps are in reverse order. */
+static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *distances)
 {
-    const int64_t last = gdb_area(p->taps) - 1;
-    for (int64_t map = 0; map < p->outer; map++)
+    const int64_t last = gdb_area(g->taps) - 1;
+    for (int64_t map = 0; map < g->factor_maps; map++)
         for (int64_t i = 0; i <= last; i++) {
-            const int64_t t = turned ? last - i : i, y = t / p->taps[1], x = t % p->taps[1];
-            *at++ = map * gdb_area(p->grid) + y * p->tap[0] * p->grid[1] + x * p->tap[1];
+            const int64_t t = turned ? last - i : i, y = t / g->taps[1], x = t % g->taps[1];
+            *distances++ = map * gdb_area(g->plane) + y * g->tap_step[0] * g->plane[1]
+                + x * g->tap_step[1];
         }
 }
 
 #endif
 
-/* Put maps on their planes, of which all else is zero. */
-static void F(spread_maps)(const gdb_plan *p, const T *from, T *plane)
+/* Copy input maps to their planes, which are zero elsewhere. */
+static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane)
 {
-    for (int64_t map = 0; map < p->maps; map++, plane += gdb_area(p->grid))
-        for (int64_t y = 0; y < p->size[0]; y++, from += p->size[1]) {
-            T *to = plane + (y * p->apart[0] + p->first[0]) * p->grid[1] + p->first[1];
-            const int64_t quads = p->apart[1] == 1 && p->size[1] >= 4 ? p->size[1] : 0;
-            for (int64_t x = 0; x + 4 <= quads; x += 4) *(QUAD *)(to + x) = *(const QUAD *)(from + x);
+    for (int64_t map = 0; map < g->in_maps; map++, plane += gdb_area(g->plane))
+        for (int64_t y = 0; y < g->in_size[0]; y++, from += g->in_size[1]) {
+            T *to = plane + (y * g->spacing[0] + g->origin[0]) * g->plane[1] + g->origin[1];
+            const int64_t quads = g->spacing[1] == 1 && g->in_size[1] >= 4 ? g->in_size[1] : 0;
+            for (int64_t x = 0; x + 4 <= quads; x += 4)
+                *(QUAD *)(to + x) = *(const QUAD *)(from + x);
             if (quads) *(QUAD *)(to + quads - 4) = *(const QUAD *)(from + quads - 4);
-            for (int64_t x = 0; x < p->size[1] && !quads; x++) to[x * p->apart[1]] = from[x];
+            for (int64_t x = 0; x < g->in_size[1] && !quads; x++) to[x * g->spacing[1]] = from[x];
         }
 }
 
-/* Pack a factor, a vector of maps that are made after the other, biases first. */
-static void F(pack_factor)(const gdb_plan *p, const T *factor, const T *bias, T *to)
+/* Pack the factor, one vector of output maps after the other, each with its biases first. */
+static void F(pack_factor)(const gdb_geometry *g, const T *factor, const T *bias, T *to)
 {
-    const int64_t taps = gdb_area(p->taps);
-    for (int64_t j = 0; j < p->found; j += LANES, factor += LANES * p->found_row) {
-        const int count = p->found - j < LANES ? (int)(p->found - j) : LANES;
+    const int64_t taps = gdb_area(g->taps);
+    for (int64_t j = 0; j < g->out_maps; j += LANES, factor += LANES * g->factor_out_row) {
+        const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
         for (int i = 0; i < LANES; i++) *to++ = bias && i < count ? bias[j + i] : 0;
-        for (int64_t map = 0; map < p->outer; map++, to += taps * LANES)
-            F(pack_columns)(factor + map * p->outer_row, p->found_row, taps, count, LANES, to);
+        for (int64_t map = 0; map < g->factor_maps; map++, to += taps * LANES)
+            F(pack_columns)(factor + map * g->factor_in_row, g->factor_out_row, taps, count, LANES,
+                            to);
     }
 }
 
-/* Some places of a line, of some vectors of maps, or else of some lines, of one vector. */
-INLINE void F(places_tile)(const int places, const int parts, const int by_maps, const gdb_plan *p,
-                           int64_t step, int64_t line_step, int64_t found, const int64_t *distance,
-                           const T *factor, const T *from, T *to, int64_t map_row, int adds)
+/* Compute some positions of a line for `parts` vectors of output maps (`by_maps`), or of `parts`
+ * lines for one vector. `maps` is the number of output maps from the first on. */
+INLINE void F(convolve_tile)(const int positions, const int parts, const int by_maps,
+                             const gdb_geometry *g, int64_t step, int64_t line_step, int64_t maps,
+                             const int64_t *distances, const T *factor, const T *planes, T *to,
+                             int64_t map_row, int accumulate)
 {
-    const int64_t k = p->outer * gdb_area(p->taps);
-    const T *line[NV], *own[NV];
-    VECTOR sum[NV][MR], right[NV], made[MR];
+    const int64_t k = g->factor_maps * gdb_area(g->taps);
+    const T *lines[NV], *factors[NV];
+    VECTOR sum[NV][MR], right[NV], part_sum[MR];
     UNROLL for (int l = 0; l < parts; l++) {
-        line[l] = from + (by_maps ? 0 : l * line_step);
-        own[l] = factor + (by_maps ? l * (k + 1) * LANES : 0);
-        UNROLL for (int i = 0; i < places; i++) sum[l][i] = LOAD(own[l]);
+        lines[l] = planes + (by_maps ? 0 : l * line_step);
+        factors[l] = factor + (by_maps ? l * (k + 1) * LANES : 0);
+        UNROLL for (int i = 0; i < positions; i++) sum[l][i] = LOAD(factors[l]);
     }
     for (int64_t r = 0; r < k; r++) {
-        const int64_t at = distance[r];
-        UNROLL for (int l = 0; l < parts; l++) right[l] = LOAD(own[l] + (r + 1) * LANES);
-        UNROLL for (int i = 0; i < places; i++)
+        const int64_t at = distances[r];
+        UNROLL for (int l = 0; l < parts; l++) right[l] = LOAD(factors[l] + (r + 1) * LANES);
+        UNROLL for (int i = 0; i < positions; i++)
             UNROLL for (int l = 0; l < parts; l++)
-                sum[l][i] += (line[l][at + i * step] - (VECTOR){0}) * right[l];
+                sum[l][i] += BROADCAST(lines[l][at + i * step]) * right[l];
     }
     UNROLL for (int l = 0; l < parts; l++) {
-        const int64_t rest = by_maps ? found - l * LANES : found;
-        T *own_to = to + l * (by_maps ? LANES * map_row : p->places[1]);
-        UNROLL for (int i = 0; i < places; i++) made[i] = sum[l][i];
+        const int64_t rest = by_maps ? maps - l * LANES : maps;
+        T *part_to = to + l * (by_maps ? LANES * map_row : g->positions[1]);
+        UNROLL for (int i = 0; i < positions; i++) part_sum[i] = sum[l][i];
         for (int64_t f = 0; f < LANES && f < rest; f++)
-            UNROLL for (int i = 0; i < places; i++) {
-                T *at = own_to + f * map_row + i;
-                *at = ((const T *)(made + i))[f] + (adds ? *at : 0);
+            UNROLL for (int i = 0; i < positions; i++) {
+                T *element = part_to + f * map_row + i;
+                *element = ((const T *)(part_sum + i))[f] + (accumulate ? *element : 0);
             }
     }
 }
 
-#define PLACES_TILES(by_maps, step)                                                                 \
-    ANY_TILE(places, parts * LANES, F(places_tile), by_maps, p, step, line_step, p->found - j,      \
-             distance, factor + j * packed, from, made, map_row, adds)
+#define CONVOLVE_TILES(by_maps, step)                                                              \
+    ANY_TILE(positions, parts * LANES, F(convolve_tile), by_maps, g, step, line_step,              \
+             g->out_maps - j, distances, factor + j * packed_row, from, tile_to, map_row,          \
+             accumulate)
 
-/* Store or add what is made of planes on all places of lines. Places of a line, and vectors of maps,
- * are cut into equal parts. Tiles are of lines if more of these than of vectors fit together. */
-static void F(multiply_places)(const gdb_plan *p, const int64_t *distance, const T *factor,
-                               const T *planes, T *to, int64_t map_row, int adds)
+/* Compute all positions of all output maps, `map_row` elements apart in `to`, and store or
+ * accumulate them. Positions of a line, and vectors of maps, are cut into equal parts. Tiles have
+ * several lines if more lines than vectors fit into a tile. */
+static void F(convolve_planes)(const gdb_geometry *g, const int64_t *distances, const T *factor,
+                               const T *planes, T *to, int64_t map_row, int accumulate)
 {
-    const int64_t *size = p->places, step = p->step[1], line_step = p->step[0] * p->grid[1];
-    const int64_t packed = p->outer * gdb_area(p->taps) + 1, vectors = (p->found + LANES - 1) / LANES;
-    const int64_t most = gdb_equal_parts(size[1], MR), maps = gdb_equal_parts(vectors, NV);
-    const int by_maps = maps > 1 && (maps >= NV || maps >= size[0]);
-    const int64_t most_lines = by_maps ? 1 : NV, most_maps = by_maps ? maps : 1;
-    for (int64_t j = 0; j < p->found; j += most_maps * LANES)
-        for (int64_t y = 0; y < size[0]; y += most_lines)
-            for (int64_t x = 0; x < size[1]; x += most) {
+    const int64_t *size = g->positions, vectors = (g->out_maps + LANES - 1) / LANES;
+    const int64_t step = g->position_step[1], line_step = g->position_step[0] * g->plane[1];
+    const int64_t packed_row = g->factor_maps * gdb_area(g->taps) + 1;
+    const int64_t tile_positions = gdb_equal_parts(size[1], MR);
+    const int64_t tile_vectors = gdb_equal_parts(vectors, NV);
+    const int by_maps = tile_vectors > 1 && (tile_vectors >= NV || tile_vectors >= size[0]);
+    const int64_t lines_step = by_maps ? 1 : NV, vectors_step = by_maps ? tile_vectors : 1;
+    for (int64_t j = 0; j < g->out_maps; j += vectors_step * LANES)
+        for (int64_t y = 0; y < size[0]; y += lines_step)
+            for (int64_t x = 0; x < size[1]; x += tile_positions) {
                 const int64_t left = by_maps ? vectors - j / LANES : size[0] - y;
-                const int64_t parts = left < (by_maps ? maps : NV) ? left : by_maps ? maps : NV;
-                const int64_t places = size[1] - x < most ? size[1] - x : most;
+                const int64_t most = by_maps ? tile_vectors : NV, parts = left < most ? left : most;
+                const int64_t rest = size[1] - x;
+                const int64_t positions = rest < tile_positions ? rest : tile_positions;
                 const T *from = planes + y * line_step + x * step;
-                T *made = to + j * map_row + y * size[1] + x;
+                T *tile_to = to + j * map_row + y * size[1] + x;
                 if (by_maps) {
-                    PLACES_TILES(1, step)
+                    CONVOLVE_TILES(1, step)
                 } else if (step == 1) {
-                    PLACES_TILES(0, 1)
+                    CONVOLVE_TILES(0, 1)
                 } else {
-                    PLACES_TILES(0, step)
+                    CONVOLVE_TILES(0, step)
                 }
             }
 }
 
-/* Lay out scratch memory; return where it ends. */
-static char *F(lay_out_maps)(const gdb_maps *m, const gdb_plan *p, char *scratch, T **planes,
-                             T **packed, int64_t **distance)
+/* Lay out scratch memory; return its end. */
+static char *F(lay_out_scratch)(const gdb_maps *m, const gdb_geometry *g, char *scratch, T **planes,
+                                T **packed, int64_t **distances)
 {
-    const int64_t taps = p->outer * gdb_area(p->taps);
+    const int64_t taps = g->factor_maps * gdb_area(g->taps);
     *planes = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
-    *packed = *planes + (p->maps * gdb_area(p->grid) + LANES - 1) / LANES * LANES;
-    *distance = (int64_t *)(*packed + m->groups * F(packed_elements)(taps + 1, p->found));
-    return (char *)(*distance + taps);
+    *packed = *planes + (g->in_maps * gdb_area(g->plane) + LANES - 1) / LANES * LANES;
+    *distances = (int64_t *)(*packed + m->groups * F(packed_elements)(taps + 1, g->out_maps));
+    return (char *)(*distances + taps);
 }
 
-static int64_t F(maps_scratch)(const gdb_maps *m)
+static int64_t F(convolve_scratch)(const gdb_maps *m)
 {
-    const gdb_plan plan = gdb_plan_of(m);
+    const gdb_geometry geometry = gdb_geometry_of(m);
     T *planes, *packed;
-    int64_t *distance;
-    return F(lay_out_maps)(m, &plan, NULL, &planes, &packed, &distance) - (char *)NULL + LINE;
+    int64_t *distances;
+    return F(lay_out_scratch)(m, &geometry, NULL, &planes, &packed, &distances) - (char *)NULL
+        + LINE;
+}
+
+/* Add the gradients of the kernel and the bias of one group for one image. */
+static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
+                                   const int64_t *distances, const T *dy, const T *data, T *planes,
+                                   T *packed, T *dw, T *db)
+{
+    const int64_t taps = gdb_area(m->kernel), size = gdb_area(m->result);
+    const int64_t rounds = g->channel_lines ? 1 : m->channels;
+    F(copy_to_planes)(g, data, planes);
+    F(pack_factor)(g, dy, NULL, packed);
+    for (int64_t r = 0; r < rounds; r++)
+        F(convolve_planes)(g, distances, packed, planes + r * gdb_area(g->plane), dw + r * taps,
+                           m->channels * taps, 1);
+    for (int64_t f = 0; f < m->filters; f++) {
+        double total = db[f];
+        F(accumulate_sums)(dy + f * size, 1, size, &total);
+        db[f] = (T)total;
+    }
 }
 
 static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64_t left_row,
                         const void *right, int64_t right_row, const void *bias, void *result,
                         int64_t result_row, void *scratch)
 {
-    gdb_plan p = gdb_plan_of(m);
-    const int back = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
-    const int64_t taps = gdb_area(m->kernel), kernel = m->filters * m->channels * taps;
-    const int64_t made = m->filters * gdb_area(m->result), data = m->channels * gdb_area(m->data);
-    const int64_t size = F(packed_elements)(p.outer * gdb_area(p.taps) + 1, p.found);
+    const gdb_geometry g = gdb_geometry_of(m);
+    const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
+    const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
+    const int64_t result_size = m->filters * gdb_area(m->result);
+    const int64_t data_size = m->channels * gdb_area(m->data);
+    const int64_t taps = g.factor_maps * gdb_area(g.taps);
+    const int64_t packed_size = F(packed_elements)(taps + 1, g.out_maps);
     T *planes, *packed;
-    int64_t *distance, rounds = 1;
-    F(lay_out_maps)(m, &p, scratch, &planes, &packed, &distance);
+    int64_t *distances;
+    F(lay_out_scratch)(m, &g, scratch, &planes, &packed, &distances);
     memset(planes, 0, (char *)packed - (char *)planes);
-    gdb_find_distances(&p, back, distance);
-    if (of_kernel && m->kernel[0] > 1)
-        rounds = m->channels; /* lines of a tile are those of the kernel of a map */
-    else if (of_kernel)
-        p.places[0] = m->channels, p.step[0] = p.grid[0];
+    gdb_fill_distances(&g, of_data, distances);
     for (int64_t row = 0; row < rows; row++) {
         const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;
-        T *c = (T *)result + row * result_row, *of_bias = c + m->groups * kernel;
-        if (of_kernel) memset(c, 0, m->groups * (kernel + m->filters) * sizeof(T));
-        for (int64_t g = 0; g < m->groups && !of_kernel && (!row || right_row); g++)
-            F(pack_factor)(&p, b + g * kernel, bias ? (const T *)bias + g * m->filters : NULL,
-                           packed + g * size);
+        T *c = (T *)result + row * result_row, *db = c + m->groups * kernel_size;
+        if (of_kernel) memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));
+        for (int64_t j = 0; j < m->groups && !of_kernel && (!row || right_row); j++)
+            F(pack_factor)(&g, b + j * kernel_size, bias ? (const T *)bias + j * m->filters : NULL,
+                           packed + j * packed_size);
         for (int64_t i = 0; i < m->images * m->groups; i++) {
-            const int64_t g = i % m->groups;
+            const int64_t j = i % m->groups;
             if (!of_kernel) {
-                F(spread_maps)(&p, a + i * (back ? made : data), planes);
-                F(multiply_places)(&p, distance, packed + g * size, planes,
-                                   c + i * (back ? data : made), gdb_area(p.places), 0);
-            } else if (!F(is_zero)(a + i * made, made)) {
-                F(spread_maps)(&p, b + i * data, planes);
-                F(pack_factor)(&p, a + i * made, NULL, packed);
-                for (int64_t r = 0; r < rounds; r++)
-                    F(multiply_places)(&p, distance, packed, planes + r * gdb_area(p.grid),
-                                       c + g * kernel + r * taps, m->channels * taps, 1);
-                for (int64_t f = 0; f < m->filters; f++) {
-                    double total = of_bias[g * m->filters + f];
-                    F(add_sums)(a + i * made + f * gdb_area(m->result), 1, gdb_area(m->result), &total);
-                    of_bias[g * m->filters + f] = (T)total;
-                }
+                F(copy_to_planes)(&g, a + i * (of_data ? result_size : data_size), planes);
+                F(convolve_planes)(&g, distances, packed + j * packed_size, planes,
+                                   c + i * (of_data ? data_size : result_size),
+                                   gdb_area(g.positions), 0);
+            } else if (!F(is_zero)(a + i * result_size, result_size)) {
+                F(add_kernel_gradient)(m, &g, distances, a + i * result_size, b + i * data_size,
+                                       planes, packed, c + j * kernel_size, db + j * m->filters);
             }
         }
     }
 }
 
 static const gdb_kernels F(kernels) = {
-    F(functions), F(add_sums), F(raise_maxima), F(packed_elements), F(pack), F(multiply),
-    F(multiply_small), F(multiply_few), F(is_zero), F(gradient_scratch), F(weight_gradient),
-    F(bias_gradient), F(maps_scratch), F(convolve),
+    F(functions), F(accumulate_sums), F(accumulate_maxima), F(packed_elements), F(pack),
+    F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(gradient_scratch),
+    F(weight_gradient), F(bias_gradient), F(convolve_scratch), F(convolve),
 };

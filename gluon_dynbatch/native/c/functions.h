@@ -1,8 +1,8 @@
-/* Functions of one number for one type and one instruction set: included by set.h for each of them.
+/* Scalar functions for one type and one instruction set; set.h includes this for each.
  *
- * They are free of branches where compilers are to vectorize the loops around them. They are
- * within 4 units in the last place with and without contraction into fused multiply-adds, and need
- * IEEE arithmetic: never compile this with -ffast-math. Polynomials were fitted by iteratively
+ * They are free of branches where compilers should vectorize the loops around them. Their results
+ * are within 4 units in the last place, with and without contraction into fused multiply-adds. They
+ * need IEEE arithmetic: never compile this with -ffast-math. Polynomials were fitted by iteratively
  * reweighted least squares (Lawson 1961). Argument reductions are those of Cody & Waite, "Software
  * Manual for the Elementary Functions" (1980).
  */
@@ -10,7 +10,7 @@
 
 static inline T F(nearest)(T x) { return (x + ROUNDER) - ROUNDER; }
 
-/* 2^n for an integer n within the exponents of normal numbers. */
+/* Return 2^n for an integer n in the exponent range of normal numbers. */
 static inline T F(pow2)(T n) {
     union { T number; BITS bits; } power = {.number = n + (ROUNDER + BIAS)};
     power.bits <<= MANTISSA;
@@ -46,12 +46,12 @@ static inline T F(exp_tail)(T r) {
     return (q * r + C(0.5)) * r;
 }
 
-/* exp(x) for x up to EXP_MAX. */
+/* Return exp(x) for x <= EXP_MAX. */
 static inline T F(exp_below)(T x) {
     T n;
     x = x < EXP_MIN ? EXP_MIN : x;
     const T r = F(reduce)(x, &n), half = F(nearest)(n * C(0.5));
-    /* In two steps, as a result may be denormal or the largest power not a number. */
+    /* Scale in two steps: the result may be denormal, and 2^n itself may overflow. */
     return (C(1.0) + (r + r * F(exp_tail)(r))) * F(pow2)(half) * F(pow2)(n - half);
 }
 
@@ -66,7 +66,7 @@ static inline T F(expm1)(T x) {
 }
 
 static inline T F(tanh)(T x) {
-    /* -e / (2 + e) with e = expm1(-2 |x|). */
+    /* tanh(|x|) = -e / (2 + e) with e = expm1(-2 |x|). */
     T n, y = C(-2.0) * M(fabs)(x);
     y = y < C(-40.0) ? C(-40.0) : y;
     const T r = F(reduce)(y, &n), p = r + r * F(exp_tail)(r), s = F(pow2)(n);

@@ -1,51 +1,53 @@
-/* Gradients of weights and of biases: sums over rows, for one type and one instruction set. */
+/* Gradients of weights and biases, sums over rows, for one type and one instruction set. */
 #ifndef GDB_GRADIENTS_H
 #define GDB_GRADIENTS_H
 
-#define ROWS 250 /* that weight_gradient packs; no power of two, which is bad for caches */
+/* Rows that weight_gradient packs at a time; strides of a power of two would conflict in caches. */
+#define PACKED_ROWS 250
 
 #endif
 
-INLINE int F(is_zero)(const void *numbers, int64_t n)
+INLINE int F(is_zero)(const void *elements, int64_t n)
 {
-    const T *row = numbers;
+    const T *row = elements;
     for (int64_t j = 0; j < n; j += 64) {
-        int found = 0;
-        for (int64_t i = j; i < n && i < j + 64; i++) found |= row[i] != 0;
-        if (found) return 0;
+        int nonzero = 0;
+        for (int64_t i = j; i < n && i < j + 64; i++) nonzero |= row[i] != 0;
+        if (nonzero) return 0;
     }
     return 1;
 }
 
-/* Copy rows of X and of dY, from the given row of the given chunk on, until there are ROWS of them;
- * X to panels, dY to tiles of MR columns. Return how many there are. */
-static int64_t F(gather)(int64_t n, int64_t k, int64_t first, int64_t last,
-                         const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
-                         T *right, T *left)
+/* Pack the next rows of X (into panels) and columns [first, last) of dY (into tiles of MR columns),
+ * without rows of zeros, up to PACKED_ROWS. `chunk` and `row` are the position in the chunks, which
+ * this advances. Return the number of packed rows. */
+static int64_t F(pack_rows)(int64_t n, int64_t k, int64_t first, int64_t last,
+                            const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
+                            T *right, T *left)
 {
-    int64_t filled = 0;
+    int64_t packed = 0;
     for (; *chunk < end; ++*chunk, *row = 0)
         for (; *row < (*chunk)->rows; ++*row) {
             const T *y = (const T *)(*chunk)->dy + *row * (*chunk)->dy_row;
             const T *x = (const T *)(*chunk)->x + *row * (*chunk)->x_row;
-            if (filled == ROWS) return filled;
+            if (packed == PACKED_ROWS) return packed;
             if (skip_x ? F(is_zero)(x, k) : F(is_zero)(y, n)) continue;
             for (int64_t j = 0; j < k; j += NR)
                 F(pack)(x + j, 0, 1, 1, k - j < NR ? k - j : NR,
-                        right + j * ROWS + filled * F(width)(k, j));
+                        right + j * PACKED_ROWS + packed * F(width)(k, j));
             for (int64_t i = first; i < last; i += MR) {
-                T *to = left + (i - first) * ROWS + filled * MR;
-                if (last - i >= MR) /* for which the compiler knows how many */
+                T *to = left + (i - first) * PACKED_ROWS + packed * MR;
+                if (last - i >= MR) /* a copy of constant size */
                     memcpy(to, y + i, MR * sizeof(T));
                 else
                     memcpy(to, y + i, (last - i) * sizeof(T));
             }
-            filled++;
+            packed++;
         }
-    return filled;
+    return packed;
 }
 
-/* The same where each row has matrices, of which the columns are multiplied. */
+/* Add dY X^T of each row, where dY is n x columns and X is k x columns. */
 static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
                            const gdb_chunk *chunk, int64_t count, T *dw, int64_t dw_row,
                            int skip_x, int64_t columns, T *right)
@@ -55,11 +57,11 @@ static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
             const T *y = (const T *)chunk->dy + row * chunk->dy_row;
             const T *x = (const T *)chunk->x + row * chunk->x_row;
             if (skip_x ? F(is_zero)(x, k * columns) : F(is_zero)(y, n * columns)) continue;
-            for (int64_t p = 0; p < columns; p += ROWS) {
-                int64_t depth = columns - p < ROWS ? columns - p : ROWS;
+            for (int64_t p = 0; p < columns; p += PACKED_ROWS) {
+                int64_t depth = columns - p < PACKED_ROWS ? columns - p : PACKED_ROWS;
                 F(pack)(x + p, 1, columns, depth, k, right);
-                F(block)(last - first, k, depth, y + first * columns + p, MR * columns, columns, 1,
-                         right, 0, depth, 0, dw, dw_row, NULL, 1);
+                F(multiply_block)(last - first, k, depth, y + first * columns + p, MR * columns,
+                                  columns, 1, right, 0, depth, 0, dw, dw_row, NULL, 1);
             }
         }
 }
@@ -74,24 +76,24 @@ static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last
                        columns, right);
         return;
     }
-    T *left = right + F(packed_elements)(ROWS, k);
+    T *left = right + F(packed_elements)(PACKED_ROWS, k);
     T *dw = (T *)to + first * dw_row;
     const gdb_chunk *end = chunk + count;
-    int64_t row = 0, filled;
+    int64_t row = 0, packed;
     do {
-        filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
-        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, 0, ROWS, 0, dw, dw_row,
-                 NULL, 1);
-    } while (filled == ROWS);
+        packed = F(pack_rows)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
+        F(multiply_block)(last - first, k, packed, left, PACKED_ROWS * MR, 1, MR, right, 0,
+                          PACKED_ROWS, 0, dw, dw_row, NULL, 1);
+    } while (packed == PACKED_ROWS);
 }
 
 static int64_t F(gradient_scratch)(int64_t n, int64_t k)
 {
-    int64_t left = (n + MR - 1) / MR * MR * ROWS;
-    return (F(packed_elements)(ROWS, k) + left) * sizeof(T) + LINE;
+    int64_t left = (n + MR - 1) / MR * MR * PACKED_ROWS;
+    return (F(packed_elements)(PACKED_ROWS, k) + left) * sizeof(T) + LINE;
 }
 
-/* Sums of columns, as doubles. */
+/* Sum in double precision, 64 columns at a time. */
 static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
 {
     T *db = to;

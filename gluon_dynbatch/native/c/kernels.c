@@ -5,8 +5,8 @@
 
 #include "steps.h"
 
-/* Tiles of products leave registers for a row of B: SSE2 and AVX2 have 16 in all, NEON and AVX-512
- * have 32. */
+/* Tiles of products leave registers for a row of B: SSE2 and AVX2 have 16 vector registers, NEON
+ * and AVX-512 have 32. */
 #define GDB_SET base
 #define GDB_BYTES 16
 #ifdef __aarch64__
@@ -59,7 +59,7 @@ static const struct {
 
 enum { N_SETS = sizeof SETS / sizeof *SETS };
 
-static int runs_here(const char *name)
+static int is_supported(const char *name)
 {
 #ifdef GDB_X86
     const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -71,20 +71,21 @@ static int runs_here(const char *name)
     return !strcmp(name, "base");
 }
 
-static int chosen = -1; /* found out by whoever comes first; all find the same */
+/* Index into SETS, or -1 before the first use. Threads may race to set it: all find the same. */
+static int active_set = -1;
 
 const char *gdb_instruction_set(int i)
 {
     for (int s = 0; s < N_SETS; s++)
-        if (runs_here(SETS[s].name) && i-- == 0) return SETS[s].name;
+        if (is_supported(SETS[s].name) && i-- == 0) return SETS[s].name;
     return NULL;
 }
 
 int gdb_use_instruction_set(const char *name)
 {
     for (int s = 0; s < N_SETS; s++)
-        if (runs_here(SETS[s].name) && (!name || !strcmp(name, SETS[s].name))) {
-            __atomic_store_n(&chosen, s, __ATOMIC_RELAXED);
+        if (is_supported(SETS[s].name) && (!name || !strcmp(name, SETS[s].name))) {
+            __atomic_store_n(&active_set, s, __ATOMIC_RELAXED);
             return 1;
         }
     return 0;
@@ -92,6 +93,6 @@ int gdb_use_instruction_set(const char *name)
 
 const gdb_kernels *gdb_kernels_of(int dtype)
 {
-    if (__atomic_load_n(&chosen, __ATOMIC_RELAXED) < 0) gdb_use_instruction_set(NULL);
-    return SETS[__atomic_load_n(&chosen, __ATOMIC_RELAXED)].kernels[dtype];
+    if (__atomic_load_n(&active_set, __ATOMIC_RELAXED) < 0) gdb_use_instruction_set(NULL);
+    return SETS[__atomic_load_n(&active_set, __ATOMIC_RELAXED)].kernels[dtype];
 }

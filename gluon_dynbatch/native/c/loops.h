@@ -1,8 +1,8 @@
-/* Loops over functions, and reductions, for one type and one instruction set. */
+/* Elementwise loops and reductions of rows, for one type and one instruction set. */
 #ifndef GDB_LOOPS_H
 #define GDB_LOOPS_H
 
-/* Counts are multiples of 16; the output is an operand itself or lies apart from all of them. */
+/* `n` is a multiple of 16. `out` may be an operand, but must not overlap one in part. */
 #define LOOP(name, read, result) \
     static void F(op_##name)(void *out, const void *in0, const void *in1, const void *in2, \
                              int64_t n, double value, double value2) { \
@@ -22,28 +22,28 @@
 #define READ_3 READ_2 const T c = from2[i];
 #define TRUTH(condition) ((condition) ? C(1.0) : C(0.0))
 
-/* Rows are reduced in several parts, of which the halves are combined; what is left over, and short
- * rows, are taken column by column, as many rows then go on at once. */
+/* Long rows are reduced to `parts` partial results, which a tree combines. Their remaining columns,
+ * and short rows, are reduced column by column, so that rows are independent iterations. */
 #define REDUCTION(name, combine, type, parts) \
-    static void F(name)(const void *from, int64_t rows, int64_t columns, double *found) { \
+    static void F(name)(const void *from, int64_t rows, int64_t columns, double *accumulators) { \
         const T *x = from; \
         const int64_t whole = columns < 16 ? 0 : columns & -(int64_t)parts; \
         for (int64_t row = 0; row < rows && whole; row++, x += columns) { \
-            type part[parts]; \
+            type partial[parts]; \
             for (int k = 0; k < parts; k++) \
-                part[k] = x[k]; \
+                partial[k] = x[k]; \
             for (int64_t i = parts; i < whole; i += parts) \
                 for (int k = 0; k < parts; k++) \
-                    part[k] = F(combine)(x[i + k], part[k]); \
+                    partial[k] = F(combine)(x[i + k], partial[k]); \
             for (int half = parts / 2; half; half /= 2) \
                 for (int k = 0; k < half; k++) \
-                    part[k] = F(combine)(part[k], part[k + half]); \
-            found[row] = F(combine)(part[0], (type)found[row]); \
+                    partial[k] = F(combine)(partial[k], partial[k + half]); \
+            accumulators[row] = F(combine)(partial[0], (type)accumulators[row]); \
         } \
         x = from; \
         for (int64_t i = whole; i < columns; i++) \
             for (int64_t row = 0; row < rows; row++) \
-                found[row] = F(combine)(x[row * columns + i], (type)found[row]); \
+                accumulators[row] = F(combine)(x[row * columns + i], (type)accumulators[row]); \
     }
 
 #endif
@@ -56,8 +56,8 @@ static gdb_function *const F(functions)[] = {
 #include "codes.h"
 };
 
-static inline T F(greater)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
+static inline T F(maximum)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
 static inline double F(sum)(double a, double b) { return a + b; }
 
-REDUCTION(add_sums, sum, double, 8)
-REDUCTION(raise_maxima, greater, T, 32)
+REDUCTION(accumulate_sums, sum, double, 8)
+REDUCTION(accumulate_maxima, maximum, T, 32)

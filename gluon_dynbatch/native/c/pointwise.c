@@ -14,18 +14,22 @@ const int32_t gdb_code_arity[GDB_N_CODES] = {
 #include "codes.h"
 };
 
-/* ------------------------------------------------------------------ from and to rows of arrays */
+/* ------------------------------------------------------------------ loads and stores */
 
-enum { VECTOR = 16, MOST = 512, CACHED = 24 << 10 };  /* numbers, numbers, bytes */
+enum {
+    VECTOR = 16,            /* functions take multiples of this many elements */
+    MAX_TILE = 512,         /* elements */
+    CACHE_BYTES = 24 << 10 /* for the registers of a tile: most of an L1 cache */
+};
 
-static inline void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
     const int64_t size = gdb_size_of(to.dtype);
-    int64_t b = columns * size;
-    const int64_t t = to.pitch * size, f = from.pitch * size;
-    if (t == b && f == b)
-        b *= rows, rows = 1;
+    int64_t bytes = columns * size;
+    const int64_t to_pitch = to.pitch * size, from_pitch = from.pitch * size;
+    if (to_pitch == bytes && from_pitch == bytes)
+        bytes *= rows, rows = 1;
     for (int64_t row = 0; row < rows; row++)
-        memcpy(to.data + row * t, from.data + row * f, b);
+        memcpy(to.data + row * to_pitch, from.data + row * from_pitch, bytes);
 }
 
 #define CONVERT(D, S) \
@@ -44,35 +48,37 @@ static inline void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t
     default: CONVERT(D, int64_t) \
     }
 
-static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
+                                                       int64_t columns) {
     if (to.dtype == from.dtype)
-        copy_same(to, from, rows, columns);
+        copy_same_type(to, from, rows, columns);
     else if (to.dtype)
         CONVERT_TO(double)
     else
         CONVERT_TO(float)
 }
 
-/* Write an element of each row into all columns of a register, or plus the column's number, that of the
- * first being `first`, unless that is negative. Whole vectors are written: the next row overwrites
- * what is too much, and registers have room for it after the last. */
-#define SPREAD(D) \
+/* Broadcast an element of each row to all columns of a register. If `first` is not negative, it is
+ * the number of the first column, and each column adds its number. Whole vectors are written: the
+ * next row overwrites the excess, and registers have room for it after the last row. */
+#define LOAD_SPREAD(D) \
     for (int64_t row = 0; row < rows; row++) { \
-        const D number = (D)gdb_number(&from, row, 0); \
+        const D element = (D)gdb_load(&from, row, 0); \
         D *const t = (D *)to.data + row * columns; \
         for (int64_t i = 0; i < columns; i += VECTOR) \
             for (int k = 0; k < VECTOR; k++) \
-                t[i + k] = first < 0 ? number : number + (D)((int)(first + i) + k); \
+                t[i + k] = first < 0 ? element : element + (D)((int)(first + i) + k); \
     }
 
-static void spread(gdb_array to, gdb_array from, int64_t first, int64_t rows, int64_t columns) {
+static void load_spread(gdb_array to, gdb_array from, int64_t first, int64_t rows,
+                        int64_t columns) {
     if (to.dtype)
-        SPREAD(double)
+        LOAD_SPREAD(double)
     else
-        SPREAD(float)
+        LOAD_SPREAD(float)
 }
 
-#define GATHER(D) \
+#define LOAD_MOVED(D) \
     for (int64_t row = 0; row < rows; row++) { \
         D *const t = (D *)to.data + row * columns; \
         const D *const f = (const D *)from.data + row * from.pitch; \
@@ -80,15 +86,16 @@ static void spread(gdb_array to, gdb_array from, int64_t first, int64_t rows, in
             t[i] = order[i] < 0 ? 0 : f[order[i]]; \
     }
 
-/* Write elements of each row by number into a register, of the same type. */
-static void gather(gdb_array to, gdb_array from, const int32_t *order, int64_t rows, int64_t columns) {
+/* Gather elements of each row by index into a register of the same type. */
+static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64_t rows,
+                       int64_t columns) {
     if (to.dtype)
-        GATHER(double)
+        LOAD_MOVED(double)
     else
-        GATHER(float)
+        LOAD_MOVED(float)
 }
 
-/* ------------------------------------------------------------------ a run */
+/* ------------------------------------------------------------------ a run of a loop */
 
 typedef struct {
     const gdb_loop *loop;
@@ -96,20 +103,20 @@ typedef struct {
     const gdb_instruction *instructions;
     const gdb_kernels *kernels;
     const gdb_array *slots;
-    int64_t rows, width, size, tile, tile_rows, tile_columns;
-    char **read;      /* per register: where it is now */
-    char *registers;  /* one after another, `stride` bytes each */
+    int64_t rows, width, size, tile, tile_rows, tile_columns; /* `tile`: most elements of one */
+    char **values;      /* per register: address of its elements, maybe in a loaded array */
+    char *registers;    /* `stride` bytes each */
     int64_t stride;
-    double *reduced;  /* per store that reduces: `tile` numbers */
-    int32_t *ready;   /* per load: whether it is done before all tiles */
+    double *reductions; /* per store that reduces: `tile` accumulators */
+    int32_t *preloaded; /* per load: whether it is the same for all tiles */
 } run;
 
 static int64_t tile_of(const gdb_loop *loop) {
-    const int64_t fits = CACHED / (gdb_size_of(loop->step.dtype) * (loop->registers + 1));
-    return fits > MOST ? MOST : fits < 128 ? 128 : fits & ~(int64_t)(VECTOR - 1);
+    const int64_t fits = CACHE_BYTES / (gdb_size_of(loop->step.dtype) * (loop->registers + 1));
+    return fits > MAX_TILE ? MAX_TILE : fits < 128 ? 128 : fits & ~(int64_t)(VECTOR - 1);
 }
 
-/* Find what is behind the loop, and lay out the scratch memory; return its size. */
+/* Locate the parts of the loop and lay out its scratch memory; return the bytes of scratch. */
 static int64_t lay_out(run *r, char *scratch) {
     const gdb_loop *loop = r->loop;
     char *at = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
@@ -118,14 +125,14 @@ static int64_t lay_out(run *r, char *scratch) {
     r->stores = r->loads + loop->n_loads;
     r->instructions = (const gdb_instruction *)(r->stores + loop->n_stores);
     for (int64_t s = 0; s < loop->n_stores; s++)
-        reductions += r->stores[s].how != GDB_ROW;
+        reductions += r->stores[s].mode != GDB_ROW;
     r->size = gdb_size_of(loop->step.dtype);
     r->tile = tile_of(loop);
     r->stride = (r->tile + VECTOR) * r->size;
     r->registers = at, at += loop->registers * r->stride;
-    r->reduced = (double *)at, at += reductions * r->tile * 8;
-    r->read = (char **)at, at += loop->registers * sizeof(char *);
-    r->ready = (int32_t *)at, at += loop->n_loads * 4;
+    r->reductions = (double *)at, at += reductions * r->tile * 8;
+    r->values = (char **)at, at += loop->registers * sizeof(char *);
+    r->preloaded = (int32_t *)at, at += loop->n_loads * 4;
     return at - scratch + 64;
 }
 
@@ -134,24 +141,29 @@ int64_t gdb_loop_scratch(const gdb_loop *loop) {
     return lay_out(&r, NULL);
 }
 
-static inline char *own(const run *r, int64_t reg) { return r->registers + reg * r->stride; }
-
-static inline gdb_array accessed(const run *r, const gdb_access *access, int64_t row, int64_t column) {
-    if (access->place.slot < 0)
-        return (gdb_array){(char *)&access->value, 0, GDB_FLOAT64};
-    gdb_array found = r->slots[access->place.slot];
-    found.data += (row * found.pitch + access->place.column + column) * gdb_size_of(found.dtype);
-    return found;
+static inline char *register_at(const run *r, int64_t reg) {
+    return r->registers + reg * r->stride;
 }
 
+/* Return the array that an access loads or stores, from a row and a column on. */
+static inline gdb_array accessed(const run *r, const gdb_access *access, int64_t row,
+                                 int64_t column) {
+    if (access->place.slot < 0)
+        return (gdb_array){(char *)&access->value, 0, GDB_FLOAT64};
+    gdb_array array = r->slots[access->place.slot];
+    array.data += (row * array.pitch + access->place.column + column) * gdb_size_of(array.dtype);
+    return array;
+}
+
+/* Return whether all arrays are contiguous, so that all rows can run as one. */
 static int is_dense(const run *r) {
     const gdb_loop *loop = r->loop;
     for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
         const gdb_access *a = &r->loads[i];
         const int64_t pitch = accessed(r, a, 0, 0).pitch;
-        if (pitch == 0 && a->how == GDB_SPREAD)
+        if (pitch == 0 && a->mode == GDB_SPREAD)
             continue;
-        if (pitch != loop->width || a->place.column || a->how != GDB_ROW)
+        if (pitch != loop->width || a->place.column || a->mode != GDB_ROW)
             return 0;
     }
     return 1;
@@ -160,99 +172,103 @@ static int is_dense(const run *r) {
 static void choose_tiles(run *r) {
     if (is_dense(r))
         r->width *= r->rows, r->rows = 1;
-    const int64_t chunks = (r->width + r->tile - 1) / r->tile;
-    const int64_t chunk = (r->width + chunks - 1) / chunks;
-    r->tile_columns = chunks == 1 ? r->width : (chunk + VECTOR - 1) & ~(int64_t)(VECTOR - 1);
+    const int64_t tiles = (r->width + r->tile - 1) / r->tile;
+    const int64_t columns = (r->width + tiles - 1) / tiles;
+    r->tile_columns = tiles == 1 ? r->width : (columns + VECTOR - 1) & ~(int64_t)(VECTOR - 1);
     r->tile_rows = r->width < r->tile ? r->tile / r->width : 1;
 }
 
 static void load_register(const run *r, const gdb_access *load, int64_t row, int64_t column,
                           int64_t rows, int64_t columns) {
-    const gdb_array to = {own(r, load->reg), columns, r->loop->step.dtype};
-    if (load->how == GDB_SPREAD || load->how == GDB_RAMP)
-        spread(to, accessed(r, load, row, 0), load->how == GDB_RAMP ? column : -1, rows, columns);
-    else if (load->how == GDB_MOVED)
-        gather(to, accessed(r, load, row, 0),
-               (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows, columns);
+    const gdb_array to = {register_at(r, load->reg), columns, r->loop->step.dtype};
+    if (load->mode == GDB_SPREAD || load->mode == GDB_RAMP)
+        load_spread(to, accessed(r, load, row, 0), load->mode == GDB_RAMP ? column : -1, rows,
+                    columns);
+    else if (load->mode == GDB_MOVED)
+        load_moved(to, accessed(r, load, row, 0),
+                   (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows,
+                   columns);
     else
         copy(to, accessed(r, load, row, column), rows, columns);
 }
 
-/* Fill the registers that are the same in all tiles. */
-static void prepare(const run *r) {
+/* Load the registers that are the same for all tiles. */
+static void preload(const run *r) {
     const gdb_loop *loop = r->loop;
     const int64_t rows = r->rows < r->tile_rows ? r->rows : r->tile_rows;
     for (int64_t reg = 0; reg < loop->registers; reg++)
-        r->read[reg] = own(r, reg);
+        r->values[reg] = register_at(r, reg);
     for (int64_t l = 0; l < loop->n_loads; l++) {
         const gdb_access *load = &r->loads[l];
-        const int same = load->how == GDB_SPREAD;
-        r->ready[l] = accessed(r, load, 0, 0).pitch == 0 && (same || r->width == r->tile_columns);
-        if (r->ready[l] && same)
+        const int spread = load->mode == GDB_SPREAD;
+        r->preloaded[l] =
+            accessed(r, load, 0, 0).pitch == 0 && (spread || r->width == r->tile_columns);
+        if (r->preloaded[l] && spread)
             load_register(r, load, 0, 0, 1, rows * r->tile_columns);
-        else if (r->ready[l])
+        else if (r->preloaded[l])
             load_register(r, load, 0, 0, rows, r->tile_columns);
     }
 }
 
-/* Whether rows of a register and of a gdb_array are the same sequence of numbers in memory, and whole
- * vectors, so that a kernel can work in place. */
-static inline int in_place(const run *r, gdb_array m, int64_t rows, int64_t columns) {
-    return m.dtype == r->loop->step.dtype && (rows * columns) % VECTOR == 0
-        && (rows == 1 || m.pitch == columns);
+/* Return whether an array has the layout of a register in whole vectors, so that functions can read
+ * it in place. */
+static inline int in_place(const run *r, gdb_array array, int64_t rows, int64_t columns) {
+    return array.dtype == r->loop->step.dtype && (rows * columns) % VECTOR == 0
+        && (rows == 1 || array.pitch == columns);
 }
 
 static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    const int64_t n = rows * columns, spare = -n & (VECTOR - 1);
+    const int64_t n = rows * columns, padding = -n & (VECTOR - 1);
     for (int64_t l = 0; l < r->loop->n_loads; l++) {
         const gdb_access *load = &r->loads[l];
-        if (r->ready[l])
+        if (r->preloaded[l])
             continue;
         const gdb_array from = accessed(r, load, row, column);
-        char *to = own(r, load->reg);
-        if (load->how == GDB_ROW && in_place(r, from, rows, columns)) {
-            r->read[load->reg] = from.data;
+        char *to = register_at(r, load->reg);
+        if (load->mode == GDB_ROW && in_place(r, from, rows, columns)) {
+            r->values[load->reg] = from.data;
             continue;
         }
         load_register(r, load, row, column, rows, columns);
-        memset(to + n * r->size, 0, spare * r->size);
-        r->read[load->reg] = to;
+        memset(to + n * r->size, 0, padding * r->size);
+        r->values[load->reg] = to;
     }
 }
 
 static void run_instructions(const run *r, int64_t count) {
     const gdb_instruction *i = r->instructions;
     for (; i < r->instructions + r->loop->n_instructions; i++)
-        r->kernels->functions[i->code](own(r, i->target), r->read[i->a], r->read[i->b],
-                                       r->read[i->c], count, i->value, i->value2);
+        r->kernels->functions[i->code](register_at(r, i->target), r->values[i->a], r->values[i->b],
+                                       r->values[i->c], count, i->value, i->value2);
 }
 
 static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    double *reduced = r->reduced;
+    double *accumulators = r->reductions;
     for (int64_t s = 0; s < r->loop->n_stores; s++) {
         const gdb_access *store = &r->stores[s];
-        const gdb_array from = {r->read[store->reg], columns, r->loop->step.dtype};
-        const int total = store->how == GDB_TOTAL;
-        if (store->how == GDB_ROW) {
+        const gdb_array from = {r->values[store->reg], columns, r->loop->step.dtype};
+        const int total = store->mode == GDB_TOTAL;
+        if (store->mode == GDB_ROW) {
             copy(accessed(r, store, row, column), from, rows, columns);
         } else {
             for (int64_t i = 0; i < rows && column == 0; i++)
-                reduced[i] = total ? 0 : -INFINITY;
-            (total ? r->kernels->add_sums : r->kernels->raise_maxima)(
-                from.data, rows, columns, reduced);
+                accumulators[i] = total ? 0 : -INFINITY;
+            (total ? r->kernels->accumulate_sums : r->kernels->accumulate_maxima)(
+                from.data, rows, columns, accumulators);
             if (column + columns == r->width)
-                copy(accessed(r, store, row, 0), (gdb_array){(char *)reduced, 1, GDB_FLOAT64}, rows, 1);
+                copy(accessed(r, store, row, 0),
+                     (gdb_array){(char *)accumulators, 1, GDB_FLOAT64}, rows, 1);
         }
-        reduced += store->how == GDB_ROW ? 0 : r->tile;
+        accumulators += store->mode == GDB_ROW ? 0 : r->tile;
     }
 }
 
-/* Store what was loaded without a way through registers, if that is all there is to do. */
+/* Copy loaded arrays directly to stored ones, if no type or layout changes; else return 0. */
 static int run_copies(const run *r) {
     const gdb_loop *loop = r->loop;
     for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
         const gdb_access *a = &r->loads[i];
-        if (a->how != GDB_ROW || accessed(r, a, 0, 0).dtype != loop->step.dtype)
+        if (a->mode != GDB_ROW || accessed(r, a, 0, 0).dtype != loop->step.dtype)
             return 0;
     }
     for (int64_t l = 0; l < loop->n_loads; l++)
@@ -264,15 +280,15 @@ static int run_copies(const run *r) {
 }
 
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch) {
-    run r = {.loop = loop, .kernels = gdb_kernels_of(loop->step.dtype), .slots = slots, .rows = rows,
-             .width = loop->width};
+    run r = {.loop = loop, .kernels = gdb_kernels_of(loop->step.dtype), .slots = slots,
+             .rows = rows, .width = loop->width};
     if (rows < 1 || loop->width < 1)
         return;
     lay_out(&r, scratch);
     if (loop->n_instructions == 0 && run_copies(&r))
         return;
     choose_tiles(&r);
-    prepare(&r);
+    preload(&r);
     for (int64_t row = 0; row < r.rows; row += r.tile_rows)
         for (int64_t column = 0; column < r.width; column += r.tile_columns) {
             const int64_t m = r.rows - row < r.tile_rows ? r.rows - row : r.tile_rows;

@@ -1,7 +1,7 @@
-/* The kernels of one instruction set; to be defined by who includes this:
+/* The kernels of one instruction set. The includer defines:
  *
  * GDB_SET                           name of the instruction set
- * GDB_BYTES                         of a vector
+ * GDB_BYTES                         bytes of a vector
  * GDB_TILE_ROWS, GDB_TILE_VECTORS   rows, and vectors per row, of a tile of C in registers
  */
 #define GDB_DOUBLE 1

@@ -1,7 +1,8 @@
-/* Kernels: steps, run on the rows of a launch a block of rows at a time.
+/* Kernels: the steps that run on the rows of a launch, one block of rows at a time.
  *
  * `gluon_dynbatch/kernel/step.py` writes each step as the members of a struct below, 8 bytes each.
- * Slots are arrays by number. Running allocates nothing, locks nothing, and does not call Python.
+ * A slot is the number of an array. Running a kernel allocates nothing, takes no lock, and does not
+ * call Python.
  */
 #ifndef GDB_STEPS_H
 #define GDB_STEPS_H
@@ -16,8 +17,7 @@ enum {
 extern const char *const gdb_code_names[GDB_N_CODES];
 extern const int32_t gdb_code_arity[GDB_N_CODES];
 
-/* Rows of numbers: the address of the first, elements between rows (0: one row for all), and type.
- * Integers are only loaded. */
+/* Rows of numbers: address, elements between rows (0: all rows share one), and type. */
 typedef struct {
     char *data;
     int64_t pitch, dtype;
@@ -25,8 +25,8 @@ typedef struct {
 
 static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
 
-/* Return a number of a row. */
-static inline double gdb_number(const gdb_array *array, int64_t row, int64_t column) {
+/* Load an element of any type. */
+static inline double gdb_load(const gdb_array *array, int64_t row, int64_t column) {
     const int64_t i = row * array->pitch + column;
     switch (array->dtype) {
     case GDB_FLOAT32: return ((const float *)array->data)[i];
@@ -36,29 +36,32 @@ static inline double gdb_number(const gdb_array *array, int64_t row, int64_t col
     }
 }
 
+/* The columns of an array from `column` on. */
 typedef struct {
     int64_t slot, column;
 } gdb_place;
 
 enum { GDB_LOOP, GDB_PRODUCT, GDB_CHOSEN, GDB_DOTS, GDB_CONVOLVED };
 
-/* How each step begins; `words` are its members in all. */
+/* The head of each step; `words` is the number of its members, with the head. */
 typedef struct {
     int64_t kind, words, dtype;
 } gdb_step;
 
-/* Rows times a matrix, or rows of it by number, which makes it a table. */
+/* GDB_PRODUCT: rows times a matrix, which is packed unless `unpacked`. A row of the launch has
+ * `parts` rows of the product.
+ * GDB_CHOSEN: rows of the matrix, a table of `table_rows`, at `parts` indices per row. */
 typedef struct {
     gdb_step step;
     gdb_place left, matrix, result, bias; /* no bias: slot -1 */
-    int64_t table_rows, inputs, units, parts, adds, unpacked;
+    int64_t table_rows, inputs, units, parts, accumulate, unpacked;
 } gdb_product;
 
-/* As `kernel.layout.Dot` says. */
+/* Products of matrices of which each row has its own: see `kernel.layout.Dot`. */
 typedef struct {
     gdb_step step;
     gdb_place left, right, result;
-    int64_t matrices, m, k, n, turn_left, turn_right, gradient;
+    int64_t matrices, m, k, n, transpose_left, transpose_right, gradient;
 } gdb_dots;
 
 typedef struct {
@@ -67,67 +70,82 @@ typedef struct {
     gdb_maps maps;
 } gdb_convolved;
 
-/* A pointwise program, a chain of elementwise functions, run tile by tile: all loads, then the
- * instructions, then the stores in their order, for every row. A register, of the type of the step,
- * holds `width` numbers for each of some rows at a time. What a load writes to a register
- * nothing else overwrites. Numbers are converted when they are loaded and stored. Nothing is
- * stored upon what is loaded. */
+/* A pointwise loop: an elementwise program over registers, which runs tile by tile: all loads, then
+ * all instructions, then the stores in their order. A register has the type of the step, and holds
+ * `width` numbers for each row of a tile; loads and stores convert numbers. An instruction never
+ * overwrites a loaded register, and a store never overwrites an array that is loaded.
+ *
+ * This struct is followed by the loads and stores (gdb_access), the instructions (gdb_instruction)
+ * and the column orders. */
 typedef struct {
     gdb_step step;
     int64_t width, registers, n_loads, n_stores, n_instructions;
-} gdb_loop; /* behind it are loads, stores and instructions, and then orders */
+} gdb_loop;
 
-/* How registers are loaded and stored. Loaded are columns [column, column + width) of each row; element
- * `column` of each row for all columns; columns by number, -1 for zeros, which int32 numbers say so many
- * words behind the beginning of the loop; or the second plus the number of the column. The first is how
- * they are stored, or the sum, or the maximum (where NaN wins), of a row. */
+/* How a register is loaded from each row, or stored to it:
+ *
+ * GDB_ROW      columns [column, column + width), loaded or stored
+ * GDB_SPREAD   element `column`, broadcast to all columns
+ * GDB_MOVED    columns by index, -1 for zeros; the int32 indices are `order` words after the
+ *              beginning of the loop
+ * GDB_RAMP     element `column` plus the number of each column
+ * GDB_TOTAL    stores the sum of the row
+ * GDB_TOP      stores the maximum of the row; NaN wins
+ */
 enum { GDB_ROW, GDB_SPREAD, GDB_MOVED, GDB_RAMP, GDB_TOTAL, GDB_TOP };
 
 typedef struct {
     int64_t reg;
-    gdb_place place; /* slot -1 stands for `value` in all rows */
-    int64_t how, order;
+    gdb_place place; /* slot -1: `value` in all rows */
+    int64_t mode, order;
     double value;
 } gdb_access;
 
 typedef struct {
-    int64_t code, target, a, b, c; /* registers; those beyond the code's arity are not looked at */
+    int64_t code, target, a, b, c; /* registers; those beyond the code's arity are ignored */
     double value, value2;
 } gdb_instruction;
 
-/* Return how many bytes of scratch memory a run of the loop needs; any alignment will do. */
+/* Return the bytes of scratch of a loop; it need not be aligned. */
 int64_t gdb_loop_scratch(const gdb_loop *loop);
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch);
 
 typedef struct {
     gdb_array array; /* without an address */
-    int64_t local;   /* where a block of its rows stands in scratch if it is nowhere else */
+    int64_t local;   /* offset in scratch of a block of its rows, used if it has no other address */
 } gdb_slot;
 
 typedef struct {
     int64_t references, slots_count;
-    int64_t block, work;    /* rows; operations of a row, about */
-    int64_t found, scratch; /* where slots with addresses stand in scratch; bytes of all of it */
+    int64_t block_rows;
+    int64_t work;    /* operations per row, roughly */
+    int64_t arrays;  /* offset in scratch of the arrays of all slots, with their addresses */
+    int64_t scratch; /* bytes */
     gdb_slot *slots;
     const gdb_step *steps, *end;
 } gdb_kernel;
 
-/* Products have the same blocks of so many rows however rows are shared among threads. */
+/* Blocks of kernels with products are multiples of this many rows, so that results do not depend on
+ * the number of threads. */
 enum { GDB_ROWS_AT_ONCE = 24 };
 
-/* Make a kernel, NULL if there is no memory. Here `local` says whether there is to be such a place. */
-gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count);
+/* Make a kernel, or return NULL if there is no memory. In `slots`, `local` is 1 for arrays that
+ * need scratch, else 0. */
+gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots,
+                           int64_t count);
 void gdb_release_kernel(gdb_kernel *kernel);
 
-/* Run a kernel on some rows; places are a base, or -1, and an offset in bytes per slot. */
+/* Run a kernel on rows [low, high), at most a block. `places` has a base and an offset in bytes for
+ * each slot; base -1 is scratch. */
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
                    int64_t low, int64_t high);
 
-/* Add numbers of a type to others. */
-void gdb_add_row(int64_t dtype, char *to, const char *from, int64_t count);
+/* Add `count` elements to others. */
+void gdb_add(int64_t dtype, char *to, const char *from, int64_t count);
 
-/* Add rows to those of a table, each at the place that a number of some type says. */
-void gdb_add_to_chosen(int64_t dtype, char *table, int64_t table_rows, int64_t units,
-                       const gdb_chunk *chunk, int64_t place_dtype);
+/* Add each row of dY of a chunk to the row of a table that an index in X, of type `index_dtype`,
+ * selects. */
+void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units,
+                     const gdb_chunk *chunk, int64_t index_dtype);
 
 #endif

@@ -5,32 +5,32 @@
 
 typedef struct {
     void (*work)(void *, int);
-    void *given;
+    void *context;
     int number;
 } job;
 
-static void *help(void *given)
+static void *run_job(void *argument)
 {
-    const job *own = given;
-    own->work(own->given, own->number);
+    const job *own_job = argument;
+    own_job->work(own_job->context, own_job->number);
     return NULL;
 }
 
-void gdb_together(void (*work)(void *, int), void *given, int count)
+void gdb_run_in_threads(void (*work)(void *, int), void *context, int count)
 {
-    pthread_t made[GDB_MOST_THREADS];
+    pthread_t threads[GDB_MOST_THREADS];
     job jobs[GDB_MOST_THREADS];
     sigset_t all, before;
-    int members = 1;
+    int running = 1;
     if (count > 1) {
-        sigfillset(&all); /* signals are for the threads of the program */
+        sigfillset(&all); /* the process's own threads handle signals */
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        for (; members < count; members++) {
-            jobs[members] = (job){work, given, members};
-            if (pthread_create(&made[members], NULL, help, &jobs[members])) break;
+        for (; running < count; running++) {
+            jobs[running] = (job){work, context, running};
+            if (pthread_create(&threads[running], NULL, run_job, &jobs[running])) break;
         }
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    work(given, 0);
-    while (--members) pthread_join(made[members], NULL);
+    work(context, 0);
+    while (--running) pthread_join(threads[running], NULL);
 }
