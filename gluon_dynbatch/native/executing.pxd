@@ -1,84 +1,89 @@
-"""What programs are made of: `assembling` writes these records, and `executing` runs them.
+"""The records of programs: `assembling` writes them, and `executing` runs them.
 
-A program knows arrays by number; who runs it gives the address of each, which is its *base*.
+A program refers to each array by its *base*, the index of its address.  The caller passes the
+addresses when it runs the program.
 """
 
 from libc.stdint cimport int64_t
 
 cpdef enum:
-    #: First number of each record of a program.
+    #: The kind of a record, its first number.
     LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT
 
 cpdef enum:
-    #: What DISTINCT does with rows that are equal.  Before the launch, the first ones or the totals
-    #: are put side by side; after it, rows go where all equal ones belong, or just the first.
+    #: What DISTINCT does with equal rows.  Before the launch, PICK compacts an array to the first
+    #: of equal rows, and TOTAL to their sums.  After it, REPEAT copies each computed row to all
+    #: rows that are equal, and SINGLE to the first of them, with zeros for the others.
     PICK, TOTAL, REPEAT, SINGLE
 
 
 cdef struct Spot:
-    # A base, and an offset in bytes.  Base -1 stands for none.
+    # A base, or -1 for none, and an offset in bytes.
     int64_t base, offset
 
 
 cdef struct RowsRecord:
-    # Pieces follow; a size is that of an element.
-    int64_t record, kind, size, count
+    # Followed by `count` Pieces.
+    int64_t record, dtype, element_size, count
     Spot target
 
 
 cdef struct Piece:
-    # What is done (0 copy, 1 add, 2 zeros), the first element of the target, the source, and how
-    # many elements.
-    int64_t what, target
+    # The operation (0 copy, 1 add, 2 fill with zeros), the first element of the target, the source,
+    # and the number of elements.
+    int64_t operation, target
     Spot source
     int64_t count
 
 
 cdef struct PackRecord:
-    int64_t record, kind
+    int64_t record, dtype
     Spot source
     int64_t row_stride, column_stride, rows, columns
     Spot target
 
 
 cdef struct DistinctRecord:
-    # Keys follow, then what is moved, then a LAUNCH of one part, which runs on as many rows as are
-    # different.  If equal numbers chose rows from one table, they are equal, and so is what is
-    # computed of them; unless they are few.  Without keys, it is known, from where it is kept.
+    # Followed by `keys` Keys, `moved` Moved, and a LAUNCH of one part, which runs only on distinct
+    # rows.  Rows are equal if equal indices chose them from one table; then so are their results.
+    # If few rows are equal, all count as distinct.  The numbering of the rows (see `Numbering`) is
+    # written to a spot, or read from there if there are no keys.
     int64_t record
-    Spot kept
+    Spot numbering
     int64_t rows, keys, moved
 
 
 cdef struct Key:
-    # What tells so many rows apart: the table from which they were chosen, or -1, and the numbers by
-    # which they were, each of so many bytes.
+    # The origin of some rows: the table from which they were chosen, or -1, and their indices, of
+    # `size` bytes each.
     int64_t table
     Spot numbers
     int64_t rows, size
 
 
 cdef struct Moved:
-    # What is done with an array of the launch, where it has it, and where that comes from.
-    int64_t what, kind, width
+    # An array of the launch, where it comes from, and what DISTINCT does with its rows.
+    int64_t operation, dtype, width
     Spot target, source
 
 
 cdef struct SumRecord:
-    # MATRIX, ROW or CHOSEN; chunks follow.  The last number says whether the second of two rows is
-    # the gradient, plus twice the columns of matrices if rows are matrices whose columns are
-    # multiplied; of CHOSEN, it is the type of places.
-    int64_t record, kind, rows, columns
+    # Followed by `count` Chunks.  MATRIX adds left^T right to a matrix, ROW the rows of left to a
+    # vector, CHOSEN each row of left to the row of a matrix that an index in right chooses.
+    # `option` is the type of the indices for CHOSEN.  For MATRIX it is 1 if the gradient is right
+    # instead of left, plus twice the number of columns if rows are matrices whose columns are
+    # multiplied.
+    int64_t record, dtype, rows, columns
     Spot target
-    int64_t last, count
+    int64_t option, count
 
 
 cdef struct Chunk:
-    # What is added up: rows, where DISTINCT has kept which of them are equal, if it is known, and
-    # both arrays, with elements from row to row.
+    # Rows to add up, the numbering of DISTINCT for them (base -1: none), and both arrays.  A pitch
+    # is the number of elements between rows.
     int64_t rows
-    Spot kept
-    Spot gradient
-    int64_t gradient_pitch
-    Spot other
-    int64_t other_pitch
+    Spot numbering
+    Spot left
+    int64_t left_pitch
+    Spot right
+    int64_t right_pitch

@@ -2,10 +2,10 @@
 # cython: cdivision=True, binding=False, auto_pickle=False
 """Run programs of native steps in MXNet's engine.
 
-A program is an array of integers: which kernel runs on how many rows of which arrays, which rows
-are copied and added up where, which matrices are packed.  Addresses are given when it is pushed.
-The engine runs it in a thread of its own, without Python; what it needs is counted by hand.  Records
-run one after another, wide ones in several threads.
+A program is an array of integers, the records of `executing.pxd`: which kernels run on which rows,
+which rows are copied or added, which matrices are packed.  Each push passes the addresses of the
+arrays.  The engine runs a program in one of its threads, without Python, so references to programs
+and kernels are counted natively.  Records run one after another, large ones in several threads.
 """
 
 import os
@@ -27,86 +27,91 @@ cdef extern from *:
 
 cdef extern from "c/kernels.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
-    void gdb_run_in_threads(void (*work)(void *, int) noexcept nogil, void *given, int count)
+    void gdb_run_in_threads(
+        void (*work)(void *, int) noexcept nogil, void *context, int count)
 
 include "kernels.pxi"
 
 cdef enum:
-    #: Operations that are worth another thread, which takes some 20 us to make.
-    WORTH = 4000000
+    #: Operations for which another thread pays; to create it takes some 20 us.
+    WORK_PER_THREAD = 4000000
 
-#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``, ``MXNDArrayGetData``, and
-#: ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
-ctypedef int (*Push_)(
+#: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
+#: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
+ctypedef int (*PushToEngine)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
     void **, int, void **, int, void *, int, const char *) noexcept
-ctypedef int (*Detach)(void *, void **) noexcept nogil
-ctypedef int (*Free)(void *) noexcept nogil
-ctypedef int (*Get)(void *, void **) noexcept nogil
+ctypedef int (*DetachArray)(void *, void **) noexcept nogil
+ctypedef int (*FreeArray)(void *) noexcept nogil
+ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef void (*Reorder)(void *) noexcept nogil
-cdef Push_ push_to_engine
-cdef Detach detach_array
-cdef Free free_array
-cdef Get address_of_array
-cdef Reorder put_in_order
+cdef PushToEngine push_to_engine
+cdef DetachArray detach_array
+cdef FreeArray free_array
+cdef GetData get_data
+cdef Reorder restore_order
+#: Type and number of the device.
 cdef int32_t[2] CPU = [1, 0]
 
 
 cdef int give_notice(void *notice) noexcept nogil:
     """Set a byte.
 
-    MXNet calls this when it drops the last reference to a node of its tape.  That may be in a
-    thread of its own, at any time: after a ``waitall``, while ``os.fork`` or the end of the process
-    waits for that very thread and does not give up Python's global lock, when ``mx.profiler``
-    changes its state (which no call of MXNet in another thread survives), or when there is no
-    Python any more.  So it needs neither Python nor MXNet.
+    MXNet calls this when it drops the last reference to a node of its tape.  That may happen in one
+    of its threads, at any time: after a ``waitall``; while ``os.fork`` or the end of the process
+    holds Python's global lock and waits for that thread; while ``mx.profiler`` changes its state,
+    which no call of MXNet in another thread survives; or after Python is gone.  So this must use
+    neither Python nor MXNet.
     """
     (<char *>notice)[0] = 1
     return 1
 
 
-#: Its address.
+#: The address of `give_notice`.
 GIVE = <uintptr_t>&give_notice
 
 
 def connect(
-    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t get_data, uintptr_t reorder
+    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder
 ):
-    """Take the addresses of these functions of MXNet's."""
-    global push_to_engine, detach_array, free_array, address_of_array, put_in_order
-    push_to_engine = <Push_>push
-    detach_array, free_array = <Detach>detach, <Free>release
-    address_of_array, put_in_order = <Get>get_data, <Reorder>reorder
+    """Store the addresses of functions of MXNet; `reorder` may be 0."""
+    global push_to_engine, detach_array, free_array, get_data, restore_order
+    push_to_engine = <PushToEngine>push
+    detach_array, free_array = <DetachArray>detach, <FreeArray>release
+    get_data, restore_order = <GetData>data, <Reorder>reorder
 
 
-cdef struct Program_:
+cdef struct NativeProgram:
     int64_t references
     int64_t length
-    #: Bytes of scratch of each thread, and how many threads there is scratch for.
+    #: Bytes of scratch per thread, and the most threads.
     int64_t scratch, threads
     int64_t *code
     int64_t kernels_count
-    Kernel_ **kernels
+    NativeKernel **kernels
 
 
 cdef struct Push:
-    Program_ *program
+    # A run of records [low, high) of a program, with all that it needs until the engine is done.
+    NativeProgram *program
     int64_t low, high
+    #: The address of each array.
     char **bases
-    #: Its scratch, and where the first line begins.
+    #: The allocation, and the scratch in it, aligned to a cache line.
     void *memory
     char *scratch
-    # Arrays of our own for what is read.  The engine knows of its own memory when it may go, but
-    # not of memory that is lent, by NumPy or others: that may go with the last array.
+    # References to deferred arrays, then to those that are read.  The engine keeps its own memory
+    # until readers are done, but not memory borrowed from NumPy or others: that may be freed with
+    # the last array.
     int64_t held_count
     void **held
-    # Bases that are known when the program runs, and the arrays held from `late_held` on.  MXNet
-    # gives an array memory when its operator runs; asked at that time, it may give it twice.
-    int64_t late_count, late_held
-    int64_t *late
+    # Bases whose addresses are unknown until the program runs.  MXNet allocates an array when its
+    # operator runs; asking for the address at that time may allocate it twice.
+    int64_t deferred_count
+    int64_t *deferred
 
 
-cdef void release_program(Program_ *program) noexcept nogil:
+cdef void release_program(NativeProgram *program) noexcept nogil:
     cdef int64_t i
     if RELEASE(&program.references):
         return
@@ -117,39 +122,39 @@ cdef void release_program(Program_ *program) noexcept nogil:
     free(program)
 
 
-cdef void release_push(void *given) noexcept nogil:
-    cdef Push *push = <Push *>given
+cdef void release_push(void *context) noexcept nogil:
+    cdef Push *push = <Push *>context
     cdef int64_t i
     for i in range(push.held_count):
         free_array(push.held[i])
     free(push.held)
-    free(push.late)
+    free(push.deferred)
     free(push.memory)
     release_program(push.program)
     free(push.bases)
     free(push)
 
 
-cdef int give_scratch(Push *push) except -1:
+cdef int allocate_scratch(Push *push) except -1:
     push.memory = malloc(push.program.scratch * push.program.threads + 64)
     if push.memory == NULL:
         raise MemoryError("no memory for scratch")
-    push.scratch = <char *>lines(<int64_t>push.memory)
+    push.scratch = <char *>round_to_lines(<int64_t>push.memory)
     return 0
 
 
-cdef void *copied(array numbers) except NULL:
-    cdef void *found = room(len(numbers), 8)
-    memcpy(found, numbers.data.as_voidptr, 8 * len(numbers))
-    return found
+cdef void *copy_of(array numbers) except NULL:
+    cdef void *memory = allocate(len(numbers), 8)
+    memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
+    return memory
 
 
 cdef int hold(Push *push, array handles) except -1:
-    """Make arrays of our own that share memory with some."""
+    """Add references to the memory of arrays, which `release_push` drops."""
     cdef Py_ssize_t i
     for i in range(len(handles)):
         if detach_array(handles_in(handles)[i], &push.held[push.held_count]):
-            raise MemoryError("an array is gone")
+            raise MemoryError("MXNet cannot make another reference to an array")
         push.held_count += 1
     return 0
 
@@ -157,52 +162,50 @@ cdef int hold(Push *push, array handles) except -1:
 include "records.pxi"
 
 
-cdef void run_program(void *context, void *given) noexcept nogil:
+cdef void run_program(void *run_context, void *context) noexcept nogil:
     """Run the records of a push, one after another."""
-    cdef Push *push = <Push *>given
+    cdef Push *push = <Push *>context
     cdef char **bases = push.bases
     cdef int64_t i
     cdef int64_t threads = push.program.threads
-    cdef Split split = Split(
-        push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0, INT64_MAX)
-    cdef const int64_t *code = split.code
+    cdef const int64_t *code = push.program.code + push.low
     cdef const int64_t *end = push.program.code + push.high
-    cdef void *held
-    for i in range(push.late_count):
-        held = push.held[push.late_held + i]
-        # oneDNN's convolutions leave their weights, and the gradients of these, in an order of their
-        # own.  To be asked for the address, MXNet would wait for the engine, in a thread of it.
-        if put_in_order != NULL:
-            put_in_order((<void **>held)[0])
-        address_of_array(held, <void **>&bases[push.late[i]])
+    cdef SharedRecord shared = SharedRecord(
+        code, bases, push.scratch, push.program.scratch, 0, 0, 0, INT64_MAX)
+    for i in range(push.deferred_count):
+        # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
+        # the order is restored first, `get_data` waits for the engine, in a thread of it.
+        if restore_order != NULL:
+            restore_order((<void **>push.held[i])[0])
+        get_data(push.held[i], <void **>&bases[push.deferred[i]])
     while code < end:
-        split.code = code
+        shared.code = code
         if code[0] == LAUNCH:
-            code = run_launch(&split, threads)
+            code = run_launch(&shared, threads)
         elif code[0] == DISTINCT:
-            code = run_distinct(&split, threads)
+            code = run_distinct(&shared, threads)
         elif code[0] == ROWS:
             code = run_rows(code, bases)
         elif code[0] == PACK:
             code = run_pack(code, bases)
         else:
-            code = run_sum(&split, threads)
+            code = run_sum(&shared, threads)
 
 
 cdef class Bases:
-    """Arrays that a program works on, for as many pushes as there are.
+    """The arrays that a program works on, in any number of pushes.
 
-    What is done with each is a letter of `recording.places`.
+    Each has a letter for its use: see `recording.places`.
     """
 
-    #: Holds them.
+    #: Keeps the arrays alive.
     cdef object arrays
-    #: Of each, its address, if that is known, and its handle; several may share memory.
+    #: Address (0 if it is deferred) and handle of each array; arrays may share memory.
     cdef readonly array addresses, handles
-    #: Handles of what is read and written, each memory once.
+    #: Handles of arrays that are read, and written, one for each memory.
     cdef readonly array read, written
-    #: Handles of what is late, and which bases these are.
-    cdef array late, places
+    #: Handles and bases of arrays whose addresses are unknown until the program runs.
+    cdef array deferred, deferred_bases
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
         cdef dict read = {}, written = {}
@@ -210,16 +213,15 @@ cdef class Bases:
         cdef uintptr_t handle
         cdef char use
         self.arrays, self.addresses, self.handles = arrays, addresses, handles
-        self.late, self.places = array("Q"), array("Q")
+        self.deferred, self.deferred_bases = array("Q"), array("Q")
         for i in range(len(uses)):
             use, handle = uses[i], handles.data.as_ulonglongs[i]
             if use in b"RW":
-                self.late.append(handle)
-                self.places.append(i)
-            # The engine wants each memory once, and what is written not among what is read.  Arrays
-            # that share it have the first member of MXNet's array in common: what that points to
-            # begins with an address, which is null as long as an operator is to give it memory.
-            # What is late may be put in order first, which is writing.
+                self.deferred.append(handle)
+                self.deferred_bases.append(i)
+            # The engine accepts each memory only once, either as read or as written.  Arrays that
+            # share memory have equal first members, which point to MXNet's record of the memory.
+            # Deferred arrays count as written: their layout may be restored.
             if use in b"wWR":
                 written[(<uintptr_t *>handle)[0]] = handle
             elif use in b"ra":
@@ -233,29 +235,36 @@ cdef inline void **handles_in(array numbers) noexcept:
 
 
 cdef class Program:
-    """What the engine is to do, without addresses: records, and the kernels that they name.
+    """Records without addresses, and the kernels that they use.
 
-    MATRIX and ROW records need so many bytes of scratch.
+    Parameters
+    ----------
+    code : memoryview of int64
+        The records.
+    kernels : collection of Kernel
+        All kernels whose addresses LAUNCH records contain.
+    scratch : int
+        Bytes of scratch that MATRIX, ROW and CHOSEN records need.
     """
 
-    cdef Program_ *program
+    cdef NativeProgram *program
 
     def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0):
         cdef Kernel kernel
         cdef int64_t i
-        self.program = <Program_ *>room(1, sizeof(Program_))
+        self.program = <NativeProgram *>allocate(1, sizeof(NativeProgram))
         self.program.references = 1
         self.program.length = code.shape[0]
-        self.program.code = <int64_t *>room(code.shape[0], 8)
+        self.program.code = <int64_t *>allocate(code.shape[0], 8)
         if code.shape[0]:
             memcpy(self.program.code, &code[0], 8 * code.shape[0])
-        self.program.kernels = <Kernel_ **>room(len(kernels), sizeof(void *))
+        self.program.kernels = <NativeKernel **>allocate(len(kernels), sizeof(void *))
         for i, kernel in enumerate(kernels):
             RETAIN(&kernel.kernel.references)
             self.program.kernels[i] = kernel.kernel
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
-        self.program.scratch = lines(scratch)
+        self.program.scratch = round_to_lines(scratch)
         self.program.threads = THREADS
 
     def __dealloc__(self):
@@ -263,22 +272,22 @@ cdef class Program:
             release_program(self.program)
 
     def push(self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1):
-        """Hand some numbers of the code to the engine, under a name that the profiler shows.
+        """Push records [low, high) to the engine, under a name that the profiler shows.
 
-        Returns the engine's error code.
+        Returns the error code of MXNet.
         """
-        cdef Push *push = <Push *>room(1, sizeof(Push))
+        cdef Push *push = <Push *>allocate(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
         try:
-            give_scratch(push)
-            push.bases = <char **>copied(bases.addresses)
-            push.held = <void **>room(len(bases.read) + len(bases.late), 8)
+            allocate_scratch(push)
+            push.bases = <char **>copy_of(bases.addresses)
+            push.held = <void **>allocate(len(bases.deferred) + len(bases.read), 8)
+            hold(push, bases.deferred)
             hold(push, bases.read)
-            push.late_held, push.late_count = push.held_count, len(bases.late)
-            hold(push, bases.late)
-            push.late = <int64_t *>copied(bases.places)
+            push.deferred = <int64_t *>copy_of(bases.deferred_bases)
+            push.deferred_count = len(bases.deferred)
         except BaseException:
             release_push(push)
             raise
@@ -287,34 +296,34 @@ cdef class Program:
             handles_in(bases.written), len(bases.written), NULL, 0, name)
 
     def run(self, const uintptr_t[::1] bases):
-        """Run all records here and now; for tests."""
+        """Run all records in the calling thread; for tests."""
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
-        push.low, push.high, push.late_count = 0, self.program.length, 0
-        give_scratch(&push)
+        push.low, push.high, push.deferred_count = 0, self.program.length, 0
+        allocate_scratch(&push)
         with nogil:
             run_program(NULL, &push)
         free(push.memory)
 
 
-def use_threads(int most):
-    """Let programs that are made from now on use up to so many threads; 0 for one per processor."""
+def use_threads(int count):
+    """Set the most threads of programs that are made from now on; 0 for one per processor."""
     global THREADS
-    THREADS = min(most or os.cpu_count() or 1, MOST_THREADS)
+    THREADS = min(count or os.cpu_count() or 1, MOST_THREADS)
 
 
-#: As many as MXNet itself uses.
+#: The most threads of a program; by default as many as MXNet uses.
 cdef int64_t THREADS
-_given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-use_threads(int(_given) if _given.isdigit() else 0)
+_setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+use_threads(int(_setting) if _setting.isdigit() else 0)
 
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):
-    """Return how much memory a packed matrix takes."""
+    """Return the bytes of a packed matrix."""
     return gdb_kernels_of(dtype).packed_elements(inputs, units) * SIZES[dtype]
 
 
 def sum_scratch(int dtype, int64_t units, int64_t inputs, int64_t chunks):
-    """Return how much scratch a MATRIX or ROW record takes."""
-    return lines(chunks * sizeof(gdb_chunk)) + 64 + gdb_kernels_of(dtype).gradient_scratch(
+    """Return the bytes of scratch of a MATRIX, ROW or CHOSEN record."""
+    return round_to_lines(chunks * sizeof(gdb_chunk)) + 64 + gdb_kernels_of(dtype).gradient_scratch(
         units, inputs)

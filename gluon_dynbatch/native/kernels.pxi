@@ -1,8 +1,4 @@
-"""Kernels in the form in which they are run, a block of rows at a time: a part of `executing.pyx`.
-
-Types of numbers are 0 for float, 1 for double, and for places that are only read 2 for int32, 3 for
-int64.
-"""
+"""Native kernels, which run on a block of rows at a time: a part of `executing.pyx`."""
 
 cdef extern from "c/kernels.h" nogil:
     ctypedef struct gdb_chunk:
@@ -41,32 +37,32 @@ cdef extern from "c/steps.h" nogil:
         gdb_array array
         int64_t local
 
-    ctypedef struct Kernel_ "gdb_kernel":
+    ctypedef struct NativeKernel "gdb_kernel":
         int64_t references, slots_count, block_rows, work, scratch
-        gdb_slot *slots
 
-    Kernel_ *gdb_new_kernel(
+    NativeKernel *gdb_new_kernel(
         const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count)
-    void release_kernel "gdb_release_kernel"(Kernel_ *kernel)
+    void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
     void run_block "gdb_run_block"(
-        const Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low,
-        int64_t high)
-    void add_row "gdb_add"(int64_t dtype, char *to, const char *source, int64_t count)
-    void add_to_chosen "gdb_scatter_add"(
+        const NativeKernel *kernel, const int64_t *places, char **bases, char *scratch,
+        int64_t low, int64_t high)
+    void add "gdb_add"(int64_t dtype, char *to, const char *source, int64_t count)
+    void scatter_add "gdb_scatter_add"(
         int64_t dtype, char *table, int64_t table_rows, int64_t units, const gdb_chunk *chunk,
-        int64_t place_dtype)
+        int64_t index_dtype)
 
-#: Numbers of types.
+#: Codes of types.  Kernels compute with the first two; integers are only loaded, as indices.
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
-#: By name of each function: its code and how many registers it reads.
+#: The code and the number of operands of each function, by name.
 CODES = {
     gdb_code_names[code].decode(): (code, gdb_code_arity[code]) for code in range(GDB_N_CODES)
 }
+#: Bytes of an element, by code of its type.
 cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
 def instruction_sets():
-    """Return the names of the instruction sets that this processor can run, the best first."""
+    """Return the names of the instruction sets that this processor supports, the best first."""
     names = []
     while gdb_instruction_set(len(names)):
         names.append(gdb_instruction_set(len(names)).decode())
@@ -74,46 +70,55 @@ def instruction_sets():
 
 
 def use_instruction_set(str name=None):
-    """Run all kernels with an instruction set from now on, by default the best; for tests."""
+    """Switch all kernels to an instruction set, by default the best; for tests."""
     encoded = name.encode() if name is not None else None
     if not gdb_use_instruction_set(<const char *>encoded if encoded is not None else NULL):
-        raise ValueError(f"This processor can't run instruction set {name!r}.")
+        raise ValueError(
+            f"This processor does not support {name!r}; choose one of {instruction_sets()}.")
 
 
-cdef inline int64_t lines(int64_t count) noexcept nogil:
-    """Return so many bytes in whole lines of the cache."""
+cdef inline int64_t round_to_lines(int64_t count) noexcept nogil:
+    """Round a number of bytes up to whole cache lines."""
     return (count + 63) // 64 * 64
 
 
-cdef void *room(int64_t count, int64_t size) except NULL:
-    cdef void *found = calloc(max(count, 1), size)
-    if found == NULL:
+cdef void *allocate(int64_t count, int64_t size) except NULL:
+    """Allocate zeroed memory for `count` elements, also if there are none."""
+    cdef void *memory = calloc(max(count, 1), size)
+    if memory == NULL:
         raise MemoryError()
-    return found
+    return memory
 
 
 cdef class Kernel:
-    """A kernel in the form in which it is run.
+    """A kernel that programs can run.
 
-    Steps are the numbers that `gluon_dynbatch.kernel.step` writes; programs say where slots are.
-    Those that are no arrays of the kernel are packed matrices.
+    Parameters
+    ----------
+    steps : memoryview of int64
+        The words of all steps (`gluon_dynbatch.kernel.step`).
+    slots : tuple
+        What the steps work on, by number; a program says where each is.  Slots that are not in
+        `arrays` are packed matrices, the `packs`.
+    arrays : dict of Slot to Array
+        Width and type of each array.
     """
 
-    cdef Kernel_ *kernel
+    cdef NativeKernel *kernel
     cdef readonly tuple slots, packs
 
     def __cinit__(self, const int64_t[::1] steps, tuple slots, arrays):
-        cdef gdb_slot *found = <gdb_slot *>room(len(slots), sizeof(gdb_slot))
+        cdef gdb_slot *native_slots = <gdb_slot *>allocate(len(slots), sizeof(gdb_slot))
         self.slots = slots
         self.packs = tuple(slot for slot in slots if slot not in arrays)
         for i, slot in enumerate(slots):
             array = arrays.get(slot)
             if array is not None:
-                found[i].array.dtype = DTYPES[array.dtype]
-                found[i].array.pitch = 0 if array.every else array.width
-                found[i].local = slot.kind == "work"
-        self.kernel = gdb_new_kernel(&steps[0], steps.shape[0], found, len(slots))
-        free(found)
+                native_slots[i].array.dtype = DTYPES[array.dtype]
+                native_slots[i].array.pitch = 0 if array.every else array.width
+                native_slots[i].local = slot.kind == "work"
+        self.kernel = gdb_new_kernel(&steps[0], steps.shape[0], native_slots, len(slots))
+        free(native_slots)
         if self.kernel == NULL:
             raise MemoryError()
 
@@ -123,8 +128,10 @@ cdef class Kernel:
 
     @property
     def address(self):
+        """The address by which LAUNCH records name the kernel."""
         return <uintptr_t>self.kernel
 
     @property
     def work(self):
+        """Operations per row, roughly."""
         return self.kernel.work

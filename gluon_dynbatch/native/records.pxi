@@ -1,82 +1,91 @@
-"""What each record of a program does: a part of `executing.pyx`."""
+"""How each record of a program runs: a part of `executing.pyx`."""
 
 
-cdef struct Split:
-    # A record in pieces, of which each thread takes the next one until there are no more.
+cdef struct SharedRecord:
+    # A record that threads run together: each takes the next piece of rows until none is left.
     const int64_t *code
     char **bases
-    #: Each thread has its own.
+    #: One scratch per thread, `scratch_bytes` apart.
     char *scratch
-    int64_t scratch_each
-    #: Rows of a piece at most, rows of all pieces, and the piece that is next.
-    int64_t piece, rows, next
-    #: The most rows of each part of a launch that are run.
-    int64_t most
+    int64_t scratch_bytes
+    #: Rows of a piece at most, rows of all pieces, and the next piece.
+    int64_t piece_rows, rows, next
+    #: Rows at most that run of each part of a launch.
+    int64_t limit
 
 
-cdef inline const int64_t *behind(const int64_t *part) noexcept nogil:
-    """Return the part of a launch that follows: each is a kernel, rows, and places of slots."""
-    return part + 2 + 2 * (<Kernel_ *><uintptr_t>part[0]).slots_count
+cdef inline const int64_t *next_part(const int64_t *part) noexcept nogil:
+    """Return the part of a launch after this one: each is a kernel, rows, and a Spot per slot."""
+    return part + 2 + 2 * (<NativeKernel *><uintptr_t>part[0]).slots_count
 
 
-cdef void run_parts(void *given, int number) noexcept nogil:
-    """Run pieces of the parts of a launch, none of which has rows of two parts."""
-    cdef Split *split = <Split *>given
-    cdef char *scratch = split.scratch + number * split.scratch_each
-    cdef const int64_t *part = split.code + 2
-    cdef const Kernel_ *kernel
-    cdef int64_t left = split.code[1], before = 0, taken, size, low, rows
+cdef void run_launch_pieces(void *context, int thread) noexcept nogil:
+    """Run pieces of a launch until none is left; a piece has rows of one part."""
+    cdef SharedRecord *shared = <SharedRecord *>context
+    cdef char *scratch = shared.scratch + thread * shared.scratch_bytes
+    cdef const int64_t *part = shared.code + 2
+    cdef const NativeKernel *kernel
+    cdef int64_t parts_left = shared.code[1], earlier_pieces = 0, piece, size, low, rows
     while True:
-        taken = TAKE(&split.next)
+        piece = TAKE(&shared.next)
         while True:
-            if left == 0:
+            if parts_left == 0:
                 return
-            kernel = <const Kernel_ *><uintptr_t>part[0]
-            size, rows = min(split.piece, kernel.block_rows), min(part[1], split.most)
-            low = (taken - before) * size
+            kernel = <const NativeKernel *><uintptr_t>part[0]
+            size, rows = min(shared.piece_rows, kernel.block_rows), min(part[1], shared.limit)
+            low = (piece - earlier_pieces) * size
             if low < rows:
                 break
-            before += (rows + size - 1) // size
-            part = behind(part)
-            left -= 1
-        run_block(kernel, part + 2, split.bases, scratch, low, min(low + size, rows))
+            earlier_pieces += (rows + size - 1) // size
+            part = next_part(part)
+            parts_left -= 1
+        run_block(kernel, part + 2, shared.bases, scratch, low, min(low + size, rows))
 
 
-cdef void run_pieces(void *given, int number) noexcept nogil:
-    cdef Split *split = <Split *>given
-    cdef char *scratch = split.scratch + number * split.scratch_each
+cdef void run_sum_pieces(void *context, int thread) noexcept nogil:
+    """Run pieces of a MATRIX record until none is left."""
+    cdef SharedRecord *shared = <SharedRecord *>context
+    cdef char *scratch = shared.scratch + thread * shared.scratch_bytes
     cdef int64_t low
     while True:
-        low = TAKE(&split.next) * split.piece
-        if low >= split.rows:
+        low = TAKE(&shared.next) * shared.piece_rows
+        if low >= shared.rows:
             return
-        add_up(
-            <const SumRecord *>split.code, split.bases, scratch, low, min(low + split.piece, split.rows))
+        compute_sum(
+            <const SumRecord *>shared.code, shared.bases, scratch, low,
+            min(low + shared.piece_rows, shared.rows))
 
 
-cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
-    """Return the rows of a piece of so many; products compute whole blocks of them alike."""
-    return ((rows + parts - 1) // parts + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE * ROWS_AT_ONCE
+cdef int64_t rows_per_piece(int64_t rows, int64_t threads) noexcept nogil:
+    """Return the size of pieces of rows that threads share, a multiple of ROWS_AT_ONCE.
+
+    So products have the same blocks of rows, and equal results, for any number of threads.
+    """
+    return ((rows + threads - 1) // threads + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE * ROWS_AT_ONCE
 
 
-cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
-    """LAUNCH, number of parts, then per part: kernel, rows, and per slot a base, -1 for a block of
-    rows of scratch, and an offset in bytes."""
-    cdef const int64_t *part = split.code + 2
+cdef const int64_t *run_launch(SharedRecord *shared, int64_t threads) noexcept nogil:
+    """Run a LAUNCH; return the end of the record.
+
+    It has the number of parts and, for each part, the address of the kernel, the number of rows,
+    and a Spot per slot, with base -1 if the slot is in scratch.
+    """
+    cdef const int64_t *part = shared.code + 2
     cdef int64_t work = 0, i
-    split.rows, split.next = 0, 0
-    for i in range(split.code[1]):
-        split.rows += min(part[1], split.most)
-        work += min(part[1], split.most) * (<Kernel_ *><uintptr_t>part[0]).work
-        part = behind(part)
-    threads = max(min(threads, work // WORTH), 1)
-    split.piece = max(even(split.rows, threads), 1)
-    gdb_run_in_threads(run_parts, split, threads)
+    shared.rows, shared.next = 0, 0
+    for i in range(shared.code[1]):
+        shared.rows += min(part[1], shared.limit)
+        work += min(part[1], shared.limit) * (<NativeKernel *><uintptr_t>part[0]).work
+        part = next_part(part)
+    threads = max(min(threads, work // WORK_PER_THREAD), 1)
+    shared.piece_rows = max(rows_per_piece(shared.rows, threads), 1)
+    gdb_run_in_threads(run_launch_pieces, shared, threads)
     return part
 
 
-cdef struct Equal:
-    # The number of each row, equal ones alike, and the first row of each number.
+cdef struct Numbering:
+    # Rows, the number of each (equal rows have one number), and the first row of each number.  In
+    # memory, as int32: how many numbers there are, the number of rows, then both arrays.
     int64_t rows
     const int32_t *number
     const int32_t *first
@@ -86,76 +95,93 @@ cdef inline char *at(Spot spot, char **bases) noexcept nogil:
     return bases[spot.base] + spot.offset
 
 
-cdef void gather(const Equal *equal, const Moved *moved, char **bases) noexcept nogil:
-    """Put the first, or the totals, of equal rows side by side, maybe where they are."""
-    cdef int64_t size = moved.width * SIZES[moved.kind], i, number
+cdef void compact_rows(
+    const Numbering *numbering, const Moved *moved, char **bases
+) noexcept nogil:
+    """Move the first of equal rows, or their sum (TOTAL), to the row of their number.
+
+    The target may be the source: rows move only forward to lower numbers.
+    """
+    cdef int64_t size = moved.width * SIZES[moved.dtype], i, number
     cdef char *target = at(moved.target, bases)
     cdef const char *source = at(moved.source, bases)
-    for i in range(equal.rows):
-        number = equal.number[i]
-        if equal.first[number] == i:
+    for i in range(numbering.rows):
+        number = numbering.number[i]
+        if numbering.first[number] == i:
             memmove(target + number * size, source + i * size, size)
-        elif moved.what == TOTAL:
-            add_row(moved.kind, target + number * size, source + i * size, moved.width)
+        elif moved.operation == TOTAL:
+            add(moved.dtype, target + number * size, source + i * size, moved.width)
 
 
-cdef void spread(const Equal *equal, const Moved *moved, char **bases) noexcept nogil:
-    """Put rows that stand side by side where all that are equal belong; or where the first does,
-    and zeros where the others do."""
-    cdef int64_t size = moved.width * SIZES[moved.kind], i, number
+cdef void expand_rows(
+    const Numbering *numbering, const Moved *moved, char **bases
+) noexcept nogil:
+    """Copy the row of each number, in place, to all rows that have it.
+
+    With SINGLE only the first of them gets it, and the others become zero.
+    """
+    cdef int64_t size = moved.width * SIZES[moved.dtype], i, number
     cdef char *rows = at(moved.target, bases)
-    for i in range(equal.rows - 1, -1, -1):
-        number = equal.number[i]
-        if moved.what == SINGLE and equal.first[number] != i:
+    for i in range(numbering.rows - 1, -1, -1):
+        number = numbering.number[i]
+        if moved.operation == SINGLE and numbering.first[number] != i:
             memset(rows + i * size, 0, size)
         elif number != i:
             memcpy(rows + i * size, rows + number * size, size)
 
 
-cdef struct Choice:
-    int64_t value, table
+cdef struct Origin:
+    # The index by which a row was chosen, and the table.
+    int64_t index, table
 
 
-cdef int64_t tell_apart(
+cdef inline uint64_t hash_of(int64_t index) noexcept nogil:
+    return (<uint64_t>index * 0x9E3779B97F4A7C15ULL) >> 32
+
+
+cdef int64_t number_rows(
     const Key *keys, int64_t count, char **bases, int64_t rows, int32_t *number, int32_t *first
 ) noexcept nogil:
-    """Number rows as they come, equal ones alike; return how many numbers there are.
+    """Number rows in order of appearance, equal rows alike; return how many numbers there are.
 
-    Filled in are the number of each row, and the first row of each number.  Without memory, or if
-    few are equal, all rows count as different.
+    Fills in the number of each row, and the first row of each number.  If few rows are equal, or
+    there is no memory for a hash table, all rows count as distinct.
     """
     cdef int64_t i, k, row = 0, distinct = 0
-    cdef uint64_t place, slots = 16
-    cdef Choice one
+    cdef uint64_t bucket, buckets = 16
+    cdef Origin origin
     cdef const char *source
-    while slots < <uint64_t>(2 * rows):
-        slots *= 2
-    cdef int32_t *table = <int32_t *>malloc(slots * sizeof(int32_t))
-    cdef Choice *known = <Choice *>malloc(rows * sizeof(Choice))
-    if table != NULL and known != NULL:
-        memset(table, -1, slots * sizeof(int32_t))
+    while buckets < <uint64_t>(2 * rows):
+        buckets *= 2
+    # Buckets hold numbers, or -1.
+    cdef int32_t *table = <int32_t *>malloc(buckets * sizeof(int32_t))
+    cdef Origin *origins = <Origin *>malloc(rows * sizeof(Origin))
+    if table != NULL and origins != NULL:
+        memset(table, -1, buckets * sizeof(int32_t))
         for i in range(count):
-            one.table = keys[i].table
+            origin.table = keys[i].table
             for k in range(keys[i].rows):
-                place = slots
-                if one.table >= 0:
+                bucket = buckets
+                if origin.table >= 0:
                     source = at(keys[i].numbers, bases) + k * keys[i].size
-                    one.value = (<const int32_t *>source)[0]
+                    origin.index = (<const int32_t *>source)[0]
                     if keys[i].size == 8:
-                        one.value = (<const int64_t *>source)[0]
-                    place = (<uint64_t>one.value * 0x9E3779B97F4A7C15ULL) >> 32 & (slots - 1)
-                    while table[place] >= 0 and memcmp(&known[table[place]], &one, sizeof(Choice)):
-                        place = (place + 1) & (slots - 1)
-                if place < slots and table[place] >= 0:
-                    number[row] = table[place]
+                        origin.index = (<const int64_t *>source)[0]
+                    bucket = hash_of(origin.index) & (buckets - 1)
+                    while table[bucket] >= 0 and memcmp(
+                        &origins[table[bucket]], &origin, sizeof(Origin)
+                    ):
+                        bucket = (bucket + 1) & (buckets - 1)
+                if bucket < buckets and table[bucket] >= 0:
+                    number[row] = table[bucket]
                 else:
-                    known[distinct], first[distinct], number[row] = one, row, distinct
-                    if place < slots:
-                        table[place] = distinct
+                    origins[distinct], first[distinct], number[row] = origin, row, distinct
+                    if bucket < buckets:
+                        table[bucket] = distinct
                     distinct += 1
                 row += 1
     free(table)
-    free(known)
+    free(origins)
     if row == 0 or 4 * distinct > 3 * rows:
         for k in range(rows):
             number[k] = first[k] = k
@@ -163,99 +189,103 @@ cdef int64_t tell_apart(
     return distinct
 
 
-cdef const int64_t *run_distinct(Split *split, int64_t threads) noexcept nogil:
-    cdef const DistinctRecord *record = <const DistinctRecord *>split.code
+cdef const int64_t *run_distinct(SharedRecord *shared, int64_t threads) noexcept nogil:
+    """Run the launch after a DISTINCT record on distinct rows; return the end of that launch."""
+    cdef const DistinctRecord *record = <const DistinctRecord *>shared.code
     cdef const Key *keys = <const Key *>(record + 1)
     cdef const Moved *moved = <const Moved *>(keys + record.keys)
-    cdef const int64_t *code
+    cdef const int64_t *end
     cdef int64_t i
-    #: How many are different, and of how many; then what `Equal` has.
-    cdef int32_t *kept = <int32_t *>at(record.kept, split.bases)
-    cdef int32_t *first = kept + 2 + record.rows
-    cdef Equal equal = Equal(record.rows, kept + 2, first)
+    cdef int32_t *memory = <int32_t *>at(record.numbering, shared.bases)
+    cdef int32_t *first = memory + 2 + record.rows
+    cdef Numbering numbering = Numbering(record.rows, memory + 2, first)
     if record.keys:
-        kept[0] = tell_apart(keys, record.keys, split.bases, record.rows, kept + 2, first)
-        kept[1] = record.rows
+        memory[0] = number_rows(
+            keys, record.keys, shared.bases, record.rows, memory + 2, first)
+        memory[1] = record.rows
     for i in range(record.moved):
-        if moved[i].what <= TOTAL:
-            gather(&equal, moved + i, split.bases)
-    split.code, split.most = <const int64_t *>(moved + record.moved), kept[0]
-    code = run_launch(split, threads)
-    split.most = INT64_MAX
+        if moved[i].operation <= TOTAL:
+            compact_rows(&numbering, moved + i, shared.bases)
+    shared.code, shared.limit = <const int64_t *>(moved + record.moved), memory[0]
+    end = run_launch(shared, threads)
+    shared.limit = INT64_MAX
     for i in range(record.moved):
-        if moved[i].what > TOTAL:
-            spread(&equal, moved + i, split.bases)
-    return code
+        if moved[i].operation > TOTAL:
+            expand_rows(&numbering, moved + i, shared.bases)
+    return end
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
+    """Copy, add and clear the pieces of a ROWS record; return its end."""
     cdef const RowsRecord *record = <const RowsRecord *>code
     cdef const Piece *piece = <const Piece *>(record + 1)
     cdef const Piece *end = piece + record.count
-    cdef int64_t size = record.size
+    cdef int64_t size = record.element_size
     cdef char *first = at(record.target, bases)
     cdef char *target
     while piece < end:
         target = first + piece.target * size
-        if piece.what == 0:
+        if piece.operation == 0:
             memcpy(target, at(piece.source, bases), piece.count * size)
-        elif piece.what == 1:
-            add_row(record.kind, target, at(piece.source, bases), piece.count)
+        elif piece.operation == 1:
+            add(record.dtype, target, at(piece.source, bases), piece.count)
         else:
             memset(target, 0, piece.count * size)
         piece += 1
     return <const int64_t *>end
 
 
-cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
-    cdef const SumRecord *record = <const SumRecord *>split.code
+cdef const int64_t *run_sum(SharedRecord *shared, int64_t threads) noexcept nogil:
+    """Run a MATRIX record, in several threads, or a ROW or CHOSEN record; return its end."""
+    cdef const SumRecord *record = <const SumRecord *>shared.code
     cdef const Chunk *chunks = <const Chunk *>(record + 1)
     cdef int64_t work = 0, i
-    split.rows, split.piece, split.next = record.rows, record.rows, 0
     if record.record == MATRIX:
         for i in range(record.count):
-            work += 2 * record.rows * record.columns * chunks[i].rows * max(record.last >> 1, 1)
-        threads = max(min(threads, work // WORTH), 1)
-        split.piece = even(split.rows, threads)
-        gdb_run_in_threads(run_pieces, split, threads)
+            work += 2 * record.rows * record.columns * chunks[i].rows * max(record.option >> 1, 1)
+        threads = max(min(threads, work // WORK_PER_THREAD), 1)
+        shared.rows, shared.next = record.rows, 0
+        shared.piece_rows = rows_per_piece(shared.rows, threads)
+        gdb_run_in_threads(run_sum_pieces, shared, threads)
     else:
-        add_up(record, split.bases, split.scratch, 0, record.rows)
+        compute_sum(record, shared.bases, shared.scratch, 0, record.rows)
     return <const int64_t *>(chunks + record.count)
 
 
-cdef void add_up(
+cdef void compute_sum(
     const SumRecord *record, char **bases, char *scratch, int64_t low, int64_t high
 ) noexcept nogil:
-    """Compute some rows of the sum of a MATRIX record, or that of another record."""
-    cdef const gdb_kernels *kernels = gdb_kernels_of(record.kind)
+    """Compute rows [low, high) of a MATRIX record, or all of a ROW or CHOSEN record."""
+    cdef const gdb_kernels *kernels = gdb_kernels_of(record.dtype)
     cdef int64_t count = record.count, i
-    cdef const Chunk *own = <const Chunk *>(record + 1)
+    cdef const Chunk *chunk = <const Chunk *>(record + 1)
     cdef gdb_chunk *chunks = <gdb_chunk *>scratch
-    cdef const int32_t *kept
+    cdef const int32_t *numbering
     cdef char *target = at(record.target, bases)
     for i in range(count):
         chunks[i] = gdb_chunk(
-            own.rows, at(own.gradient, bases), own.gradient_pitch, at(own.other, bases),
-            own.other_pitch)
-        if own.kept.base >= 0:
-            kept = <const int32_t *>at(own.kept, bases)
-            chunks[i].rows = own.rows // kept[1] * kept[0]
-        own += 1
+            chunk.rows, at(chunk.left, bases), chunk.left_pitch, at(chunk.right, bases),
+            chunk.right_pitch)
+        if chunk.numbering.base >= 0:
+            numbering = <const int32_t *>at(chunk.numbering, bases)
+            chunks[i].rows = chunk.rows // numbering[1] * numbering[0]
+        chunk += 1
     if record.record == CHOSEN:
         for i in range(count):
-            add_to_chosen(
-                record.kind, target, record.rows, record.columns, &chunks[i], record.last)
+            scatter_add(
+                record.dtype, target, record.rows, record.columns, &chunks[i], record.option)
     elif record.record == ROW:
         kernels.bias_gradient(record.columns, chunks, count, target)
     else:
         kernels.weight_gradient(
             record.rows, record.columns, low, high, chunks, count, target, record.columns,
-            record.last & 1, record.last >> 1, scratch + lines(count * sizeof(gdb_chunk)))
+            record.option & 1, record.option >> 1,
+            scratch + round_to_lines(count * sizeof(gdb_chunk)))
 
 
 cdef const int64_t *run_pack(const int64_t *code, char **bases) noexcept nogil:
     cdef const PackRecord *record = <const PackRecord *>code
-    gdb_kernels_of(record.kind).pack(
+    gdb_kernels_of(record.dtype).pack(
         at(record.source, bases), record.row_stride, record.column_stride, record.rows,
         record.columns, at(record.target, bases))
     return <const int64_t *>(record + 1)
