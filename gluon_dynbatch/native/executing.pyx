@@ -11,7 +11,7 @@ and kernels are counted natively.  Records run one after another, large ones in 
 import os
 
 from cpython.array cimport array
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
