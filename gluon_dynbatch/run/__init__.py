@@ -1,8 +1,8 @@
-"""A plan in, values out: arenas in memory, launches, and MXNet's tape.
+"""Run plans: arenas in memory, launches, and one node of MXNet's tape per scope.
 
-Read `dispatch.py` (a segment as an executable), `assemble.py` (a plan as a program), `buffers.py`
-(arenas), `execute.py` (a run of a plan), `backward.py` (of its backward pass), `leaves.py` (what
-stands for parameters there), `left_out.py` (losses without a gradient), `keep.py` (arrays in
-arenas), `chain.py` (flushes as one node of MXNet's tape), `gradient.py` (such a node) and
-`profiling.py`.
+Read `dispatch.py` (compile a segment), `assemble.py` (a plan as a program), `buffers.py` (arrays
+for native code), `pool.py` (their memory), `prepare.py` (the code of both directions), `execute.py`
+(run a plan), `backward.py` (run it backward), `leaves.py` (copies of parameters for that),
+`left_out.py` (losses without a gradient), `keep.py` (arrays that stay in arenas), `chain.py` (the
+flushes of a scope as one node of MXNet's tape), `gradient.py` (such a node) and `profiling.py`.
 """

@@ -1,6 +1,6 @@
-"""Plans as programs: integers that native code runs, and the arrays that these stand for.
+"""Assemble plans into programs: integers that native code runs, and the arrays they refer to.
 
-Launches that have no kernel stand between stretches of native code.
+Launches without a kernel run between stretches of native code.
 """
 
 from __future__ import annotations
@@ -12,80 +12,86 @@ import numpy as np
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
-from ..plan.plan import Fill, Plan
+from ..plan.plan import Fill
 
-#: What is at a base: a kind of array, and all that tells which.
+#: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
 
 
 class Assembled(NamedTuple):
-    """A pass as native code, with what it needs."""
+    """The program of one pass, and what is needed to run it."""
 
     program: executing.Program
-    #: How much code fills arenas, before all launches.
-    first: int
-    #: Each launch in order, and what comes after all of them: how much code there is up to its end,
-    #: its number or None, whether MXNet's operators run it, after the code, and whether the engine
-    #: gets all code up to there in one piece, unless launches are looked at.
+    #: Length of the code that fills arenas; it precedes the code of all launches.
+    fill_length: int
+    #: Per launch in order, and once more for the code after the last launch: where its code ends
+    #: (counted from the first launch), its number or None, whether MXNet's operators run it after
+    #: that code, and whether all code up to there is pushed to the engine at once.
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
-    #: Numbers of arrays from outside that are copied into arenas; their bases come last.
+    #: Numbers of the external arrays that the program copies into arenas; their bases come last.
     externals: Tuple[int, ...]
-    #: What arenas are filled with that are on other devices.
-    elsewhere: Tuple[Fill, ...]
+    #: Fills of arenas on other devices than the CPU, which the program leaves out.
+    device_fills: Tuple[Fill, ...]
     bases: Tuple[Base, ...]
-    #: Letters of what is done with them, see `recording.places`.
+    #: One letter per base: how it is accessed, see `recording.places`.
     uses: bytes
-    #: Bytes of memory by use.
+    #: Bytes of each kind of memory, see `assembling.MEMORY`.
     sizes: Dict[str, int]
 
 
 def assemble(assembler: assembling.Assembler) -> Assembled:
-    """Assemble a program."""
+    """Assemble a plan into a program."""
     assembler.assemble()
-    fills, externals, elsewhere = _fills(assembler, assembler.plan)
-    first = len(fills)
+    code, externals, device_fills = _assemble_fills(assembler)
+    fill_length = len(code)  # before `program` appends the launches to this very array
     return Assembled(
-        assembler.program(fills),
-        first,
+        assembler.program(code),
+        fill_length,
         tuple(assembler.items),
         tuple(externals),
-        tuple(elsewhere),
+        tuple(device_fills),
         tuple(assembler.bases),
         bytes(assembler.uses),
         assembler.sizes,
     )
 
 
-def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], List[int], List[Fill]]:
-    """Return code that fills arenas, which arrays have the last bases, and what else is filled."""
-    code, externals, elsewhere = array("q"), [], []
-    # Gradients that arrive at heads are added up before the program of a backward pass runs.
+def _assemble_fills(
+    assembler: assembling.Assembler,
+) -> Tuple[array[int], List[int], List[Fill]]:
+    """Return code that fills arenas, the externals that it copies, and the fills it leaves out."""
+    code, externals, device_fills = array("q"), [], []
+    plan = assembler.plan
+    # Backward, fills are sums of head gradients, which `GradientTape` adds up before the program.
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
         if arena.context.device_type == "cpu":
             count, source = len(fill.externals), assembler.stop + len(externals)
             pieces = fill.pieces(np.arange(source, source + count))
-            code.extend(copies(arena.dtype, pieces, assembler.spot_of_fill(number)))
+            code.extend(rows_record(arena.dtype, pieces, assembler.spot_of_fill(number)))
             externals += fill.externals.tolist()
         else:
-            elsewhere.append(fill)
-    return code, externals, elsewhere
+            device_fills.append(fill)
+    return code, externals, device_fills
 
 
-def copies(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:
-    """Return a record that puts pieces of arrays, with first bytes, together in another."""
+def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:
+    """Return a ROWS record that writes pieces to a target, a base and an offset in bytes.
+
+    Sources of `pieces` are bases, with offsets in bytes.
+    """
     head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target
     code = array("q", head)
     code.frombytes(pieces.tobytes())
     return code
 
 
-def code_of(context: Any, dtype: str, pieces: np.ndarray) -> Optional[array[int]]:
-    """Return code that puts pieces of bases 1, 2, ... together in base 0; None if it cannot."""
+def code_of_pieces(context: Any, dtype: str, pieces: np.ndarray) -> Optional[array[int]]:
+    """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
     adds = resolving.ADD in pieces[:, 0]
     if context.device_type != "cpu" or (adds and dtype not in executing.DTYPES):
         return None
-    found = pieces + [0, 0, 1, 0, 0]
-    found[:, 3] *= itemsize(dtype)
-    return copies(dtype, found, (0, 0))
+    native_pieces = pieces + [0, 0, 1, 0, 0]
+    native_pieces[:, 3] *= itemsize(dtype)
+    return rows_record(dtype, native_pieces, (0, 0))

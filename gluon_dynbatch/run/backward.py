@@ -1,9 +1,10 @@
 """Run a plan backward.
 
-Forward, every launch that takes part in the gradient is recorded on its own: its operands are
-variables whose gradients MXNet writes into rows of the transposed plan's arenas.  Backward, the
-launches of the transposed plan are run; their operands are the head gradients of the forward runs.
-No padded gradients, and none of the additions with which a tape joins them.
+Launches with kernels run natively.  A launch of MXNet's operators that takes part in the gradient
+is recorded on its own in the forward pass: its operands are variables, and MXNet writes their
+gradients into rows of the transposed plan's arenas.  In the backward pass, the operands of the
+transposed launch are its head gradients.  Unlike with one tape over all launches, no gradients are
+padded with zeros and added up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.transpose import live_units
 from ..record.lazy import LazyNDArray
 from ..record.types import name_of
-from .buffers import put_together, zero
+from .buffers import shaped, write_pieces, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
 from .keep import Kept
@@ -31,28 +32,28 @@ from .left_out import Recorded, all_finite, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Prepared
 
-#: Part of the gradient of a head: an array, the number of the head, the first elements there and in
-#: the array, and how many.
+#: Part of the gradient of a head: an array, the number of the head, the first element within the
+#: head, the first element within the array, and the number of elements.
 Piece = Tuple[NDArray, int, int, int, int]
 
-#: A gradient: consecutive elements of an array, the first one and how many.
+#: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
 
 
 class GradientTape(Pass):
-    """What the forward run leaves for the backward run of one flush.
+    """The backward run of a flush, and what it needs of the forward run.
 
     Parameters
     ----------
     forward : Plan
-        What is run forward.
+        The plan that runs forward.
     prepared : Prepared
-        What is run backward.
+        The programs of that plan.
     externals : list of NDArray
-        The arrays from outside, by number.
+        The external arrays, by number.
     """
 
-    #: Its arrays, and where the gradients of its inputs go: see `Chain`.
+    #: Set by `Chain`: the arrays of the flush, and where the gradient of each input goes.
     kept: Kept
     routes: List[Any]
 
@@ -68,45 +69,45 @@ class GradientTape(Pass):
         super().__init__(prepared.backward_plan)
         self.forward = forward
         assert prepared.heads is not None
-        #: Results to which gradients may come.
+        #: The results at which gradients may arrive.
         self.heads = prepared.heads
         self._externals = externals
         self._prepared = prepared
-        #: Launches of MXNet's operators that are to be recorded, by number.
+        #: The launches that MXNet's operators run backward, by number.
         self.recorded = prepared.recorded
         self._leaves = Leaves()
         self._results: Dict[int, Recorded] = {}
-        #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
+        #: Per unit, whether a gradient arrives there; None as long as all units run backward.
         self._live: Optional[np.ndarray] = None
 
     @cached_property
     def _bounds(self) -> Tuple[int, np.ndarray]:
-        """Elements of the largest arena, and the first of heads, as if all arenas were so large."""
+        """The size of the largest arena, and the start of each head if all arenas had that size."""
         heads, plan = self.heads, self.forward
         span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
         first = plan.element_of[heads.term] + heads.offset
         return span, plan.arena_of[heads.term] * span + first
 
-    def heads_at(self, name: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
-        """Yield the heads in which some elements lie, or -1, and their first element there."""
-        span, starts = self._bounds
-        place = name * span + first
-        number = np.searchsorted(starts, place, "right") - 1
-        inside = (number >= 0) & (place + size <= (starts + self.heads.size)[number])
-        numbers, offsets = np.where(inside, number, -1), place - starts[number]
-        yield from zip(numbers.tolist(), offsets.tolist())
+    def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
+        """Yield, per range of elements, the head that contains it or -1, and its start there."""
+        span, head_starts = self._bounds
+        start = arena * span + first
+        head = np.searchsorted(head_starts, start, "right") - 1
+        inside = (head >= 0) & (start + size <= (head_starts + self.heads.size)[head])
+        heads, offsets = np.where(inside, head, -1), start - head_starts[head]
+        yield from zip(heads.tolist(), offsets.tolist())
 
     def begin(self, arrays: Sequence[NDArray]) -> None:
-        """Take note of the memory of the forward pass."""
+        """Store the arrays of the forward pass, given those of its bases."""
         bases = self._prepared.forward.bases
-        #: What is not read as None: there are values, but no parameters, see design page 0011.
-        self._before = [
+        #: None where the backward pass must not read, such as parameters: see design page 0003.
+        self._forward_arrays = [
             array if base[0] in ("arena", "saved") else None for base, array in zip(bases, arrays)
         ]
-        self._given = arrays
+        self._all_forward_arrays = arrays
 
     def arrays(self) -> List[NDArray]:
-        """Return what is at each base."""
+        """Return the array at each of the program's own bases."""
         trained, gradients = self._trained, self._gradients
         return [
             gradients[trained[number]] if number in trained else self.array_at(*base)
@@ -120,7 +121,7 @@ class GradientTape(Pass):
         operands: List[NDArray],
         results: List[NDArray],
     ) -> None:
-        """Run a launch on variables of its own, and remember its results."""
+        """Run a launch of MXNet's operators forward, and record it on variables of its own."""
         segment = launch.segment
         self._mark(launch, operands)
         arguments = []
@@ -131,74 +132,83 @@ class GradientTape(Pass):
                 arguments.append(segment.parameters[i].data(segment.context).copy())
             else:
                 parameter = segment.parameters[i]
-                own = parameter.data(segment.context), parameter.grad_req != "null"
-                arguments.append(self._leaves.leaf(*own))
+                array, trained = parameter.data(segment.context), parameter.grad_req != "null"
+                arguments.append(self._leaves.leaf(array, trained))
         executable.launch(arguments, segment.mode | RECORDING, out=results)
         recorded = self._results[launch.number] = Recorded(executable, arguments, results)
         if executable.mutated:
             _move_states(launch, recorded)
 
     def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
-        """Make variables of operands, with the rows for their gradients."""
+        """Make the operands variables, whose gradients are rows of the backward arenas."""
         variables, gradients = [], []
         for p, region in enumerate(self.recorded[launch.number].outputs):
             array = operands[p]
             if region is not None:
-                # A shared operand has its own shape; its gradient row is seen with that shape.
                 variables.append(array)
-                gradients.append(_shaped(self.region(region), array.shape))
+                gradients.append(shaped(self.region(region), array.shape))
             elif type(launch.operands[p]) is Whole:
-                # Detached, the user's array gets no gradient behind the back of this tape.
-                trained = bool(self.heads.in_graph[launch.operands[p].external])
-                own = launch.segment.inputs[p].differentiable
-                operands[p] = self._leaves.leaf(array, trained) if own else array.detach()
+                if launch.segment.inputs[p].differentiable:
+                    trained = bool(self.heads.in_graph[launch.operands[p].external])
+                    operands[p] = self._leaves.leaf(array, trained)
+                else:
+                    # Detached, so that MXNet adds nothing to the gradient of the user's array.
+                    operands[p] = array.detach()
         if variables:
             autograd.mark_variables(variables, gradients, "write")
 
     def finish(self) -> None:
-        """Take note of what gets a gradient: everything outside that the flush has read."""
+        """Find the inputs of the flush, which are all arrays that get a gradient from it."""
         self._assembled, trained, self._reach = self._prepared.backward
-        train, arrays = self._leaves.train, self._given
-        #: What native code trains, by number of its base.
+        train, arrays = self._leaves.train, self._all_forward_arrays
+        #: By base of a gradient that native code computes, the number of its array in `_leaves`.
         self._trained = {
-            gradient: train((self._externals if outside else arrays)[number], dense)
-            for gradient, number, outside, dense in trained
+            gradient: train((self._externals if is_external else arrays)[number], dense)
+            for gradient, number, is_external, dense in trained
         }
-        del self._given
-        #: Arrays from outside that get a gradient from a fill: its number, and their first row.
+        del self._all_forward_arrays
+        #: External arrays whose gradient is that of rows of a fill: the fill, and the first row.
         self._filled = [
             (number, row, self._externals[external]) for number, row, external in self._reach.filled
         ]
+        #: Inputs that no gradient reaches.
         self._idle = self._idle_inputs()
         self.inputs = [*self._leaves.trained, *(a for _, _, a in self._filled), *self._idle]
 
     def _idle_inputs(self) -> List[NDArray]:
-        """Return what the loop would give zeros: no gradient flows there, but it has been read."""
+        """Return the arrays that are read but not differentiated: the loop gives them zeros."""
         arrays = [self._externals[number] for number in self._reach.others]
         for number in self._reach.launches:
             segment = self.forward.launch(number).segment
             trained = (p for p in segment.parameters if p.grad_req != "null")
             arrays += (p.data(segment.context) for p in trained)
-        found = {
+        idle = {
             id(array): array
             for array in arrays
-            # What is kept in an arena gets no gradient but that of the flush that has made it.
+            # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
             if type(array) is not LazyNDArray and array not in self._leaves
         }
-        real = (array for array in found.values() if name_of(array.dtype) in FLOATS)
-        return list(map(with_dense_gradient, real))
+        floats = (array for array in idle.values() if name_of(array.dtype) in FLOATS)
+        return list(map(with_dense_gradient, floats))
 
     def pull(
         self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
     ) -> List[Optional[Elements]]:
-        """Run backward: return where the gradients of the inputs are, None where not wanted.
+        """Run backward, and return the gradients of the inputs, None where not wanted.
 
-        They may be in their `targets` already.  The gradient of a head is the sum of its pieces.
+        Parameters
+        ----------
+        pieces : list of Piece
+            Head gradients; those of one head are added up.
+        wanted : list of bool
+            Per input, whether its gradient is needed.
+        targets : list of NDArray or None
+            Per input, an array that its gradient may be written to.
         """
         self._gradients = self._leaves.gradients(targets)
-        self.find_arrays(self._before)
+        self.find_arrays(self._forward_arrays)
         self._add_up(pieces)
-        # Native steps never multiply a gradient of zero with what is infinite; others may.
+        # A native step never multiplies a zero gradient with infinity; MXNet's operators may.
         live = self._find_live() if self.recorded else None
         self._run()
         fills = self._fill_gradients(wanted)
@@ -208,32 +218,35 @@ class GradientTape(Pass):
         return self._input_gradients(wanted, fills)
 
     def _add_up(self, pieces: List[Piece]) -> None:
-        """Let the gradients of heads be sums of pieces."""
+        """Fill the arenas with the gradients of heads, which are sums of pieces."""
         arrays = {id(piece[0]): piece[0] for piece in pieces}
-        number_of = {one: number for number, one in enumerate(arrays)}
-        found = [(number_of[id(array)], *numbers) for array, *numbers in pieces]
-        number, head, offset, first, count = np.array(found, dtype=np.int64).reshape((-1, 5)).T
+        number_of = {identity: number for number, identity in enumerate(arrays)}
+        rows = [(number_of[id(array)], *numbers) for array, *numbers in pieces]
+        number, head, offset, first, count = np.array(rows, dtype=np.int64).reshape((-1, 5)).T
         for fill in self.plan.fills:
+            # The first element of each head in the region of the fill, -1 for heads of other fills.
             start = np.full(len(self.heads.term), -1)
             start[fill.externals] = fill.starts
-            own = start[head] >= 0
-            columns = (column[own] for column in (start[head] + offset, number, first, count))
+            inside = start[head] >= 0
+            columns = (column[inside] for column in (start[head] + offset, number, first, count))
             zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
-            added = np.concatenate((zeros, pieces_of(resolving.ADD, *columns)))
-            put_together(self.region(fill.region), list(arrays.values()), added)
+            additions = pieces_of(resolving.ADD, *columns)
+            region, table = self.region(fill.region), np.concatenate((zeros, additions))
+            write_pieces(region, list(arrays.values()), table)
 
     def _find_live(self) -> Optional[np.ndarray]:
-        """Mark the units that a gradient other than zero may arrive at; None if all are such."""
-        used = [
+        """Mark the units at which a nonzero gradient may arrive; None if that is every unit."""
+        nonzero = [
             fill.externals[self.region(fill.region).asnumpy().any(axis=1)]
             for fill in self.plan.fills
         ]
-        live = live_units(self.forward, self.heads.some(np.concatenate(used)))
+        live = live_units(self.forward, self.heads.some(np.concatenate(nonzero)))
+        # Units of native launches do not matter.
         launches = self.recorded.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 
     def _run(self, live: Optional[np.ndarray] = None) -> None:
-        """Run all launches backward; of MXNet's operators only what belongs to live units."""
+        """Run all launches backward, those of MXNet's operators for live units only."""
         self._leaves.clear()
         self._live = live
         self.run_launches()
@@ -261,56 +274,54 @@ class GradientTape(Pass):
                     keep_rows(gradient, live)
 
     def _go_backward(self, launch: Launch, recorded: Recorded) -> None:
-        """Give the results that get a gradient theirs, and write those of variables."""
+        """Run a recorded launch backward: read gradients of results, write those of operands."""
         segment, results, gradients = launch.segment, [], []
         for operand, port, result in zip(launch.operands, segment.outputs, recorded.results):
             if operand is not None:
                 gradient = self.operand(operand, port.dtype, segment.context)
                 results.append(result)
-                gradients.append(_shaped(gradient, result.shape))
-        # The graph of a launch lives as long as this tape: the user may go backward twice.
+                gradients.append(shaped(gradient, result.shape))
         go_backward(results, gradients, segment.mode)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
-        """Return the gradients of fills that are asked for, by number."""
-        asked = wanted[len(self._leaves.trained) :]
+        """Return the gradients of the fills that have wanted inputs, by number of the fill."""
+        wanted_filled = wanted[len(self._leaves.trained) :]
         fills: Dict[int, NDArray] = {}
-        for (number, _, _), want in zip(self._filled, asked):
-            if want and number not in fills:
+        for (number, _, _), is_wanted in zip(self._filled, wanted_filled):
+            if is_wanted and number not in fills:
                 region = self.forward.fills[number].region
                 arena = self.forward.arenas[region.arena]
-                found = self.operand(self.plan.results[number], arena.dtype, arena.context)
-                fills[number] = _shaped(found, (region.rows, arena.row_size))
+                gradient = self.operand(self.plan.results[number], arena.dtype, arena.context)
+                fills[number] = shaped(gradient, (region.rows, arena.row_size))
         return fills
 
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
     ) -> List[Optional[Elements]]:
-        found: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
-        for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
-            fill = fills.get(number)
-            place = None if fill is None else (fill, row * fill.shape[1], array.size)
-            found.append(place if want else None)
-        for array, want in zip(self._idle, wanted[len(found) :]):
-            found.append((mx.nd.zeros_like(array), 0, array.size) if want else None)
-        return found
-
-
-def _shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
-    return array if array.shape == shape else array.reshape(shape)
+        """Return the gradient of each input, in the order of `inputs`."""
+        gradients: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
+        for (number, row, array), is_wanted in zip(self._filled, wanted[len(gradients) :]):
+            if is_wanted:
+                fill = fills[number]
+                gradients.append((fill, row * fill.shape[1], array.size))
+            else:
+                gradients.append(None)
+        for array, is_wanted in zip(self._idle, wanted[len(gradients) :]):
+            gradients.append((mx.nd.zeros_like(array), 0, array.size) if is_wanted else None)
+        return gradients
 
 
 def _move_states(launch: Launch, recorded: Recorded) -> None:
-    """Update running statistics now, by a backward pass whose gradients nobody reads.
+    """Update running statistics now, by a backward pass whose gradients are not used.
 
-    MXNet moves them when it goes backward.  In its own thread, that would be at a time that no
-    later reader waits for; so the recorded launch has copies, and they are copied back here.
+    MXNet updates them in the backward pass.  In its own thread, that would be at a time for which a
+    later reader does not wait; so a recorded launch works on copies, which are copied back here.
     """
     segment, (executable, arguments, results) = launch.segment, recorded
     if segment.mode & TRAINING:
         go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
-        # What is no parameter is only read: operators that write to arrays run at once.
+        # Operators that write to other arrays than parameters are not recorded, but run at once.
         if kind == "param":
             arguments[k].copyto(segment.parameters[number].data(segment.context))

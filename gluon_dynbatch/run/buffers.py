@@ -1,4 +1,4 @@
-"""Arrays put together of pieces of others, copied out of arenas, and passed to native code."""
+"""Write pieces of arrays to others, copy arrays out of arenas, and pass arrays to native code."""
 
 from __future__ import annotations
 
@@ -16,80 +16,94 @@ from ..native.assembling import itemsize
 from ..native.recording import part
 from ..plan.plan import pieces_of
 from ..record.types import name_of
-from .assemble import code_of
+from .assemble import code_of_pieces
 from .pool import allocate
 
-#: Addresses of functions of MXNet.
+#: Addresses of MXNet's functions.
 PUSH, DETACH, FREE, GET_DATA = (
     ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value
     for name in ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 )
-#: This one has no name in C, and is there only if MXNet has oneDNN.
+#: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None)
 REORDER = ctypes.cast(_REORDER, ctypes.c_void_p).value if _REORDER else 0
 executing.connect(PUSH, DETACH, FREE, GET_DATA, REORDER)
 
-#: Bytes of memory that copies share at most: as long as one of them is held, all of it is.
-SHARED = 1 << 18
+#: Bytes of the largest buffer that copies share.  Each of them keeps the whole buffer alive.
+MOST_SHARED = 1 << 18
 
 
 def address_of(array: NDArray) -> int:
-    """Return where the elements of an array are that has its memory."""
+    """Return the address of the elements of an array whose memory is allocated."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     return pointer.value or 0
 
 
-def put_together(
+def write_pieces(
     target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray, use: bytes = b"R"
 ) -> None:
-    """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas.
+    """Copy and add pieces of arrays to a target.
 
-    What is done with the others is a letter of `recording.places`.
+    Parameters
+    ----------
+    target : NDArray
+        The array that is written.
+    arrays : sequence of NDArray
+        The arrays that are read.
+    pieces : numpy.ndarray
+        Pieces as in `Plan`, with numbers of `arrays` in the place of arenas.
+    use : bytes
+        The letter of `recording.places` that says how `arrays` are read.
     """
-    code = code_of(target.context, name_of(target.dtype), pieces)
+    code = code_of_pieces(target.context, name_of(target.dtype), pieces)
     if code is None:
-        _put_by_operators(target, arrays, pieces)
+        _write_by_operators(target, arrays, pieces)
         return
-    given = bases_of([target, *arrays], b"w" + use * len(arrays))
-    check_call(executing.Program(code).push(given, b"gluon_dynbatch fill"))
+    bases = bases_of([target, *arrays], b"w" + use * len(arrays))
+    check_call(executing.Program(code).push(bases, b"gluon_dynbatch fill"))
 
 
-def _put_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
+def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
     flat = target.reshape((-1,))
-    for what, start, number, first, count in pieces.tolist():
-        own = part(flat, start, start + count)
-        if what == resolving.ZERO:
-            zero(own)
+    for action, start, number, first, count in pieces.tolist():
+        written = part(flat, start, start + count)
+        if action == resolving.ZERO:
+            zero(written)
             continue
         source = part(arrays[number].reshape((-1,)), first, first + count)
-        if what == resolving.ADD:
-            add_to(own, source)
+        if action == resolving.ADD:
+            add_to(written, source)
         else:
-            source.copyto(own)
+            source.copyto(written)
 
 
-def take_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
-    """Return copies of the arrays of one shape that start at some elements of an arena."""
+def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
+    """Return copies of the arrays of one shape that start at given elements of an arena."""
     size = prod(shape)
-    most = max(SHARED // max(size * itemsize(name_of(source.dtype)), 1), 1)
-    made: List[NDArray] = []
+    most = max(MOST_SHARED // max(size * itemsize(name_of(source.dtype)), 1), 1)
+    copies: List[NDArray] = []
     for low in range(0, len(starts), most):
-        some = starts[low : low + most]
-        rows = allocate((len(some), *shape), source.dtype, source.context)
-        targets = size * np.arange(len(some))
-        put_together(rows, [source], pieces_of(resolving.COPY, targets, 0, some, size))
-        made += recording.rows_of(rows)
-    return made
+        chunk = starts[low : low + most]
+        buffer = allocate((len(chunk), *shape), source.dtype, source.context)
+        targets = size * np.arange(len(chunk))
+        write_pieces(buffer, [source], pieces_of(resolving.COPY, targets, 0, chunk, size))
+        copies += recording.rows_of(buffer)
+    return copies
 
 
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
-    """Return arrays as a program takes them, each with a letter that says what is done with it."""
+    """Return the bases of a program, given a letter of `recording.places` for each array."""
     return executing.Bases(arrays, *recording.places(arrays, uses), uses)
 
 
+def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
+    """Return an array as a view of `shape`, or itself if it has this shape."""
+    return array if array.shape == shape else array.reshape(shape)
+
+
 def add_to(total: NDArray, array: NDArray) -> None:
-    """Add in place: twice as fast as ``+=``, which makes copies."""
+    """Add in place; ``+=`` makes copies and takes twice as long."""
     mx.nd.add_n(total, array, out=total)
 
 

@@ -1,8 +1,8 @@
 """The flushes of a scope as one node of MXNet's tape.
 
-Arrays that a later flush reads stay in their arenas, so MXNet never sees them.  Gradients go from
-flush to flush in the same way: what the backward pass of one flush leaves for an array from
-outside is added to the gradient of the head that it is.
+Values that a later flush reads stay in their arenas and never become arrays of MXNet.  Gradients
+pass from flush to flush in the same way: if an external array of one flush is a head of an earlier
+one, its gradient is added to the gradient of that head.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
 def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads]:
-    """Return where gradients may arrive, in the order of their places; None if nowhere.
+    """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
 
     Parameters
     ----------
     plan : Plan
-        What is run.
+        The plan that runs forward.
     spots : Spots
-        Where the arrays that are held are among recorded values.
+        The spots of the arrays that are held.
     in_graph : numpy.ndarray
-        Per array from outside, whether a gradient may go on to it.
+        Per external array, whether it may get a gradient.
     """
     _, kind = TYPES.columns(spots.kind)
     floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
     graph = plan.graph
     terms = graph.value_term[spots.name]
-    own = np.flatnonzero(floats & (terms >= 0))
-    own = own[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[own]]]]]
-    if not own.size:
+    rows = np.flatnonzero(floats & (terms >= 0))
+    rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
+    if not rows.size:
         return None
-    _, offset, size, _ = (column[own] for column in spots)
-    terms, kind = terms[own], kind[own]
+    _, offset, size, _ = (column[rows] for column in spots)
+    terms, kind = terms[rows], kind[rows]
     first = plan.element_of[terms] + offset
     order, begins, counts = Spots(plan.arena_of[terms], first, size, kind).merged()
-    at = order[begins]
-    return Heads(terms[at], offset[at], counts, kind[at], in_graph)
+    leading = order[begins]
+    return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
 
 
-#: Where a gradient goes: to a part of a head of an earlier flush (numbers of flush and head, and
-#: the first element there), to an array of MXNet's tape, or nowhere.
+#: Where the gradient of an input goes: to part of a head of an earlier flush (flush, head, first
+#: element within the head), to an array in MXNet's tape, or nowhere.
 Route = Union[Tuple[int, int, int], NDArray, None]
 
 
@@ -61,45 +61,47 @@ class Chain:
     """The flushes of a scope that are not yet part of MXNet's tape."""
 
     def __init__(self) -> None:
-        #: What runs each of them backward.
+        #: Per flush, its backward pass.
         self._tapes: List[GradientTape] = []
-        #: Per result of the node: flush, head, and its first element there.
+        #: Per result of the node: flush, head, and first element within the head.
         self._outputs: List[Tuple[int, int, int]] = []
-        #: Whether they have become one.
+        #: Whether the flushes have become a node.
         self.done = False
 
     @property
     def open(self) -> bool:
-        """Whether there are flushes that are to become one node."""
+        """Whether there are flushes that still have to become a node."""
         return bool(self._tapes) and not self.done
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
-        """Return the routes of kept arrays, by id of what stands for each on a tape."""
-        places = [one for one in tape.externals if type(one) is LazyNDArray]
-        spots, groups = find_spots(places), {}
-        for number, place in enumerate(places):
-            groups.setdefault(place._owner, []).append(number)
-        given = dict(zip(map(id, tape.externals), tape.given))
-        found: Dict[int, Route] = {}
-        for kept, own in groups.items():
+        """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
+        lazies = [array for array in tape.externals if type(array) is LazyNDArray]
+        spots, members_of = find_spots(lazies), {}
+        for member, lazy in enumerate(lazies):
+            members_of.setdefault(lazy._owner, []).append(member)
+        # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
+        originals = dict(zip(map(id, tape.externals), tape.given))
+        route_of: Dict[int, Route] = {}
+        for kept, members in members_of.items():
+            ids = [id(lazies[member]) for member in members]
             routes: Iterable[Route]
             if kept.chain is self:
-                number = next(i for i, one in enumerate(self._tapes) if one.kept is kept)
-                heads = self._tapes[number].heads_at(*(column[own] for column in spots[:3]))
+                number = next(i for i, flush in enumerate(self._tapes) if flush.kept is kept)
+                heads = self._tapes[number].heads_at(*(column[members] for column in spots[:3]))
                 routes = [None if head < 0 else (number, head, offset) for head, offset in heads]
             else:
-                routes = [given[id(places[n])].real() if kept.recorded else None for n in own]
-            found.update(zip((id(places[n]) for n in own), routes))
-        return found
+                routes = [originals[n].real() if kept.recorded else None for n in ids]
+            route_of.update(zip(ids, routes))
+        return route_of
 
     def add(self, tape: GradientTape, kept: Kept, routes: Dict[int, Route]) -> None:
-        """Add a flush, whose arrays are `kept`, and the routes of arrays kept before."""
+        """Append a flush whose arrays are `kept`, with the routes of the kept arrays it reads."""
         tape.kept, tape.routes = kept, [routes.get(id(array), array) for array in tape.inputs]
         self._tapes.append(tape)
         kept.chain = self
 
     def connect(self) -> None:
-        """Make the flushes one node of MXNet's tape; what is still held becomes its results."""
+        """Make the flushes one node of MXNet's tape, whose results are the arrays still held."""
         self.done = True
         results: List[Tuple[Memories, List[NDArray]]] = []
         for number, tape in enumerate(self._tapes):
@@ -107,16 +109,16 @@ class Chain:
             held = tape.kept.held()
             heads = tape.heads_at(*find_spots(held)[:3])
             memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
-            places = tape.heads_at(memories.name, memories.first, memories.size)
-            self._outputs += [(number, *place) for place in places]
+            heads = tape.heads_at(memories.name, memories.first, memories.size)
+            self._outputs += [(number, *head) for head in heads]
             results.append((memories, tape.kept.copies(memories)))
         routes = (route for tape in self._tapes for route in tape.routes)
         inputs = [route for route in routes if isinstance(route, NDArray)]
-        outputs = [array for _, made in results for array in made]
+        outputs = [array for _, copies in results for array in copies]
         if inputs and outputs:
             record_function(inputs, outputs, self.backward)
-        for memories, made in results:
-            memories.become(made, recorded=True)
+        for memories, copies in results:
+            memories.become(copies, recorded=True)
         for tape in self._tapes:
             tape.kept.hand_out()
 
@@ -130,30 +132,30 @@ class Chain:
         pieces: List[List[Piece]] = [[] for _ in self._tapes]
         for (number, head, offset), gradient in zip(self._outputs, head_gradients):
             pieces[number].append((gradient, head, offset, 0, gradient.size))
-        asked = [
+        tape_wanted = [
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
             for routes in (tape.routes for tape in self._tapes)
         ]
-        where = [
+        tape_targets = [
             [targets.pop(0) if isinstance(route, NDArray) else None for route in tape.routes]
             for tape in self._tapes
         ]
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._tapes))):
-            tape, own = self._tapes[number], []
-            found = tape.pull(pieces[number], asked[number], where[number])
-            for route, place in zip(tape.routes, found):
-                if isinstance(route, tuple) and place is not None:
+            tape, gradients = self._tapes[number], []
+            ranges = tape.pull(pieces[number], tape_wanted[number], tape_targets[number])
+            for route, elements in zip(tape.routes, ranges):
+                if isinstance(route, tuple) and elements is not None:
                     earlier, head, offset = route
-                    pieces[earlier].append((place[0], head, offset, *place[1:]))
+                    pieces[earlier].append((elements[0], head, offset, *elements[1:]))
                 elif isinstance(route, NDArray):
-                    own.append(None if place is None else _shaped(*place, route))
-            results.append(own)
-        return [gradient for own in reversed(results) for gradient in own]
+                    gradients.append(None if elements is None else _view(*elements, route))
+            results.append(gradients)
+        return [gradient for gradients in reversed(results) for gradient in gradients]
 
 
-def _shaped(array: NDArray, first: int, count: int, like: NDArray) -> NDArray:
-    """Return elements of an array in place, in the shape of another one."""
+def _view(array: NDArray, first: int, count: int, like: NDArray) -> NDArray:
+    """Return a view of elements of an array, in the shape of another one."""
     if array.shape == like.shape:
         return array
     return part(array.reshape((-1,)), first, first + count).reshape(like.shape)

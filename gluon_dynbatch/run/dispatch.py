@@ -1,4 +1,4 @@
-"""From a segment to an executable: one ``CachedOp`` per segment, whatever the width of a launch."""
+"""Compile segments: into kernels, or into one ``CachedOp`` that serves launches of any width."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ from ..modes import RECORDING, TRAINING
 from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
 
-#: Held while a ``CachedOp`` is run forward or backward: it is not made for two threads, and MXNet
-#: goes backward in a thread of its own while the user's may already go forward again.
+#: Held while a ``CachedOp`` runs forward or backward.  It is not thread-safe, and MXNet may run it
+#: backward in a thread of its own while the user's thread already runs it forward again.
 ONE_AT_A_TIME = threading.Lock()
 
-#: Operators that may fail on the values they get, which MXNet tells whoever reads a result first,
-#: and nobody else.
+#: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
+#: reader of a result.
 FAIL_ON_VALUES = frozenset(["Custom"]) | {
     f"_linalg_{name}" for name in ("gelqf", "gesvd", "inverse", "potrf", "potri", "syevd")
 }
 
 
 class Executable(NamedTuple):
-    """A compiled segment."""
+    """A segment compiled for MXNet's operators."""
 
+    #: The ``CachedOp``.
     run: Any
-    #: What each input of `run` is: ("in", input of the segment) or ("param", parameter of it).
+    #: Per argument of `run`: ("in", number of an input of the segment) or ("param", number of a
+    #: parameter).
     arguments: Tuple[Tuple[str, int], ...]
-    #: Arguments that running changes, such as running means.
+    #: Arguments that `run` writes to, such as running means.
     mutated: FrozenSet[int]
-    #: Whether running may fail, depending on values.
+    #: Whether an operator may fail depending on values.
     fallible: bool
 
     def launch(self, arguments: Sequence[NDArray], mode: int, **out: Any) -> Any:
-        """Run it in a mode of autograd's."""
+        """Run the segment in a mode of autograd."""
         scope = autograd.record if mode & RECORDING else autograd.pause
         with scope(train_mode=bool(mode & TRAINING)), ONE_AT_A_TIME:
             return self.run(*arguments, **out)
 
 
 def go_backward(results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int) -> None:
-    """Run what has been recorded in a mode of autograd's backward, perhaps not the last time."""
+    """Run the recorded graph of `results` backward, and retain it for another backward pass."""
     with ONE_AT_A_TIME:
         autograd.backward(results, gradients, True, train_mode=bool(mode & TRAINING))
 
 
 class Dispatcher:
-    """Compiles segments on first use and counts how often that happened."""
+    """Compiles segments on first use, and counts how many."""
 
     def __init__(self) -> None:
         #: Number of kernels and of ``CachedOp`` objects built so far.
         self.built = 0
-        #: Whether segments are run by native steps where they can be, which tests ask for or not.
+        #: Whether segments run as native steps where possible; tests switch it off.
         self.native = True
         self._executables: weakref.WeakKeyDictionary[Segment, Executable] = (
             weakref.WeakKeyDictionary()
@@ -66,11 +68,11 @@ class Dispatcher:
         """Return the kernels of `segment`; None if MXNet's operators run it."""
         if not self.native:
             return None
-        found = segment.kernels
-        if found is None:
-            found = kernels_of(segment)
-            self.built += not isinstance(found, str)
-        return None if isinstance(found, str) else found
+        kernels = segment.kernels
+        if kernels is None:
+            kernels = kernels_of(segment)
+            self.built += not isinstance(kernels, str)
+        return None if isinstance(kernels, str) else kernels
 
     def natives(self, plan: Plan) -> Dict[Segment, Optional[SegmentKernels]]:
         """Return the kernels of all segments of a plan."""
@@ -91,8 +93,8 @@ def _compile(segment: Segment) -> Executable:
     inputs = {f"in{i}": ("in", i) for i in range(len(segment.inputs))}
     inputs.update((f"param{i}", ("param", i)) for i in range(len(segment.parameters)))
     arguments = tuple(inputs[name] for name in names)
-    # MXNet takes small graphs apart when it records them; a result that depends on no variable
-    # would then not be in a graph, and could not be differentiated.
+    # MXNet records small graphs operator by operator (it inlines them).  Then a result that depends
+    # on no variable would not be in a graph, and running it backward would fail.
     flags = [("inline_limit", 0)] if len(segment.heads) > 1 else []
     auxiliary = set(symbol.list_auxiliary_states())
     return Executable(

@@ -17,12 +17,13 @@ from ..modes import RECORDING
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
-from .buffers import bases_of, put_together
+from .buffers import bases_of, shaped, write_pieces
 from .dispatch import Dispatcher
 from .pool import POOL
 from .profiling import PROFILER
 
-#: Where native code works; one object, as comparing two takes longer than all else of `take`.
+#: The context of native code.  One object for all calls: comparing two takes longer than the rest
+#: of `Pool.take`.
 CPU = mx.cpu()
 
 
@@ -32,79 +33,84 @@ class Pass:
     Parameters
     ----------
     plan : Plan
-        What to run.
+        The plan to run.
     """
 
-    #: Its native code.
+    #: The native code of the plan.
     _assembled: Assembled
 
-    #: What names of blocks are followed by in traces.
+    #: Appended to the names of blocks in profiler traces.
     suffix = ""
-    #: Where buffers come from, but for arenas, which are taken when the flush is.
+    #: Allocates temporary buffers.  Arenas always come from `POOL`, as the flush allocates them.
     pool = POOL
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        #: The arenas in memory.
+        #: The buffers of the plan's arenas.
         self.arenas = [
             POOL.take((rows, arena.row_size), arena.dtype, arena.context)
             for arena, rows in zip(plan.arenas, plan.sizes)
         ]
 
     def find_arrays(
-        self, before: Sequence[Optional[NDArray]] = (), outside: Sequence[NDArray] = ()
+        self, forward_arrays: Sequence[Optional[NDArray]] = (), externals: Sequence[NDArray] = ()
     ) -> List[NDArray]:
-        """Find, or make, all that native code works on.
+        """Find or allocate the arrays of all bases.
 
         Parameters
         ----------
-        before : sequence of NDArray or None
-            Arrays of the forward pass, those that are not read as None.
-        outside : sequence of NDArray
-            What is copied into arenas.
+        forward_arrays : sequence of NDArray or None
+            Backward, the arrays of the forward pass, None for those that are not read.
+        externals : sequence of NDArray
+            The external arrays that are copied into arenas.
+
+        Returns
+        -------
+        list of NDArray
+            The arrays of the program's own bases.
         """
         arrays = self.arrays()
-        uses = b"".join([b"-" if array is None else b"r" for array in before])
-        uses += self._assembled.uses + b"a" * len(outside)
-        #: Forward, arenas first.
-        self.given = bases_of([*before, *arrays, *outside], uses)
+        uses = b"".join([b"-" if array is None else b"r" for array in forward_arrays])
+        uses += self._assembled.uses + b"a" * len(externals)
+        #: The bases of the program; forward, the arenas come first.
+        self.given = bases_of([*forward_arrays, *arrays, *externals], uses)
         return arrays
 
     def arrays(self) -> List[NDArray]:
-        """Return what is at each base."""
+        """Return the array at each of the program's own bases."""
         return [self.array_at(*base) for base in self._assembled.bases]
 
-    def array_at(self, kind: str, *which: Any) -> NDArray:
-        """Return an array that native code works on."""
+    def array_at(self, kind: str, *key: Any) -> NDArray:
+        """Return the array at a base."""
         if kind == "arena":
-            return self.arenas[which[0]]
+            return self.arenas[key[0]]
         return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
 
     def region(self, region: Region) -> NDArray:
-        """Return the rows of `region`, in place."""
+        """Return a view of the rows of `region`."""
         return part(self.arenas[region.arena], region.start, region.start + region.rows)
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
-        """Return elements from `element` on, in place, as an array of `shape`."""
+        """Return a view of shape `shape` that starts at an element of an arena."""
         flat = self.arenas[arena].reshape((-1,))
         return part(flat, element, element + prod(shape)).reshape(shape)
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
-        """Return an operand of a launch of MXNet's operators that is in arenas."""
+        """Return an operand that MXNet's operators read from arenas."""
         if not isinstance(operand, Rows):
             return self.elements(*operand[:2], operand[2:])
         array = self.pool.take((operand.rows, operand.row_size), dtype, context)
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        put_together(array, self.arenas, pieces, b"r")
+        write_pieces(array, self.arenas, pieces, b"r")
         return array
 
     def run_launches(self, watch: Any = None) -> None:
-        """Hand everything to the engine, some launches at a time: others' work gets in between."""
-        low, looked_at = 0, watch is not None or PROFILER.running
-        for end, number, by_operators, ends_piece in self._assembled.items:
-            if not (ends_piece or looked_at):
+        """Push all launches to the engine, several at a time, so that other work gets a turn."""
+        low, one_by_one = 0, watch is not None or PROFILER.running
+        for end, number, by_operators, ends_push in self._assembled.items:
+            if not (ends_push or one_by_one):
                 continue
-            stop = self._assembled.first + end
+            stop = self._assembled.fill_length + end
             with self._shown(number):
                 if low < stop:
                     self.push(low, stop)
@@ -119,11 +125,11 @@ class Pass:
             return nullcontext()
         launch = self.plan.launch(number)
         name = f"{self.plan.graph.name(int(launch.units[0]))}{self.suffix}"
-        written = [self.region(region) for region in launch.regions]
-        return PROFILER.shown(name, len(launch.units), written)
+        results = [self.region(region) for region in launch.regions]
+        return PROFILER.shown(name, len(launch.units), results)
 
     def push(self, low: int, high: int) -> None:
-        """Hand some code to the engine."""
+        """Push a stretch of the program to the engine."""
         name = f"gluon_dynbatch{self.suffix}".encode()
         check_call(self._assembled.program.push(self.given, name, low, high))
 
@@ -138,19 +144,19 @@ class Execution(Pass):
     Parameters
     ----------
     plan : Plan
-        What to run.
+        The plan to run.
     externals : list of NDArray
-        The arrays from outside, by number.
+        The external arrays, by number.
     dispatcher : Dispatcher
         Compiles segments.
     where : callable
-        Gives the user's line of a node.
+        Returns the user's line that recorded a node.
     assembled : Assembled
         The native code of the plan.
     tape : GradientTape, optional
         Records launches for the backward pass.
     watch : explain.Site, optional
-        Waits for what each launch makes before the next one runs.
+        Waits for the results of each launch before the next one runs.
     """
 
     def __init__(
@@ -170,26 +176,26 @@ class Execution(Pass):
         self._tape, self._watch = tape, watch
 
     def run(self) -> None:
-        """Run all launches; returns as soon as they are handed to the engine."""
+        """Push all launches to the engine, without waiting for their results."""
         arrays = self.find_arrays((), [self.externals[n] for n in self._assembled.externals])
-        for fill in self._assembled.elsewhere:
-            given = [self.externals[number] for number in fill.externals.tolist()]
-            pieces = fill.pieces(np.arange(len(given)))
-            put_together(self.region(fill.region), given, pieces)
+        for fill in self._assembled.device_fills:
+            sources = [self.externals[number] for number in fill.externals.tolist()]
+            pieces = fill.pieces(np.arange(len(sources)))
+            write_pieces(self.region(fill.region), sources, pieces)
         if self._tape is not None:
             self._tape.begin(arrays)
         self.run_launches(self._watch)
 
     def arrays(self) -> List[NDArray]:
-        """Return what is at each base."""
+        """Return the array at each of the program's own bases."""
         return [
             _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
             for base in self._assembled.bases
         ]
 
-    def array_at(self, kind: str, *which: Any) -> NDArray:
-        """Return an array that native code works on, unless it is a parameter."""
-        return self.externals[which[0]] if kind == "external" else super().array_at(kind, *which)
+    def array_at(self, kind: str, *key: Any) -> NDArray:
+        """Return the array at a base that is not a parameter."""
+        return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -206,9 +212,11 @@ class Execution(Pass):
                 array = self.externals[operand.external]
             else:
                 array = self.operand(operand, port.dtype, launch.segment.context)
-            # Not in the symbol: MXNet's BatchNorm crashes backward if its statistics are computed.
-            own = port.shared or launch.segment.layout == "unbatched"
-            arrays.append(array.reshape(port.shape) if own and array.shape != port.shape else array)
+            # Reshape here and not in the symbol: there, MXNet's BatchNorm would get statistics that
+            # an operator computes, and crash backward.
+            if port.shared or launch.segment.layout == "unbatched":
+                array = shaped(array, port.shape)
+            arrays.append(array)
         return arrays
 
     def _launch(self, launch: Launch) -> None:
@@ -228,17 +236,16 @@ class Execution(Pass):
             results[0].wait_to_read()
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
-        units, first = self.plan.graph, int(launch.units[0])
+        graph, unit = self.plan.graph, int(launch.units[0])
         return LaunchError(
             f"a launch of {len(launch.units)} calls failed: {error}",
-            self._where(int(units.node[first])),
-            units.name(first),
+            self._where(int(graph.node[unit])),
+            graph.name(unit),
             "open the scope with analysis_budget=0 to run the calls one by one",
         )
 
 
 def _data(parameter: Parameter, context: mx.Context) -> NDArray:
-    """Return the array that a parameter has on a device."""
-    own = parameter._data
-    # As `data` does, which takes two calls more.
-    return own[0] if own is not None and len(own) == 1 else parameter.data(context)
+    """Return the array of a parameter on a device, faster than ``data`` if it has only one."""
+    copies = parameter._data
+    return copies[0] if copies is not None and len(copies) == 1 else parameter.data(context)

@@ -1,4 +1,4 @@
-"""Values that stay in their arenas: later flushes read them there, until somebody wants them."""
+"""Keep values in their arenas, where later flushes read them, until Python code needs them."""
 
 from __future__ import annotations
 
@@ -13,73 +13,73 @@ from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES, name_of
-from .buffers import address_of, take_out
+from .buffers import address_of, copy_out
 
 
 class Spots(NamedTuple):
-    """Where lazy arrays are: arrays of one length."""
+    """Where lazy arrays are: columns, with one row per array."""
 
-    #: Values, or the arenas in which these are kept.
+    #: The value that an array is part of, or once it is computed, the arena.
     name: np.ndarray
+    #: Its first element there, its number of elements, and its type.
     first: np.ndarray
-    #: Their numbers of elements, and their types.
     size: np.ndarray
     kind: np.ndarray
 
     def merged(self) -> Tuple[np.ndarray, ...]:
-        """Put together what has elements in common.
+        """Merge arrays that overlap into ranges of elements.
 
         Returns
         -------
         order, begins, counts : numpy.ndarray
-            The arrays by name and place, those of them that begin something, and the number of
-            elements of that.
+            The arrays in the order of their first elements, the positions in this order at which a
+            range begins, and the number of elements of each range.
         """
-        place = self.name * (self.first + self.size).max(initial=1) + self.first
-        order = np.argsort(place, kind="stable")
-        place, stop = place[order], np.maximum.accumulate((place + self.size)[order])
-        begins = np.flatnonzero(np.append(len(place) > 0, place[1:] >= stop[:-1]))
-        return order, begins, stop[np.append(begins, len(place))[1:] - 1] - place[begins]
+        start = self.name * (self.first + self.size).max(initial=1) + self.first
+        order = np.argsort(start, kind="stable")
+        start, stop = start[order], np.maximum.accumulate((start + self.size)[order])
+        begins = np.flatnonzero(np.append(len(start) > 0, start[1:] >= stop[:-1]))
+        return order, begins, stop[np.append(begins, len(start))[1:] - 1] - start[begins]
 
 
 def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
-    """Return where lazy arrays are."""
-    found = [(one._value, one._offset, one._type) for one in arrays]
-    name, first, kind = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+    """Return the spots of lazy arrays."""
+    rows = [(array._value, array._offset, array._type) for array in arrays]
+    name, first, kind = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
     size, _ = TYPES.columns(kind)
     return Spots(name, first, size, kind)
 
 
 class Memories(NamedTuple):
-    """Where lazy arrays are that become real: consecutive elements are one array and its views."""
+    """Lazy arrays that become real, and their memories: ranges of elements that they share."""
 
-    #: The lazy arrays, in the order of what they are in.
+    #: The lazy arrays, in the order of their memories.
     arrays: List[LazyNDArray]
     #: Per lazy array: the number of its memory, and its type.
     number: np.ndarray
     kind: np.ndarray
-    #: Per memory: its value, or its arena once it is computed; first element and number of them.
+    #: Per memory: its value or, once it is computed, its arena; first element and their number.
     name: np.ndarray
     first: np.ndarray
     size: np.ndarray
-    #: Per memory: the type of an array that is all of it, or -1.
+    #: Per memory: the type of a lazy array that covers all of it, or -1.
     whole: np.ndarray
 
     def become(self, made: List[NDArray], recorded: bool = False) -> None:
-        """Let the lazy arrays be these, one per memory, or views of them, recorded or not."""
+        """Make the lazy arrays real, given one array per memory; autograd may record the views."""
         reals = [made[number] for number in self.number.tolist()]
-        parts = np.flatnonzero(self.kind != self.whole[self.number]).tolist()
-        if parts:
+        views = np.flatnonzero(self.kind != self.whole[self.number]).tolist()
+        if views:
             mode = autograd.record if recorded else autograd.pause
             with mode(autograd.is_training()):
-                for at in parts:
-                    first = int(self.first[self.number[at]])
-                    reals[at] = _view(reals[at], first, self.arrays[at])
+                for i in views:
+                    first = int(self.first[self.number[i]])
+                    reals[i] = _view(reals[i], first, self.arrays[i])
         recording.become(self.arrays, reals)
 
 
 def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
-    """Return the part of an array that a lazy array is; the array begins at element `first`."""
+    """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
         flat = flat[start : start + lazy.size]
@@ -87,101 +87,101 @@ def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
 
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
-    """Put arrays together that have elements in common, but for those that are cut from others."""
-    arrays = [one for one in arrays if one._uncut is None]
+    """Return the memories of lazy arrays, without arrays that are detached from others."""
+    arrays = [array for array in arrays if array._uncut is None]
     spots = find_spots(arrays)
     order, begins, counts = spots.merged()
     number = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
     kind, whole = spots.kind[order], np.full(len(begins), -1)
-    all_of_it = np.flatnonzero(spots.size[order] == counts[number])[::-1]
-    # Of several assignments to one place the last stays.
-    whole[number[all_of_it]] = kind[all_of_it]
-    heads = order[begins]
-    ordered = [arrays[at] for at in order.tolist()]
-    return Memories(ordered, number, kind, spots.name[heads], spots.first[heads], counts, whole)
+    # Reversed, as NumPy keeps the last of several values assigned to one element.
+    covering = np.flatnonzero(spots.size[order] == counts[number])[::-1]
+    whole[number[covering]] = kind[covering]
+    leading = order[begins]
+    ordered = [arrays[i] for i in order.tolist()]
+    return Memories(ordered, number, kind, spots.name[leading], spots.first[leading], counts, whole)
 
 
 class Kept(recording.Keeper):  # type: ignore[misc]
-    """What computed arrays belong to, in place of a tape, until somebody wants them for good.
+    """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
-    The value of such a lazy array is the number of an arena, its offset the first element there.
-    Nobody writes to arenas any more: who asks for a handle gets a copy.
+    The value of such a lazy array is the number of an arena, and its offset is the first element
+    there.  Arenas are not written to any more; code that needs a handle gets a copy.
 
     Parameters
     ----------
     arenas : list of NDArray
         The arenas.
-    given : Bases
-        Where they are.
+    bases : Bases
+        Bases that begin with the arenas.
     recorded : bool
-        Whether gradients may come to them.
+        Whether the arrays may get gradients.
     size : int
         Bytes of all arenas.
     """
 
-    def __init__(self, arenas: List[NDArray], given: executing.Bases, recorded: bool, size: int):
-        sizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
-        super().__init__(given.handles, given.addresses, sizes)
+    def __init__(self, arenas: List[NDArray], bases: executing.Bases, recorded: bool, size: int):
+        itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
+        super().__init__(bases.handles, bases.addresses, itemsizes)
         self._arenas = arenas
         self.bytes = size
-        #: By arena and type, all arrays of that type in it.
+        #: By arena and type, the windows of `_windows`.
         self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.recorded = recorded
-        #: The flushes that this one is to be part of MXNet's tape with.
+        #: The `Chain` of this flush, until the chain becomes a node of MXNet's tape.
         self.chain: Any = None
 
     def realise(self, lazy: LazyNDArray) -> None:
-        """Copy an array out of its arena, and with it all that belong to this."""
+        """Copy an array out of its arena, together with all others of this flush."""
         if all(reference() is not lazy for reference in self.lazies):
-            # It stands for another one, among arrays from outside.
-            self._take_out(find_memories([lazy]))
+            # It is the copy of a lazy array that represents it on a later tape.
+            self._copy_out(find_memories([lazy]))
         else:
             self.hand_out()
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
-        """Return the values of an array; one wait, or one transfer, serves all of an arena."""
+        """Return the values of an array; the first read of a type waits for the whole arena."""
         windows = self._windows.get((lazy._value, lazy._type))
         if windows is None:
-            windows = _windows(_numbers(self._arenas[lazy._value]), lazy.shape)
+            windows = _windows(_elements(self._arenas[lazy._value]), lazy.shape)
             self._windows[lazy._value, lazy._type] = windows
         return np.array(windows[lazy._offset])
 
     def hand_out(self) -> None:
-        """Copy all arrays that somebody still holds, and let go of the arenas."""
+        """Copy out all arrays that are still held, so that nothing needs the arenas any more."""
         if self.chain is not None:
             self.chain.connect()
         held = self.held()
-        self._take_out(find_memories(held))
+        self._copy_out(find_memories(held))
         for lazy in held:
             if lazy._uncut is not None:
                 recording.become([lazy], [lazy._uncut.real().detach()])
 
     def held(self) -> List[LazyNDArray]:
-        """Return the arrays that belong to this and that somebody still holds."""
+        """Return the arrays of this flush that are still held and not real yet."""
         held = (reference() for reference in self.lazies)
         return [lazy for lazy in held if lazy is not None and lazy._owner is self]
 
     def copies(self, memories: Memories) -> List[NDArray]:
-        """Return copies of some memories."""
+        """Return copies of memories; those of one arena, size and shape share buffers."""
         columns = memories.name, memories.size, memories.whole
         groups: Dict[Any, List[int]] = {}
         for number, key in enumerate(zip(*(column.tolist() for column in columns))):
             groups.setdefault(key, []).append(number)
-        found: Dict[int, NDArray] = {}
+        copies: Dict[int, NDArray] = {}
         for (arena, size, whole), numbers in groups.items():
             shape = (size,) if whole < 0 else TYPES[whole].shape
             starts = memories.first[numbers].tolist()
-            # While autograd records, MXNet takes ten times as long to make a view.
+            # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
-                found.update(zip(numbers, take_out(self._arenas[arena], shape, starts)))
-        return [found[number] for number in range(len(memories.name))]
+                copies.update(zip(numbers, copy_out(self._arenas[arena], shape, starts)))
+        return [copies[number] for number in range(len(memories.name))]
 
-    def _take_out(self, memories: Memories) -> None:
+    def _copy_out(self, memories: Memories) -> None:
         memories.become(self.copies(memories))
 
 
-def _numbers(array: NDArray) -> np.ndarray[Any, Any]:
-    """Return the elements of an arena, once they are computed."""
+def _elements(array: NDArray) -> np.ndarray[Any, Any]:
+    """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
     if array.context.device_type != "cpu":
         return array.asnumpy().reshape(-1)  # type: ignore[no-any-return]
@@ -190,8 +190,8 @@ def _numbers(array: NDArray) -> np.ndarray[Any, Any]:
     return np.frombuffer(memory, dtype)
 
 
-def _windows(numbers: np.ndarray[Any, Any], shape: Tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return, by their first element, all arrays of a shape whose elements follow each other."""
-    one = np.empty(shape, numbers.dtype)
-    count, strides = len(numbers) - one.size + 1, (one.itemsize, *one.strides)
-    return np.ndarray((count, *shape), one.dtype, numbers, 0, strides)
+def _windows(elements: np.ndarray[Any, Any], shape: Tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return a view whose item `i` is the array of a shape that begins at element `i`."""
+    window = np.empty(shape, elements.dtype)
+    count, strides = len(elements) - window.size + 1, (window.itemsize, *window.strides)
+    return np.ndarray((count, *shape), window.dtype, elements, 0, strides)

@@ -1,9 +1,10 @@
-"""Leaf copies: what stands for parameters and shared arrays in the graphs of launches.
+"""Leaf copies: copies of parameters and shared arrays that the graphs of launches read.
 
-MXNet goes backward in a thread of its own, while the user's thread goes on, for instance to the
-optimizer, which writes the parameters once their gradients are there.  Were the backward pass to
-read the parameters themselves, it could queue a read behind that write, which waits for the
-gradients, which wait for the read.  So it reads copies made in the forward pass.
+MXNet runs a backward pass in a thread of its own, while the user's thread goes on, for instance to
+the optimizer, which writes the parameters once their gradients are computed.  If the backward pass
+read the parameters themselves, it could queue a read behind that write: the read would wait for the
+write, the write for the gradients, and the gradients for the read.  So it reads copies, which the
+forward pass makes.
 """
 
 from __future__ import annotations
@@ -22,63 +23,70 @@ class Leaves:
     """The leaf copies of one flush."""
 
     def __init__(self) -> None:
-        #: By id of the original.
+        #: By id of the original array: its copy, and its number in `trained`.
         self._leaves: Dict[int, NDArray] = {}
         self._numbers: Dict[int, int] = {}
-        #: What is trained, and where MXNet's operators add up gradients; native code does so
-        #: where MXNet wants to have them.
+        #: The arrays that get a gradient.
         self.trained: List[NDArray] = []
+        #: Per trained array, the buffer in which MXNet's operators add up its gradient; None if
+        #: only native code does, which can add to the target of MXNet's backward pass.
         self._gradients: List[Optional[NDArray]] = []
 
     def __contains__(self, array: NDArray) -> bool:
         return id(array) in self._numbers
 
     def clear(self) -> None:
-        """Let gradients start from zero."""
+        """Set the buffers of gradients to zero."""
         for gradient in self._gradients:
             if gradient is not None:
                 zero(gradient)
 
     def train(self, array: NDArray, dense: bool = False) -> int:
-        """Let an array get a gradient, known to be `dense` or not; return its number."""
-        found = self._numbers.setdefault(id(array), len(self.trained))
-        if found == len(self.trained):
+        """Add an array to `trained`, if it is not there yet, and return its number.
+
+        `dense` says that its gradient is known to be dense, which saves a look at it.
+        """
+        number = self._numbers.setdefault(id(array), len(self.trained))
+        if number == len(self.trained):
             self.trained.append(array if dense else with_dense_gradient(array))
             self._gradients.append(None)
-        return found
+        return number
 
     def gradient(self, array: NDArray) -> NDArray:
-        """Return where MXNet's operators add up the gradients of an array."""
+        """Return the buffer in which MXNet's operators add up the gradient of an array."""
         number = self.train(array)
-        found = self._gradients[number]
-        if found is None:
-            found = self._gradients[number] = _like(array)
-        return found
+        gradient = self._gradients[number]
+        if gradient is None:
+            gradient = self._gradients[number] = _empty_like(array)
+        return gradient
 
     def gradients(self, targets: Sequence[Optional[NDArray]]) -> List[NDArray]:
-        """Return where each gradient adds up, if it may be where it is wanted."""
+        """Return the buffer of each gradient: its own one, its target, or a new one."""
         return [
-            own if own is not None else target if target is not None else _like(array)
-            for own, target, array in zip(self._gradients, targets, self.trained)
+            buffer if buffer is not None else target if target is not None else _empty_like(array)
+            for buffer, target, array in zip(self._gradients, targets, self.trained)
         ]
 
     def leaf(self, array: NDArray, trained: bool = True) -> NDArray:
-        """Return the leaf of an array."""
-        found = self._leaves.get(id(array))
-        if found is None:
-            found = self._leaves[id(array)] = array.copy()
+        """Return the leaf copy of an array, a variable if it is trained."""
+        leaf = self._leaves.get(id(array))
+        if leaf is None:
+            leaf = self._leaves[id(array)] = array.copy()
             if trained:
-                autograd.mark_variables([found], [self.gradient(array)], "add")
-        return found
+                autograd.mark_variables([leaf], [self.gradient(array)], "add")
+        return leaf
 
 
-def _like(array: NDArray) -> NDArray:
+def _empty_like(array: NDArray) -> NDArray:
     return mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
 
 
 def with_dense_gradient(array: NDArray) -> NDArray:
-    """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
-    # What is kept in an arena has no gradient of its own.
+    """Return an array, or a view of it if it has a sparse gradient.
+
+    A custom function cannot return a sparse gradient; a recorded view takes a dense one.
+    """
+    # An array that is kept in an arena has no gradient attached.
     gradient = None if type(array) is LazyNDArray else array.grad
     if gradient is None or gradient.stype == "default":
         return array

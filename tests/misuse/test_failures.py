@@ -42,7 +42,7 @@ STAGES = {
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
-    "handing out": (keep, "take_out"),
+    "handing out": (keep, "copy_out"),
     "connecting": (chain, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
