@@ -1,7 +1,8 @@
-"""A flush as one node of MXNet's tape.
+"""Record a function as one node of MXNet's tape, and free what it holds.
 
-So ``backward``, ``grad`` and whatever comes before and after the scope work as ever.  MXNet runs
-such a node's backward pass in a thread of its own, while the user's thread goes on.
+With such nodes for the flushes of scopes, ``backward``, ``grad`` and computations before and after
+a scope work as usual.  MXNet runs the backward pass of a node in a thread of its own, while the
+user's thread goes on.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ LOGGER = logging.getLogger("gluon_dynbatch")
 
 
 def _wait_before_the_end(original: Callable[[], int]) -> Callable[[], int]:
-    """Let MXNet wait for all work before it stops its threads at the end of the process.
+    """Wait for all work before MXNet stops its threads at the end of the process.
 
-    It waits afterwards only, for ever if a backward pass is still to come.  A function of `atexit`
-    would run before those that the user registered earlier, which may go backward, too.
+    MXNet itself waits only after that, and forever if a backward pass is still pending.  A function
+    registered with `atexit` would run before those that the user registered earlier, which may
+    start backward passes, too.
     """
 
     def shut_down() -> int:
@@ -51,36 +53,37 @@ def _wait_before_the_end(original: Callable[[], int]) -> Callable[[], int]:
 
 
 replace_for_good("MXNotifyShutdown", _wait_before_the_end)
-# Before a fork, MXNet joins the thread that runs backward passes, which may wait for this one.
+# Before a fork, MXNet joins the thread of backward passes, which may wait for the forking thread.
 os.register_at_fork(before=mx.nd.waitall)
 
-#: How many backward passes may have left their graph to be used again.
-_repeatable = 0
+#: The number of backward passes so far that retained their graph.
+_retained = 0
 
 
 def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
-    """Note which graphs may be used again, and refuse what cannot go through a scope.
+    """Count backward passes that retain their graph, and refuse gradients of gradients.
 
-    Of gradients of gradients, MXNet itself says nothing: it hands out some that are no longer
-    connected to anything.
+    MXNet would not complain about the latter, but return gradients that are not connected to the
+    inputs of the scope.
     """
 
-    def backward(count: int, heads: Any, *others: Any) -> int:
-        global _repeatable
-        retain_graph, create_graph = others[3:5]
+    def backward(count: int, heads: Any, *arguments: Any) -> int:
+        global _retained
+        retain_graph, create_graph = arguments[3:5]
         if create_graph and any(_passes_a_scope(heads[i]) for i in range(count)):
             raise GradientError(
                 "gradients of gradients through a batching scope are not supported",
                 user_line(),
                 advice="compute the part that is differentiated twice outside of the scope",
             )
-        _repeatable += bool(retain_graph)
-        return original(count, heads, *others)
+        _retained += bool(retain_graph)
+        return original(count, heads, *arguments)
 
     return backward
 
 
 def _passes_a_scope(head: int) -> bool:
+    """Return whether the graph of an array, given by its handle, may contain a scope."""
     graph = SymbolHandle()
     if not _ALIVE or _LIB.MXAutogradGetSymbol(NDArrayHandle(head), ctypes.byref(graph)):
         return False
@@ -104,61 +107,67 @@ _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 Backward = Callable[[List[NDArray], List[bool], List[Optional[NDArray]]], List[Optional[NDArray]]]
 
 
-#: Functions that MXNet may still call, by number; each with the passes that were repeatable before.
+#: By number, the functions that MXNet may still call, each with `_retained` at its recording.
 _ALIVE: Dict[int, Tuple[Backward, int]] = {}
-#: Numbers of those that have run, which is for the last time if it is not repeatable.
+#: Numbers of functions that have run: they do not run again unless their graph was retained.
 _RUN: Deque[int] = deque()
-#: All numbers, each with a byte that MXNet sets when it never calls the function again, and with
-#: what MXNet holds only an address of.
+#: Per function: its number; a byte that MXNet sets once it will not call the function again; and
+#: objects whose addresses MXNet holds.
 _WATCHED: Deque[Tuple[int, ctypes.c_byte, Any]] = deque()
 _NUMBERS = itertools.count(1)
-#: How many of them are looked at per flush, which adds one.
+#: Functions that are checked per flush.
 _LOOKS = 16
 
 
 def forget(looks: int = _LOOKS) -> None:
-    """Let go of what backward passes needed that never come (again).
+    """Free what functions hold that MXNet will not call again.
 
-    The thread that flushes does so, as those of MXNet had better not (see `give_notice`).  MXNet
-    itself only lets go with the last array of the graph, whoever holds that; so what has run goes
-    before, unless a backward pass may have been told to retain the graph.  Of the rest, a few are
-    looked at in turn, so that it costs nothing to keep the graphs of many flushes.
+    Each flush calls this, because a thread of MXNet must not (see `give_notice`).  MXNet drops a
+    node only with the last array of its graph, wherever that is held.  So a function that has run
+    is freed earlier, unless a backward pass since its recording retained a graph.  Of the others, a
+    few are checked per call, in turn, so that the cost does not grow with the number of graphs.
+
+    Parameters
+    ----------
+    looks : int
+        How many functions are checked.
     """
     try:
         while _RUN:
             number = _RUN.popleft()
-            if _ALIVE.get(number, (None, -1))[1] == _repeatable:
+            if _ALIVE.get(number, (None, -1))[1] == _retained:
                 _ALIVE.pop(number, None)
         for _ in range(min(len(_WATCHED), looks)):
-            watched = _WATCHED.popleft()
-            if watched[1].value:
-                _ALIVE.pop(watched[0], None)
+            number, notice, addressed = _WATCHED.popleft()
+            if notice.value:
+                _ALIVE.pop(number, None)
             else:
-                _WATCHED.append(watched)
-    except IndexError:  # other threads flush, too
+                _WATCHED.append((number, notice, addressed))
+    except IndexError:  # another thread flushes and has emptied a queue
         pass
 
 
 def _run_backward(
     heads: int, count: int, pointers: Any, requests: Any, training: int, number: int
 ) -> int:
+    """Call a function for MXNet: write its gradients, or add them, as requested per input."""
     del training
     arrays = [
         NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
     ]
     try:
-        asked = [requests[i] for i in range(count)]
-        writes = [request in (_WRITE, _WRITE_INPLACE) for request in asked]
+        grad_reqs = [requests[i] for i in range(count)]
+        writes = [grad_req in (_WRITE, _WRITE_INPLACE) for grad_req in grad_reqs]
         targets = [array if write else None for array, write in zip(arrays[heads:], writes)]
-        made = _ALIVE[number][0](arrays[:heads], [bool(r) for r in asked], targets)
-        for target, gradient, write, request in zip(arrays[heads:], made, writes, asked):
+        gradients = _ALIVE[number][0](arrays[:heads], [bool(r) for r in grad_reqs], targets)
+        for target, gradient, write, grad_req in zip(arrays[heads:], gradients, writes, grad_reqs):
             if write:
                 if gradient is not target:
                     gradient.copyto(target)
-            elif request == _ADD:
+            elif grad_req == _ADD:
                 add_to(target, gradient)
     except BaseException:
-        # This is mostly a thread of MXNet's: the exception cannot travel on from here.
+        # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")
         return 0
     _RUN.append(number)
@@ -166,15 +175,15 @@ def _run_backward(
 
 
 _FUNCTION = _BACKWARD(_run_backward)
-# MXNet may let go of arrays when the interpreter has cleared this module already.
+# MXNet may still use these after the interpreter has cleared this module at exit.
 for _held in (_FUNCTION, _ALIVE, _WATCHED):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
 def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
-    """Make `outputs` results of a function of `inputs` in MXNet's tape.
+    """Record `outputs` as results of a function of `inputs` in MXNet's tape.
 
-    Unlike ``mx.autograd.Function`` this honours ``grad_req`` ``"add"`` and ``"null"`` per input.
+    Unlike ``mx.autograd.Function``, this respects ``grad_req`` ``"add"`` and ``"null"`` per input.
 
     Parameters
     ----------
@@ -182,19 +191,21 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         Arrays; the outputs must not be part of a graph yet.
     backward : callable
         ``backward(head_gradients, wanted, targets)`` returns a gradient per input, None where not
-        wanted; it may be the target, if there is one, into which it is copied otherwise.
+        wanted.  Where there is a target, it may write the gradient there and return the target; any
+        other array is copied to the target.
     """
-    kind = ctypes.CFUNCTYPE(ctypes.c_int)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int)
     number, notice = next(_NUMBERS), ctypes.c_byte()
-    functions = c_array(kind, [ctypes.cast(_FUNCTION, kind), kind(GIVE)])
-    numbers = c_array(ctypes.c_void_p, [number, ctypes.addressof(notice)])
-    listed = MXCallbackList(
+    # Callbacks for the backward pass and for the end of the node, and the argument of each.
+    callbacks = c_array(callback, [ctypes.cast(_FUNCTION, callback), callback(GIVE)])
+    arguments = c_array(ctypes.c_void_p, [number, ctypes.addressof(notice)])
+    callback_list = MXCallbackList(
         ctypes.c_int(2),
-        ctypes.cast(functions, ctypes.POINTER(kind)),
-        ctypes.cast(numbers, ctypes.POINTER(ctypes.c_void_p)),
+        ctypes.cast(callbacks, ctypes.POINTER(callback)),
+        ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p)),
     )
-    _ALIVE[number] = backward, _repeatable
-    _WATCHED.append((number, notice, (functions, numbers, listed)))
+    _ALIVE[number] = backward, _retained
+    _WATCHED.append((number, notice, (callbacks, arguments, callback_list)))
     with autograd.record(autograd.is_training()):
         check_call(
             _LIB.MXCustomFunctionRecord(
@@ -202,6 +213,6 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
                 c_handle_array(inputs),
                 len(outputs),
                 c_handle_array(outputs),
-                ctypes.byref(listed),
+                ctypes.byref(callback_list),
             )
         )

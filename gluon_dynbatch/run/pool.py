@@ -1,4 +1,7 @@
-"""Memory for arrays; large buffers are used again, as new ones are given page by page."""
+"""Allocate arrays, and reuse large buffers: the first write to new memory is slow.
+
+The kernel clears new pages one by one when they are first written.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,24 @@ from ..errors import LaunchError
 from ..native.assembling import itemsize
 from ..native.recording import part
 
-#: Elements from which on a buffer is kept.
+#: Buffers of at least so many elements are pooled.
 LARGE = 1 << 16
-#: A buffer is let go of when so many others were taken since it was, or so many bytes are kept.
+#: A buffer is evicted if it is not among the last so many that were taken, or if the pool exceeds
+#: so many bytes.
 MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
-    """Return memory, or say what needs how much."""
+    """Return an uninitialized array.
+
+    Raises
+    ------
+    LaunchError
+        There is no memory for it; the message has its shape and dtype.
+    """
     try:
         return NDArray(_new_alloc_handle(shape, context, False, dtype))
-    except Exception as error:  # for arrays beyond 2^31 elements, of no class of MXNet's
+    except Exception as error:  # beyond 2^31 elements, not of a class of MXNet
         raise LaunchError(
             f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
             advice="record less in one scope, for example with smaller minibatches",
@@ -37,68 +47,72 @@ class _Buffer(NamedTuple):
     array: NDArray
     elements: int
     bytes: int
-    #: Buffers taken before it was.
+    #: When it was last taken: a count of all buffers taken so far.
     taken: int
 
 
 class Pool:
-    """Buffers, the one that was taken last first.
+    """Buffers that are reused once no array shares their memory.
 
-    One that nobody else holds is free.  If the engine still works on what was in it, that comes
-    first: for the engine it is the same array.
+    The engine may still work on the previous content of a free buffer.  It is the same variable for
+    the engine, so later work waits for that.
     """
 
     def __init__(self) -> None:
+        #: The one that was taken last comes first.
         self._buffers: List[_Buffer] = []
         self._taken = 0
         self._lock = threading.Lock()
 
     def take(self, shape: Tuple[int, ...], dtype: str, context: Any) -> NDArray:
-        """Return an array of any values that nobody else uses."""
+        """Return an uninitialized array whose memory nothing else uses."""
         elements = prod(shape)
         if elements < LARGE:
             return allocate(shape, dtype, context)
         with self._lock:
-            buffer = self._free((dtype, context), elements)
+            buffer = self._pop_free((dtype, context), elements)
             self._taken += 1
             self._buffers.insert(0, buffer._replace(taken=self._taken))
-            self._let_go()
+            self._evict()
             return part(buffer.array, 0, elements).reshape(shape)
 
-    def _free(self, key: Tuple[str, Any], elements: int) -> _Buffer:
+    def _pop_free(self, key: Tuple[str, Any], elements: int) -> _Buffer:
+        """Remove a free buffer that fits from the pool and return it, or else a new one."""
         for number, buffer in enumerate(self._buffers):
             fits = buffer.key == key and elements <= buffer.elements <= 2 * elements
             if fits and holders(buffer.array) == 1:
                 return self._buffers.pop(number)
-        # In steps of an eighth: minibatches differ a little.
+        # Round up by at most an eighth, so that minibatches of similar size share a buffer.
         step = 1 << max(elements.bit_length() - 4, 0)
         size = -(-elements // step) * step
         return _Buffer(key, allocate((size,), *key), size, size * itemsize(key[0]), 0)
 
-    def _let_go(self) -> None:
-        kept, oldest = sum(buffer.bytes for buffer in self._buffers), self._taken - MOST_IDLE
-        while self._buffers and (kept > MOST_BYTES or self._buffers[-1].taken < oldest):
-            kept -= self._buffers.pop().bytes
+    def _evict(self) -> None:
+        """Drop buffers, the least recently taken first, until the pool is within its limits."""
+        size, oldest = sum(buffer.bytes for buffer in self._buffers), self._taken - MOST_IDLE
+        while self._buffers and (size > MOST_BYTES or self._buffers[-1].taken < oldest):
+            size -= self._buffers.pop().bytes
 
     def clear(self) -> None:
-        """Let go of all buffers."""
+        """Drop all buffers."""
         with self._lock:
             self._buffers.clear()
 
 
-#: What arenas, and other buffers that only a flush uses, are in.
+#: For arenas, and for temporary buffers of forward passes.
 POOL = Pool()
-#: What backward passes take while they run.  Were it taken from the other pool, the last to use it
-#: could be a later flush, which waits for the parameters that this backward pass trains.
+#: For temporary buffers of backward passes.  From `POOL`, it could be one that a later flush has
+#: just used.  The backward pass would wait for that flush, and the flush for the parameters that
+#: the backward pass trains.
 BACKWARD_POOL = Pool()
 
 
 def holders(array: NDArray) -> int:
-    """Count the arrays, views, nodes of MXNet's tape and the like that hold the memory of an array.
+    """Return how many arrays, views, nodes of MXNet's tape and the like share an array's memory.
 
-    An array of MXNet's begins with a ``std::shared_ptr``: the address of its memory, and that of
-    its counts, which begin with an address.
+    This is the use count of a ``std::shared_ptr``, with which an array in MXNet begins: its second
+    word points to a control block, in which the count follows the first word.
     """
     words = ctypes.c_size_t * 2
-    counts = words.from_address(array.handle.value)[1]
-    return ctypes.c_int.from_address(counts + ctypes.sizeof(ctypes.c_size_t)).value
+    control_block = words.from_address(array.handle.value)[1]
+    return ctypes.c_int.from_address(control_block + ctypes.sizeof(ctypes.c_size_t)).value

@@ -1,4 +1,4 @@
-"""Make a plan ready to be run: the code of both directions, and what backward runs read."""
+"""Prepare a plan to be run: assemble the programs of both directions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..plan.plan import Launch, Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from .assemble import Assembled, assemble
 
-#: What native code trains: the number of its gradient among the bases backward, and that of the
-#: array among the bases forward or, if so, among arrays from outside; at last whether its gradient
-#: is known to be dense.
+#: An array that native code trains: the number of its gradient among the backward bases; its own
+#: number, among external arrays or else among forward bases; whether it is an external array; and
+#: whether its gradient is known to be dense.
 Trained = Tuple[int, int, bool, bool]
 
 
 class Prepared:
-    """A plan made ready to be run forward and, if there are heads, backward.
+    """A plan with its programs, forward and, if there are heads, backward.
 
     Parameters
     ----------
     plan : Plan
-        What is run.
+        The plan to run.
     heads : Heads, optional
-        Where gradients may arrive.
+        The results at which gradients may arrive.
     kernels : dict of Segment to SegmentKernels or None
-        The kernels of each segment, None for what MXNet's operators run.
+        The kernels of each segment, None if MXNet's operators run it.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Prepared:
             untrack(self.backward_plan)
             order = self.backward_plan.order.tolist()
             for number, wanted in zip(order, _wanted(plan, self.backward_plan, heads)):
-                own = [kernels[segment] for segment in plan.segments(number)]
-                backward = tuple(one.backward(wanted) for one in own if one is not None)
+                parts = [kernels[segment] for segment in plan.segments(number)]
+                backward = tuple(part.backward(wanted) for part in parts if part is not None)
                 if backward:
                     trained[number] = backward
             #: Launches that MXNet's operators run backward, by number.
@@ -59,41 +59,42 @@ class Prepared:
             }
         assembler = assembling.Forward(plan, kernels, trained)
         self.forward = assemble(assembler)
-        #: Knows what is where, until there is code for the backward pass.
+        #: Needed until the backward pass is assembled: it knows where forward values are.
         self._assembler = None if heads is None else assembler
         untrack((heads, self.forward))
 
     @cached_property
     def backward(self) -> Tuple[Assembled, Tuple[Trained, ...], Reach]:
-        """The code of the backward pass, what it trains, and what else gets a gradient.
+        """The backward program, the arrays that it trains, and the other arrays with a gradient.
 
-        It is made while the engine runs forward for the first time.
+        It is assembled on first use, when the engine already runs the first forward pass.
         """
         assert self.heads is not None and self._assembler is not None
         assembler = assembling.Backward(self.backward_plan, self._assembler)
-        made = assemble(assembler)
+        assembled = assemble(assembler)
         trained = tuple(
             (gradient, number, outside, not outside and parameter._grad_stype == "default")
             for gradient, number, outside, parameter in assembler.trained
         )
         self._assembler = None
-        code = made, trained, find_reach(self._plan, self.backward_plan, self.heads)
-        untrack(code)
-        return code
+        prepared = assembled, trained, find_reach(self._plan, self.backward_plan, self.heads)
+        untrack(prepared)
+        return prepared
 
 
 def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
-    """Yield what each launch of a transposed plan is given, and what it computes."""
-    asked = read_outside(plan, heads.in_graph) | (backward.regions[: len(plan.operands), 0] > 0)
+    """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
+    read = backward.operands[:, 0] > 0
+    computed = read_outside(plan, heads.in_graph) | (backward.regions[: len(plan.operands), 0] > 0)
     sides = [
         (marks.tolist(), ports.first.tolist())
-        for marks, ports in ((backward.operands[:, 0] > 0, plan.outputs), (asked, plan.inputs))
+        for marks, ports in ((read, plan.outputs), (computed, plan.inputs))
     ]
     parameters = [
         tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null")
         for segment in plan.graph.segments
     ]
     for number in backward.order.tolist():
-        own = (marks[first[number] : first[number + 1]] for marks, first in sides)
-        given, computed = (tuple(compress(range(len(marks)), marks)) for marks in own)
-        yield Wanted(given, computed, parameters[plan.segment[number]])
+        ports = (marks[first[number] : first[number + 1]] for marks, first in sides)
+        results, inputs = (tuple(compress(range(len(marks)), marks)) for marks in ports)
+        yield Wanted(results, inputs, parameters[plan.segment[number]])

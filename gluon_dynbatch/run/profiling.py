@@ -1,11 +1,11 @@
-"""While ``mx.profiler`` runs, launches appear in its trace under the names of their blocks.
+"""Show launches in traces of ``mx.profiler`` under the names of their blocks.
 
-MXNet's own entries carry the names of operators only.  A launch is waited for while the profiler
-runs, so that what the trace shows is the time of its work and not that of handing it out.
+MXNet's own entries have the names of operators only.  While the profiler runs, each launch is
+waited for, so that its entry shows the time of its work and not that of pushing it.
 
-MXNet dies, or hangs, if its profiler starts or stops in the middle of a call of MXNet by another
-thread.  The backward pass of a scope makes such calls in a thread of MXNet's, so that what starts,
-pauses or stops the profiler waits for all work first.
+MXNet crashes or hangs if its profiler starts or stops while another thread is within a call of
+MXNet.  The backward pass of a scope makes such calls in a thread of MXNet, so the functions that
+start, pause or stop the profiler wait for all work first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from mxnet.ndarray import NDArray
 
 from ..record.intercept import replace_for_good
 
-#: The process profiled, in MXNet's C library: this one, not that of a store.
+#: MXNet's number for profiling this process, and not a parameter server.
 WORKER = 0
 
-
-#: Functions of MXNet's C library that wait, with what they set: which calls are profiled can change
-#: while the profiler runs.
-FOLLOWED = {
+#: The functions of MXNet's C library that wait for all work, and the attribute of `Profiler` that
+#: each of them sets.
+WAITING = {
     "MXSetProcessProfilerState": "_on",
     "MXProcessProfilePause": "_paused",
     "MXSetProcessProfilerConfig": None,
@@ -35,23 +34,23 @@ FOLLOWED = {
 
 
 class Profiler:
-    """Knows whether ``mx.profiler`` runs, which MXNet itself does not tell."""
+    """Tracks whether ``mx.profiler`` runs, which MXNet has no function for."""
 
     def __init__(self) -> None:
         self._on = os.environ.get("MXNET_PROFILER_AUTOSTART", "0") == "1"
         self._paused = False
         self._domain: Any = None
-        for name, attribute in FOLLOWED.items():
-            replace_for_good(name, functools.partial(self._follow, attribute))
+        for name, attribute in WAITING.items():
+            replace_for_good(name, functools.partial(self._waiting, attribute))
 
-    def _follow(self, attribute: Optional[str], original: Any) -> Any:
-        """Wait for all work before each call, and take note of what it sets."""
+    def _waiting(self, attribute: Optional[str], original: Any) -> Any:
+        """Return a function that waits for all work, calls `original` and tracks its effect."""
 
         def function(*args: Any) -> Any:
             try:
                 mx.nd.waitall()
             finally:
-                # What waiting raises is the failure of some work, not of this function.
+                # Also if `waitall` raises: then other work has failed, not this function.
                 failed = original(*args)
                 if attribute is not None and not failed and args[1] == WORKER:
                     setattr(self, attribute, getattr(args[0], "value", args[0]) == 1)
@@ -61,12 +60,12 @@ class Profiler:
 
     @property
     def running(self) -> bool:
-        """Looked at for every launch."""
+        """Whether the profiler records; read for every launch."""
         return self._on and not self._paused
 
     @contextmanager
     def shown(self, name: str, calls: int, results: List[NDArray]) -> Iterator[None]:
-        """Show what runs inside as one entry, until the results are there."""
+        """Show the time until the results are computed as one entry of the trace."""
         if self._domain is None:
             self._domain = profiler.Domain("gluon_dynbatch")
         task = profiler.Task(self._domain, f"{name} x{calls}")
