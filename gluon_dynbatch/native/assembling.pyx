@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, binding=False, auto_pickle=False
-"""From plans to programs: the records that `executing` runs.
+"""Assemble plans into programs: the records that `executing` runs.
 
-`executing.pxd` says what they are.  What each base stands for is known to who runs the program.
+`executing.pxd` describes the records.  `run/execute.py` finds the array of each base.
 """
 
 cimport cython
 from cpython.array cimport array, resize
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -20,26 +20,27 @@ from .executing cimport (
 )
 
 cpdef enum:
-    #: Memory of one flush, by use: of a launch, of the pass, of both passes.
+    #: Uses of memory, by lifetime: one launch, one pass, and both passes of a flush.
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Of pieces and of places, as `resolving` names them.
+    # Actions of pieces and types of places, as in `resolving`.
     COPY = 0, ZERO = 2
     NOTHING = 0, WHOLE, SLICE
     ALIGNMENT = 64
-    #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
+    #: Up to so many rows, multiplying with a matrix as it is takes less time than packing it.
     FEW = 8
-    #: Operations that the engine gets in one piece: other work of its waits for a piece, not for all.
-    AT_A_TIME = 400000000
+    #: Operations that are pushed to the engine at once; its other work waits until they are done.
+    MOST_PUSHED = 400000000
 
-#: Names of uses, which those of bases begin with.
+#: By use of memory, the kind of its base.
 MEMORY = ("temporary", "kept", "saved")
 
-#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
-#: given parameters and gradients memory yet.  All else it writes.
+#: How the program accesses bases of a kind, as a letter of `recording.places`.  MXNet may not have
+#: allocated parameters and gradients yet.  Bases of other kinds are written.
 cdef dict USES = {
-    "parameter": ord("R"), "external": ord("a"), "gradient": ord("W"), "external gradient": ord("W"),
+    "parameter": ord("R"), "external": ord("a"),
+    "gradient": ord("W"), "external gradient": ord("W"),
 }
 
 
@@ -47,19 +48,19 @@ cdef dict SIZES = {}
 
 
 def itemsize(str dtype not None):
-    """Return the bytes of a number."""
+    """Return the bytes of an element."""
     if dtype not in SIZES:
         SIZES[dtype] = numpy.dtype(dtype).itemsize
     return SIZES[dtype]
 
 
 def kind_of(str dtype not None):
-    """Return the number of a type, one for all types that native code does not compute with."""
+    """Return the number of a dtype; dtypes that native code only copies share one number."""
     return executing.DTYPES.get(dtype, len(executing.DTYPES))
 
 
 cdef struct Arena:
-    # The bytes of an element, and the elements of a row.
+    # A base, the bytes of an element, and the elements of a row.
     int64_t base, size, row_size
 
 
@@ -68,54 +69,52 @@ cdef struct TableRow:
     int64_t what, first, second, rows, row_size
 
 
-#: A block of scratch.
+#: No spot; in a LAUNCH record, it means scratch for the rows at hand.
 cdef Spot NOWHERE = Spot(-1, 0)
-
-
-cdef inline int64_t numbers_in(int64_t bytes) noexcept:
-    return bytes // sizeof(int64_t)
 
 
 include "recipes.pxi"
 
 
 cdef class Assembler:
-    """A program in the making.
+    """Assembles the program of one pass.
 
     Parameters
     ----------
     plan : Plan
-        What is run.
+        The plan to assemble.
     first : int
-        Number of its first base: those of the forward program are known to the backward one.
+        Number of the first base.  The bases of a backward program follow those of the forward one.
     """
 
-    #: What each base is: a kind of array, and all that tells which; and what is done with it.
+    #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
     cdef readonly bytearray uses
-    #: Where code of each launch ends, the launch, whether MXNet's operators run it, and whether the
-    #: engine gets all up to here in one piece.
+    #: Per launch: where its code ends, its number, whether MXNet's operators run it, and whether
+    #: all code up to there is pushed to the engine at once.
     cdef readonly list items
-    #: Per launch that runs on rows that differ, where it is kept which are equal.
+    #: Per launch that runs on distinct rows only, the spot that keeps which rows are equal.
     cdef readonly dict distinct
-    cdef readonly int64_t scratch
     cdef readonly object plan
+    #: Bytes of scratch that sums need.
+    cdef int64_t scratch
     cdef Code code
-    #: Tables of the plan.
-    cdef const int64_t[:, ::1] operands, regions
+    #: Tables of the plan, and the first row of each launch in them.
+    cdef const int64_t[:, ::1] operands, regions, pieces
     cdef const int64_t[::1] operand0, output0
-    #: The segments of all launches, and where the parts of each begin: their numbers and rows.
+    #: All segments; per launch its first part; per part, the number of its segment, and its rows.
     cdef list segments
     cdef const int64_t[::1] part0, part_segment, part_rows
-    cdef dict kernels
+    #: The kernels of the program, by address.
+    cdef dict natives
+    #: Numbers of bases, by key or by a key that is faster to hash.
     cdef dict numbers
     cdef int64_t first
     #: Entries of `Arena`.
     cdef array arenas
-    cdef const int64_t[:, ::1] pieces
-    #: Of memory by use: its base, or -1; bytes that are reserved now, and the most that ever were.
+    #: Per use of memory: its base, or -1; the bytes reserved now, and the most ever reserved.
     cdef int64_t[3] memory, used, most
-    #: Operations of the piece at hand.
+    #: Operations since the end of the last push.
     cdef int64_t work
 
     def __init__(self, plan, int64_t first=0):
@@ -124,7 +123,7 @@ cdef class Assembler:
         self.operand0, self.output0 = plan.inputs.first, plan.outputs.first
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
-        self.bases, self.items, self.numbers, self.kernels, self.distinct = [], [], {}, {}, {}
+        self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
         self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
@@ -135,72 +134,75 @@ cdef class Assembler:
 
     @property
     def stop(self):
-        """The number behind those of all bases."""
+        """The number after the last base."""
         return self.first + len(self.bases)
 
     @property
     def sizes(self):
-        """Bytes of memory by use."""
+        """Bytes of memory, by kind of its base."""
         return {name: self.most[use] for use, name in enumerate(MEMORY)}
 
     def spot_of_fill(self, int64_t number):
-        """Return where rows of an arena are that are filled: a base, and an offset in bytes."""
-        cdef Spot found = self.region(self.output_of(self.output0.shape[0] - 1, number))
-        return found.base, found.offset
+        """Return the base and the offset in bytes of the rows of a fill."""
+        cdef Spot spot = self.spot_of_region(self.output_of(self.output0.shape[0] - 1, number))
+        return spot.base, spot.offset
 
     cdef inline const TableRow *operand_of(self, int64_t launch, int64_t number) noexcept:
-        """Return an operand of a launch."""
+        """Return the place of an operand of a launch."""
         return <const TableRow *>&self.operands[self.operand0[launch] + number, 0]
 
     cdef inline const TableRow *output_of(self, int64_t launch, int64_t number) noexcept:
-        """Return what a launch writes."""
+        """Return the place of a result of a launch."""
         return <const TableRow *>&self.regions[self.output0[launch] + number, 0]
 
     cdef segment(self, int64_t launch):
-        """Return the segment of the first part of a launch."""
+        """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
 
-    cdef int64_t base(self, tuple what, object name=None) except -1:
-        """Return the number of a base, which may be looked up by a name that is faster to compare."""
-        name = what if name is None else name
-        known = self.numbers.get(name)
-        if known is None:
-            known = self.numbers[name] = self.first + len(self.bases)
-            self.bases.append(what)
-            self.uses.append(USES.get(what[0], ord("w")))
-        return known
+    cdef int64_t base(self, tuple base, object key=None) except -1:
+        """Return the number of a base, a new one if there is none under its key."""
+        key = base if key is None else key
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = self.first + len(self.bases)
+            self.bases.append(base)
+            self.uses.append(USES.get(base[0], ord("w")))
+        return number
 
-    cdef int64_t held(self, str kind, thing, context) except -1:
-        """Return the number of an array that a parameter has on a device."""
-        # The hash of a context is a function in Python.
-        name = kind, id(thing), context.device_typeid, context.device_id
-        known = self.numbers.get(name)
-        return self.base((kind, thing, context), name) if known is None else known
+    cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
+        """Return the number of the base of a parameter, or of its gradient, on a device."""
+        # A context itself is slow to look up: its hash is a function in Python.
+        key = kind, id(parameter), context.device_typeid, context.device_id
+        number = self.numbers.get(key)
+        return self.base((kind, parameter, context), key) if number is None else number
 
     cdef Spot reserve(self, int64_t use, int64_t count) except *:
-        """Reserve bytes."""
+        """Reserve bytes of memory."""
         if self.memory[use] < 0:
             self.memory[use] = self.base((MEMORY[use],))
-        cdef Spot found = Spot(self.memory[use], self.used[use])
-        self.used[use] = (found.offset + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        cdef Spot spot = Spot(self.memory[use], self.used[use])
+        self.used[use] = (spot.offset + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.most[use] = max(self.most[use], self.used[use])
-        return found
+        return spot
 
     cdef inline Arena *arena(self, int64_t number) noexcept:
-        return <Arena *>of(self.arenas) + number
+        return <Arena *>data_of(self.arenas) + number
 
-    cdef Spot region(self, const TableRow *region) noexcept:
-        """Return where rows of an arena are."""
+    cdef Spot spot_of_region(self, const TableRow *region) noexcept:
+        """Return the spot of the first row of a region."""
         cdef Arena *arena = self.arena(region.first)
         return Spot(arena.base, region.second * arena.size * arena.row_size)
 
-    cdef Spot operand(
+    cdef Spot spot_of_operand(
         self, const TableRow *operand, int64_t kind, int64_t size, int64_t use
     ) except *:
-        """Return where an operand is, put together if need be, given the type of its elements."""
+        """Return the spot of an operand; if it is not in one place, add code that puts it together.
+
+        Kind and size are those of its elements; use is that of the memory for its rows.
+        """
         cdef Arena *arena
-        cdef const int64_t *own
-        cdef Piece *piece
+        cdef const int64_t *piece
+        cdef Piece *pieces
         cdef Spot target
         cdef int64_t i
         if operand.what == SLICE:
@@ -209,29 +211,31 @@ cdef class Assembler:
         if operand.what == WHOLE:
             return Spot(self.base(("external", operand.first)), 0)
         target = self.reserve(use, operand.rows * operand.row_size * size)
-        piece = self.rows(kind, size, operand.second, target)
+        pieces = self.add_pieces(kind, size, operand.second, target)
         for i in range(operand.second):
-            own = &self.pieces[operand.first + i, 0]
-            arena = self.arena(own[2])
-            piece[i] = Piece(own[0], own[1], Spot(arena.base, own[3] * arena.size), own[4])
+            piece = &self.pieces[operand.first + i, 0]
+            arena = self.arena(piece[2])
+            pieces[i] = Piece(piece[0], piece[1], Spot(arena.base, piece[3] * arena.size), piece[4])
         return target
 
-    cdef Piece *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
-        """Add a record that copies, adds up or zeroes; return where its pieces go."""
-        cdef RowsRecord *record = <RowsRecord *>self.code.more(
-            numbers_in(sizeof(RowsRecord) + count * sizeof(Piece)))
+    cdef Piece *add_pieces(
+        self, int64_t kind, int64_t size, int64_t count, Spot target
+    ) except NULL:
+        """Add a ROWS record with room for its pieces; return the address of these."""
+        cdef RowsRecord *record = <RowsRecord *>self.code.grow(
+            sizeof(RowsRecord) + count * sizeof(Piece))
         record[0] = RowsRecord(ROWS, kind, size, count, target)
         return <Piece *>(record + 1)
 
-    cdef int move(
+    cdef int add_piece(
         self, int64_t what, int64_t kind, int64_t size, int64_t count, Spot target, Spot source
     ) except -1:
-        """Copy elements, or set them to zero."""
-        self.rows(kind, size, 1, target)[0] = Piece(what, 0, source, count)
+        """Add a ROWS record of one piece, which copies elements or sets them to zero."""
+        self.add_pieces(kind, size, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
     cdef Run place(self, list runs, int64_t launch, int backward):
-        """Say where operands and results are, those of one part behind those of another.
+        """Set the spots of operands and results, in which the rows of parts follow each other.
 
         Returns
         -------
@@ -241,82 +245,88 @@ cdef class Assembler:
         cdef Run first = runs[0], run
         cdef array operands = first.recipe.operands[backward], placed = array("q")
         cdef array results = first.recipe.results[backward]
-        cdef const Operand *own
+        cdef const Operand *operand
         cdef const TableRow *place
         cdef int64_t k, number, use
         for k in range(entries(operands, sizeof(Operand))):
-            place, own = self.operand_of(launch, k), <const Operand *>of(operands) + k
+            place, operand = self.operand_of(launch, k), <const Operand *>data_of(operands) + k
             if place.what == NOTHING:
                 continue
-            use = own.use
+            use = operand.use
             for run in runs[1:]:
-                use = max(use, (<const Operand *>of(run.recipe.operands[backward]))[k].use)
-            first.spots[own.number] = self.operand(place, own.kind, own.size, use)
-            placed.append(own.number)
+                use = max(use, (<const Operand *>data_of(run.recipe.operands[backward]))[k].use)
+            first.spots[operand.number] = self.spot_of_operand(
+                place, operand.kind, operand.size, use)
+            placed.append(operand.number)
         for k in range(len(results)):
-            place, number = self.output_of(launch, k), of(results)[k]
+            place, number = self.output_of(launch, k), data_of(results)[k]
             if place.what != NOTHING and number >= 0:
-                first.spots[number] = self.region(place)
+                first.spots[number] = self.spot_of_region(place)
                 placed.append(number)
         place_parts(runs, placed)
         return first
 
-    cdef int run(self, list runs, int backward) except -1:
-        """Run a kernel for each part; what has no spot stands in scratch."""
+    cdef int add_runs(self, list runs, int backward) except -1:
+        """Add a LAUNCH record that runs the kernel of each part."""
         cdef Run run
         cdef Recipe recipe
         cdef array order
         cdef int64_t i
-        cdef int64_t *code = self.code.more(2)
+        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
         code[0], code[1] = LAUNCH, len(runs)
         for run in runs:
             recipe = run.recipe
             order = recipe.orders[backward]
-            self.kernels[recipe.address[backward]] = recipe.natives[backward]
+            self.natives[recipe.address[backward]] = recipe.natives[backward]
             self.work += run.rows * recipe.work[backward]
-            code = self.code.more(2 + 2 * len(order))
+            code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
             code[0], code[1] = recipe.address[backward], run.rows
             for i in range(len(order)):
-                (<Spot *>(code + 2))[i] = run.spots[of(order)[i]]
+                (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
         return 0
 
-    cdef int tell_apart(
+    cdef int add_distinct(
         self, Run run, int64_t launch, Spot kept, Code keys, int backward
     ) except -1:
-        """Let the launch that follows run on rows that differ, by keys or as it was kept in a spot."""
+        """Add a DISTINCT record, after which a LAUNCH record runs on distinct rows only.
+
+        Which rows are equal is stored at `kept`.  Forward, it is found by keys; backward, keys are
+        None, and it is read.
+        """
         cdef array moved = run.recipe.apart[backward]
-        cdef int64_t number = self.code.size + numbers_in(sizeof(DistinctRecord)), count = 0, i
-        cdef const Apart *own
+        cdef int64_t start = self.code.size, count = 0, i
+        cdef const Apart *apart
         cdef Spot source
-        self.code.more(numbers_in(sizeof(DistinctRecord)))
+        self.code.grow(sizeof(DistinctRecord))
         if keys is not None:
-            self.code.copy(keys.numbers, keys.size)
+            self.code.append(keys)
         for i in range(entries(moved, sizeof(Apart))):
-            own = <const Apart *>of(moved) + i
-            source = run.spots[own.number]
+            apart = <const Apart *>data_of(moved) + i
+            source = run.spots[apart.number]
             if source.base < 0:
                 continue
-            # Totals of rows that were put together may stand where these are.
-            if own.what == PICK or (
-                own.what == TOTAL and self.operand_of(launch, own.port).what == SLICE
+            # Rows that were put together are a copy, which totals may overwrite.
+            if apart.what == PICK or (
+                apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
             ):
-                run.spots[own.number] = self.reserve(own.use, run.size(own.number))
-            (<Moved *>self.code.more(numbers_in(sizeof(Moved))))[0] = Moved(
-                own.what, own.kind, own.width, run.spots[own.number], source)
+                run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
+            (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(
+                apart.what, apart.kind, apart.width, run.spots[apart.number], source)
             count += 1
-        (<DistinctRecord *>(self.code.numbers + number) - 1)[0] = DistinctRecord(
+        # Written last, because the code may move as it grows.
+        (<DistinctRecord *>(self.code.numbers + start))[0] = DistinctRecord(
             DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
         return 0
 
     def assemble(self):
-        """Add all launches."""
+        """Add the code of all launches."""
         cdef bint native, ends
         cdef int64_t number
         for number in self.plan.order:
             native = self.is_native(number)
             if native:
-                self.launch(number)
-            ends = not native or self.work > AT_A_TIME
+                self.add_launch(number)
+            ends = not native or self.work > MOST_PUSHED
             self.work = 0 if ends else self.work
             self.items.append((self.code.size, number, not native, ends))
             self.used[TEMPORARY] = 0
@@ -324,33 +334,33 @@ cdef class Assembler:
         self.items.append((self.code.size, None, False, True))
 
     def program(self, array code not None):
-        """Return the program, given the code that comes first, to which the rest is added."""
+        """Return the program: `code`, to which the code of all launches is appended."""
         cdef Py_ssize_t first = len(code)
         resize(code, first + self.code.size)
-        memcpy(of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
-        return executing.Program(code, self.kernels.values(), self.scratch)
+        memcpy(data_of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
+        return executing.Program(code, self.natives.values(), self.scratch)
 
-    cdef bint is_native(self, int64_t number) except -1:
-        """Whether native code runs a launch."""
+    cdef bint is_native(self, int64_t launch) except -1:
+        """Return whether native code runs a launch."""
         raise NotImplementedError
 
-    cdef int launch(self, int64_t number) except -1:
-        """Add a launch that native code runs."""
+    cdef int add_launch(self, int64_t launch) except -1:
+        """Add the code of a launch that native code runs."""
         raise NotImplementedError
 
     cdef int finish(self) except -1:
-        """Add what comes after all launches."""
+        """Add the code that follows all launches."""
         return 0
 
 
 cdef int place_parts(list runs, array numbers) except -1:
-    """Let arrays of each part begin where those of the part before end."""
+    """Set the spots of arrays in all parts but the first: each begins where the one before ends."""
     cdef Run before = runs[0], run
     cdef int64_t number
     for run in runs[1:]:
         for number in numbers:
             run.spots[number] = before.spots[number]
-            run.spots[number].offset += before.size(number)
+            run.spots[number].offset += before.bytes_of(number)
         before = run
     return 0
 

@@ -1,154 +1,154 @@
-"""The program of a transposed plan: a part of `assembling.pyx`."""
+"""Assemble the program of a transposed plan: a part of `assembling.pyx`."""
 
 
-cdef Spot read(Run run, const Read *how) noexcept:
-    """Return where what is added up begins."""
-    cdef Spot found = run.spots[how.number]
-    found.offset += how.first
-    return found
+cdef Spot spot_of_read(Run run, const Read *read) noexcept:
+    cdef Spot spot = run.spots[read.number]
+    spot.offset += read.first
+    return spot
 
 
 cdef class Backward(Assembler):
-    """The program of a transposed plan.
+    """Assembles the program of a transposed plan.
 
     Parameters
     ----------
     plan
         See `Assembler`.
     forward : Forward
-        Where the forward pass has left what is read.
+        The assembler of the forward program, which knows where that leaves its values.
     """
 
-    #: What is trained: which base its gradient is, the number of the array among the bases forward,
-    #: or whether among arrays from outside, and the parameter.
+    #: Per gradient that the program computes: the number of its base among `bases`; the number of
+    #: the array, among external arrays or else among forward bases; whether it is an external
+    #: array; and its parameter, or None.
     cdef readonly list trained
     cdef Forward forward
-    #: Per kind and target what adds up there.
+    #: Entries of `Chunk` that are still to be added up, by target and kind of sum.
     cdef dict sums
-    #: Per segment the bases of the gradients of its parameters.
+    #: Per segment, the bases of the gradients of its parameters.
     cdef dict gradients
+    #: Bases of gradients that the program sets to zero.
     cdef set zeroed
 
     def __init__(self, plan, Forward forward not None):
         super().__init__(plan, forward.stop)
         self.forward = forward
         self.trained, self.sums, self.gradients, self.zeroed = [], {}, {}, set()
-        for number in plan.order:
-            if self.is_native(number):
-                self.zero_targets(number)
+        for launch in plan.order:
+            if self.is_native(launch):
+                self.zero_gradients(launch)
 
-    cdef bint is_native(self, int64_t number) except -1:
-        return number in self.forward.trained
+    cdef bint is_native(self, int64_t launch) except -1:
+        return launch in self.forward.trained
 
-    cdef int launch(self, int64_t number) except -1:
-        cdef list runs = self.forward.launches[number]
-        cdef Run first = self.place(runs, number, 1), run
+    cdef int add_launch(self, int64_t launch) except -1:
+        cdef list runs = self.forward.launches[launch]
+        cdef Run first = self.place(runs, launch, 1), run
         cdef Spot kept = NOWHERE
-        if number in self.forward.distinct:
-            # What is gained goes to the first of equal rows: all of them were chosen from one row.
-            self.distinct[number] = kept.base, kept.offset = self.forward.distinct[number]
-            self.tell_apart(first, number, kept, None, 1)
+        if launch in self.forward.distinct:
+            # Of equal rows, the first gets the gradient: all of them were chosen from one row.
+            self.distinct[launch] = kept.base, kept.offset = self.forward.distinct[launch]
+            self.add_distinct(first, launch, kept, None, 1)
         for run in runs:
-            self.note_sums(run, number, kept)
-        self.run(runs, 1)
-        self.add_up_shared(first.recipe, number)
+            self.collect_sums(run, launch, kept)
+        self.add_runs(runs, 1)
+        self.add_shared_sums(first.recipe, launch)
         return 0
 
-    cdef int note_sums(self, Run run, int64_t launch, Spot kept) except -1:
-        """Take note of what adds up to gradients, which has to stay until that is done."""
-        cdef const Sum *own
+    cdef int collect_sums(self, Run run, int64_t launch, Spot kept) except -1:
+        """Collect the sums over rows of a run, and reserve memory for rows that are added later."""
+        cdef const Sum *sum_
         cdef int64_t i, number
         cdef Spot target
         cdef Code chunks
         for number in run.recipe.added:
             if run.spots[number].base < 0:
-                run.spots[number] = self.reserve(KEPT, run.size(number))
+                run.spots[number] = self.reserve(KEPT, run.bytes_of(number))
         for i in range(entries(run.recipe.sums, sizeof(Sum))):
-            own = <const Sum *>of(run.recipe.sums) + i
-            target = self.target(launch, own.parameter, own.input)
-            head = own.record, own.kind, own.rows, own.columns, own.last
-            key = target.base, target.offset + own.first, head
+            sum_ = <const Sum *>data_of(run.recipe.sums) + i
+            target = self.spot_of_gradient(launch, sum_.parameter, sum_.input)
+            head = sum_.record, sum_.kind, sum_.rows, sum_.columns, sum_.last
+            key = target.base, target.offset + sum_.first, head
             chunks = self.sums.get(key)
             if chunks is None:
                 chunks = self.sums[key] = Code()
-            (<Chunk *>chunks.more(numbers_in(sizeof(Chunk))))[0] = Chunk(
-                run.rows * own.parts, kept, read(run, &own.reads[0]), own.reads[0].pitch,
-                read(run, &own.reads[1]), own.reads[1].pitch)
+            (<Chunk *>chunks.grow(sizeof(Chunk)))[0] = Chunk(
+                run.rows * sum_.parts, kept, spot_of_read(run, &sum_.reads[0]),
+                sum_.reads[0].pitch, spot_of_read(run, &sum_.reads[1]), sum_.reads[1].pitch)
         return 0
 
     cdef int finish(self) except -1:
-        """Add up gradients of parameters."""
-        self.add_up(list(self.sums))
+        self.add_sums(list(self.sums))
         return 0
 
-    cdef int zero_targets(self, int64_t number) except -1:
-        """Set what adds up to zero: all that is trained, also if no gradient flows there."""
-        segment = self.segment(number)
-        cdef Run run = self.forward.launches[number][0]
-        cdef int64_t base, first
+    cdef int zero_gradients(self, int64_t launch) except -1:
+        """Set to zero the gradients that a launch adds to, also if no gradient reaches them."""
+        segment = self.segment(launch)
+        cdef Run run = self.forward.launches[launch][0]
+        cdef int64_t base, array_base
         cdef array trained = run.recipe.trained, reached = run.recipe.reached
         if segment not in self.gradients:
-            found = self.gradients[segment] = {}
+            bases = self.gradients[segment] = {}
             for k, size in zip(trained[::2], trained[1::2]):
                 parameter = segment.parameters[k]
-                base = found[k] = self.held("gradient", parameter, segment.context)
-                first = self.forward.held("parameter", parameter, segment.context)
-                self.zero(base, size, (first, False, parameter))
+                base = bases[k] = self.parameter_base("gradient", parameter, segment.context)
+                array_base = self.forward.parameter_base("parameter", parameter, segment.context)
+                self.zero_gradient(base, size, (array_base, False, parameter))
         for k, size in zip(reached[::2], reached[1::2]):
-            if self.output_of(number, k).what == NOTHING:
-                base = self.target(number, -1, k).base
-                self.zero(base, size, (self.bases[base - self.first][1], True, None))
+            if self.output_of(launch, k).what == NOTHING:
+                base = self.spot_of_gradient(launch, -1, k).base
+                external = self.bases[base - self.first][1]
+                self.zero_gradient(base, size, (external, True, None))
         return 0
 
-    cdef int zero(self, int64_t base, int64_t size, tuple trained) except -1:
-        """Set a gradient of so many bytes to zero, once."""
+    cdef int zero_gradient(self, int64_t base, int64_t size, tuple trained) except -1:
+        """Set a gradient of so many bytes to zero, once, and add it to `trained`."""
         if base not in self.zeroed:
             self.zeroed.add(base)
-            self.move(ZERO, kind_of("uint8"), 1, size, Spot(base, 0), Spot(0, 0))
+            self.add_piece(ZERO, kind_of("uint8"), 1, size, Spot(base, 0), Spot(0, 0))
             self.trained.append((base - self.first, *trained))
         return 0
 
-    cdef Spot target(self, int64_t number, int64_t parameter, int64_t input) except *:
-        """Return where the gradient of a parameter, or of an array that rows share, adds up."""
+    cdef Spot spot_of_gradient(self, int64_t launch, int64_t parameter, int64_t input) except *:
+        """Return the spot of the gradient of a parameter or, if that is -1, of a shared input."""
         if parameter >= 0:
-            return Spot(self.gradients[self.segment(number)][parameter], 0)
-        if self.output_of(number, input).what != NOTHING:
-            return self.region(self.output_of(number, input))
-        external = self.forward.operand_of(number, input).first
+            return Spot(self.gradients[self.segment(launch)][parameter], 0)
+        if self.output_of(launch, input).what != NOTHING:
+            return self.spot_of_region(self.output_of(launch, input))
+        external = self.forward.operand_of(launch, input).first
         return Spot(self.base(("external gradient", external)), 0)
 
-    cdef int add_up(self, list keys) except -1:
-        """Add up what is listed under some keys."""
+    cdef int add_sums(self, list keys) except -1:
+        """Add the records of collected sums."""
         cdef Code chunks
         cdef int64_t count
         for key in keys:
             base, offset, (record, kind, rows, columns, last) = key
             chunks = self.sums[key]
             count = chunks.count(sizeof(Chunk))
-            (<SumRecord *>self.code.more(numbers_in(sizeof(SumRecord))))[0] = SumRecord(
+            (<SumRecord *>self.code.grow(sizeof(SumRecord)))[0] = SumRecord(
                 record, kind, rows, columns, Spot(base, offset), last, count)
-            self.code.copy(chunks.numbers, chunks.size)
+            self.code.append(chunks)
             self.scratch = max(self.scratch, executing.sum_scratch(kind, rows, columns, count))
         return 0
 
-    cdef int add_up_shared(self, Recipe recipe, int64_t number) except -1:
-        """Add up the gradients of operands that all rows share: launches to come read them."""
+    cdef int add_shared_sums(self, Recipe recipe, int64_t launch) except -1:
+        """Add the sums of operands that all rows of a launch share, as later launches read them."""
         cdef array results = recipe.results[1]
         cdef int64_t k, size
         cdef const TableRow *region
         cdef Spot spot
         for k in range(len(results)):
-            region = self.output_of(number, k)
-            # Rows have gradients of their own.
-            if region.what != NOTHING and of(results)[k] < 0:
-                spot = self.region(region)
+            region = self.output_of(launch, k)
+            if region.what != NOTHING and data_of(results)[k] < 0:
+                spot = self.spot_of_region(region)
                 size = region.rows * region.row_size * self.arena(region.first).size
-                self.move(ZERO, kind_of("uint8"), 1, size, spot, Spot(0, 0))
-                own = [
+                self.add_piece(ZERO, kind_of("uint8"), 1, size, spot, Spot(0, 0))
+                keys = [
                     key for key in self.sums
                     if key[0] == spot.base and spot.offset <= key[1] < spot.offset + size
                 ]
-                self.add_up(own)
-                for key in own:
+                self.add_sums(keys)
+                for key in keys:
                     del self.sums[key]
         return 0

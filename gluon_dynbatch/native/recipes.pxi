@@ -1,127 +1,138 @@
-"""What programs are made of, and what is known of each kernel: a part of `assembling.pyx`."""
+"""Code, and what programs need to know of each kernel: a part of `assembling.pyx`."""
+
+
+cdef inline int64_t numbers_in(int64_t bytes) noexcept:
+    return bytes // sizeof(int64_t)
+
+
+cdef inline int64_t *data_of(array numbers) noexcept:
+    return <int64_t *>numbers.data.as_longlongs
+
+
+cdef inline int64_t entries(array table, int64_t size) noexcept:
+    """Return the number of entries of `size` bytes in a table."""
+    return len(table) // numbers_in(size)
 
 
 @cython.final
 cdef class Code:
-    """Numbers, to which more can be added."""
+    """A growing array of integers, which records are written to."""
 
     cdef int64_t *numbers
     cdef readonly int64_t size
-    cdef int64_t room
+    cdef int64_t capacity
 
     def __dealloc__(self):
         free(self.numbers)
 
-    cdef int64_t *more(self, int64_t count) except NULL:
-        """Make room for so many numbers more, and return where they go."""
+    cdef void *grow(self, int64_t bytes) except NULL:
+        """Append uninitialized bytes; return their address, which is valid until the next call."""
+        cdef int64_t count = numbers_in(bytes)
         cdef int64_t *moved
-        if self.size + count > self.room:
-            self.room = 2 * (self.size + count) + 64
-            moved = <int64_t *>realloc(self.numbers, self.room * sizeof(int64_t))
+        if self.size + count > self.capacity:
+            self.capacity = 2 * (self.size + count) + 64
+            moved = <int64_t *>realloc(self.numbers, self.capacity * sizeof(int64_t))
             if moved == NULL:
                 raise MemoryError("no memory for a program")
             self.numbers = moved
         self.size += count
         return self.numbers + self.size - count
 
-    cdef int64_t count(self, int64_t size) noexcept:
-        """Return how many entries of so many bytes there are."""
-        return self.size // numbers_in(size)
-
-    cdef int copy(self, const int64_t *numbers, int64_t count) except -1:
-        memcpy(self.more(count), numbers, count * sizeof(int64_t))
+    cdef int append(self, Code code) except -1:
+        cdef int64_t bytes = code.size * sizeof(int64_t)
+        memcpy(self.grow(bytes), code.numbers, bytes)
         return 0
 
+    cdef int64_t count(self, int64_t size) noexcept:
+        """Return the number of entries of `size` bytes."""
+        return self.size // numbers_in(size)
 
-# Entries of the tables of a recipe.  All that a kernel works on has a number: arrays, inputs first,
-# and matrices that are packed.  Kinds are numbers of types, sizes bytes of an element, widths
-# elements of a row, uses those of memory.
+
+# Entries of the tables of a recipe.  Everything that a kernel works on has a number: its arrays,
+# inputs first, and its packed matrices.  A kind is the number of a type, a size the bytes of an
+# element, a width the elements of a row, a use one of TEMPORARY, KEPT and SAVED.
 
 cdef struct Operand:
-    # What a launch reads, or -1 backward, and the memory for rows of it that are put together.
+    # An operand of a launch: its number, or -1 if it is a gradient that the kernel does not read,
+    # and the memory for its rows, if they have to be put together.
     int64_t number, kind, size, use
 
 
 cdef struct Pack:
-    # A matrix: where it is found, from which byte on, how it is read, and the memory for it.
+    # A packed matrix: its source, the first byte and the strides there, and the memory for it.
     int64_t number, source, first, kind
     int64_t[2] strides
     int64_t rows, columns, use
 
 
 cdef struct Shared:
-    # What all rows share and the backward pass reads: an input, or -1.
+    # An array that all rows share and the backward pass reads: which input it is, or -1 for a
+    # parameter.
     int64_t number, input, kind, size, width
 
 
 cdef struct Apart:
-    # What is read or written for each row, what is done with it where rows are equal, and of which
-    # result or input it is.
+    # An array that has rows of its own: what DISTINCT does with equal rows of it, and the number of
+    # the input or result that it is.
     int64_t what, number, kind, width, use, port
 
 
 cdef struct Read:
-    # An array, its first byte, and how many elements it is from row to row.
+    # Rows of an array: the first byte, and the elements from row to row.
     int64_t number, first, pitch
 
 
 cdef struct Sum:
-    # What adds up to the gradient of a parameter, if it is not -1, or else of an input, from a byte
-    # on: which record does it, its last number, and how many rows one row of the launch has.
+    # A sum over rows, which is added to the gradient of a parameter or, if that is -1, of an input,
+    # from a byte on: the type of its record and the last number of that, and how many rows of
+    # `reads` a row of the launch has.
     int64_t parameter, input, first, record, kind, rows, columns, last, parts
     Read[2] reads
 
 
-cdef inline int64_t *of(array numbers) noexcept:
-    return <int64_t *>numbers.data.as_longlongs
-
-
-cdef inline int64_t entries(array table, int64_t size) noexcept:
-    """Return how many entries of so many bytes a table has."""
-    return len(table) // numbers_in(size)
-
-
 cdef class Recipe:
-    """What programs need to know of a kernel, of both directions if it is trained, to run it.
+    """What programs need to know of a kernel, and of its backward kernel if it is trained.
 
     Parameters
     ----------
     tables : dict of str to array
-        Numbers, and entries as above, for which `make_recipe` has the names: the attributes.
+        Integers, or entries as above, by the names that `make_recipe` gives them.
     natives : tuple of executing.Kernel
-        Forward, and maybe backward.
+        The kernel that runs forward and, if there is one, that which runs backward.
     orders : tuple of array
-        The numbers of what each works on.
+        Per kernel, the numbers of its slots.
     chooses : bool
-        Whether rows of the first parameter, chosen by the first input, are all there is.
+        Whether the kernel does nothing but choose rows of its first parameter by its first input.
     single : int
-        The only input that differs from row to row, if rows are worth comparing, or -1.
+        The only input with rows of its own, if equal rows are worth finding, or -1.
     """
 
-    #: Per number, what each row adds in bytes.
-    cdef array bytes
-    #: Numbers of parameters, and of what steps leave for the backward pass, or to be added up there.
+    #: By number, the bytes of a row.
+    cdef array row_bytes
+    #: Numbers of parameters; of arrays that the backward pass reads; and, backward, of arrays that
+    #: are added up after the launch.
     cdef array parameters, saved, added
-    #: Of `Pack` for parameters and for operands, and of `Shared`.
+    #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
-    #: For what is trained only: of `Sum`, and numbers of parameters, and inputs, that get a gradient,
-    #: each with the bytes of that.
+    #: Backward: entries of `Sum`; and pairs of a trained parameter, or of an input that all rows
+    #: share and that gets a gradient, and the bytes of the gradient.
     cdef array sums, trained, reached
-    #: Per direction: of `Operand`, the numbers of results, or -1, and of `Apart`.
+    #: Per direction: entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
     cdef tuple operands, results, apart
     cdef tuple natives, orders
     cdef bint chooses
     cdef int64_t single
-    #: Addresses and operations per row of the kernels.
+    #: Per direction: the address of the kernel, and its operations per row.
     cdef int64_t[2] address, work
 
     def __init__(
         self, dict tables not None, tuple natives not None, tuple orders, bint chooses,
         int64_t single,
     ):
-        self.bytes, self.parameters, self.saved = map(tables.get, ("bytes", "parameters", "saved"))
+        self.row_bytes, self.parameters = tables["bytes"], tables["parameters"]
         self.packs, self.operand_packs = tables["packs"], tables["operand_packs"]
-        self.shared, self.added, self.sums = map(tables.get, ("shared", "added", "sums"))
+        self.saved, self.shared = tables["saved"], tables["shared"]
+        self.added, self.sums = tables.get("added"), tables.get("sums")
         self.trained, self.reached = tables.get("trained"), tables.get("reached")
         self.operands, self.results, self.apart = (
             tuple([tables[name, i] for i in range(len(natives))])
@@ -134,14 +145,14 @@ cdef class Recipe:
 
 @cython.final
 cdef class Run:
-    """A part of a launch that native code runs, with the spots of all that is numbered."""
+    """A part of a launch that native code runs, with the spot of each number of its recipe."""
 
     cdef int64_t rows
     cdef Recipe recipe
     cdef Spot *spots
 
     def __cinit__(self, Recipe recipe not None, int64_t rows):
-        cdef int64_t i, count = len(recipe.bytes)
+        cdef int64_t i, count = len(recipe.row_bytes)
         self.recipe, self.rows = recipe, rows
         self.spots = <Spot *>malloc(max(count, 1) * sizeof(Spot))
         if self.spots == NULL:
@@ -152,12 +163,12 @@ cdef class Run:
     def __dealloc__(self):
         free(self.spots)
 
-    cdef int64_t size(self, int64_t number) noexcept:
-        """Return the bytes of an array."""
-        return self.rows * of(self.recipe.bytes)[number]
+    cdef int64_t bytes_of(self, int64_t number) noexcept:
+        """Return the bytes of an array in this run."""
+        return self.rows * data_of(self.recipe.row_bytes)[number]
 
-    cdef Run again(self, int64_t rows):
-        """Return a run with the same spots."""
-        cdef Run made = Run(self.recipe, rows)
-        memcpy(made.spots, self.spots, len(self.recipe.bytes) * sizeof(Spot))
-        return made
+    cdef Run resized(self, int64_t rows):
+        """Return a run on as many rows, with the same spots."""
+        cdef Run run = Run(self.recipe, rows)
+        memcpy(run.spots, self.spots, len(self.recipe.row_bytes) * sizeof(Spot))
+        return run
