@@ -24,9 +24,9 @@ class Assembled(NamedTuple):
     program: executing.Program
     #: Length of the code that fills arenas; it precedes the code of all launches.
     fill_length: int
-    #: Per launch in order, and once more for the code after the last launch: where its code ends
-    #: (counted from the first launch), its number or None, whether MXNet's operators run it after
-    #: that code, and whether all code up to there is pushed to the engine at once.
+    #: Per launch in order, and once more for the code after the last launch: where its code ends,
+    #: counted from the end of the fills; its number or None; whether MXNet's operators run it
+    #: after that code; and whether all code up to there is pushed to the engine at once.
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
     #: Numbers of the external arrays that the program copies into arenas; their bases come last.
     externals: Tuple[int, ...]

@@ -20,7 +20,7 @@ from mxnet.ndarray import NDArray
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
 from ..plan.plan import Launch, Plan, Whole, pieces_of
-from ..plan.transpose import live_units
+from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
 from ..record.types import name_of
 from .buffers import shaped, write_pieces, zero
@@ -60,12 +60,7 @@ class GradientTape(Pass):
     suffix = " backward"
     pool = BACKWARD_POOL
 
-    def __init__(
-        self,
-        forward: Plan,
-        prepared: Prepared,
-        externals: List[NDArray],
-    ):
+    def __init__(self, forward: Plan, prepared: Prepared, externals: List[NDArray]):
         super().__init__(prepared.backward_plan)
         self.forward = forward
         assert prepared.heads is not None
@@ -76,12 +71,12 @@ class GradientTape(Pass):
         #: The launches that MXNet's operators run backward, by number.
         self.recorded = prepared.recorded
         self._leaves = Leaves()
-        self._results: Dict[int, Recorded] = {}
+        self._graphs: Dict[int, Recorded] = {}
         #: Per unit, whether a gradient arrives there; None as long as all units run backward.
         self._live: Optional[np.ndarray] = None
 
     @cached_property
-    def _bounds(self) -> Tuple[int, np.ndarray]:
+    def _head_starts(self) -> Tuple[int, np.ndarray]:
         """The size of the largest arena, and the start of each head if all arenas had that size."""
         heads, plan = self.heads, self.forward
         span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
@@ -89,8 +84,8 @@ class GradientTape(Pass):
         return span, plan.arena_of[heads.term] * span + first
 
     def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
-        """Yield, per range of elements, the head that contains it or -1, and its start there."""
-        span, head_starts = self._bounds
+        """Yield, per range of elements, the head that contains it or -1, and its offset there."""
+        span, head_starts = self._head_starts
         start = arena * span + first
         head = np.searchsorted(head_starts, start, "right") - 1
         inside = (head >= 0) & (start + size <= (head_starts + self.heads.size)[head])
@@ -98,7 +93,7 @@ class GradientTape(Pass):
         yield from zip(heads.tolist(), offsets.tolist())
 
     def begin(self, arrays: Sequence[NDArray]) -> None:
-        """Store the arrays of the forward pass, given those of its bases."""
+        """Store the arrays at the bases of the forward program."""
         bases = self._prepared.forward.bases
         #: None where the backward pass must not read, such as parameters: see design page 0003.
         self._forward_arrays = [
@@ -135,9 +130,9 @@ class GradientTape(Pass):
                 array, trained = parameter.data(segment.context), parameter.grad_req != "null"
                 arguments.append(self._leaves.leaf(array, trained))
         executable.launch(arguments, segment.mode | RECORDING, out=results)
-        recorded = self._results[launch.number] = Recorded(executable, arguments, results)
+        recorded = self._graphs[launch.number] = Recorded(executable, arguments, results)
         if executable.mutated:
-            _move_states(launch, recorded)
+            _update_statistics(launch, recorded)
 
     def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
         """Make the operands variables, whose gradients are rows of the backward arenas."""
@@ -158,8 +153,8 @@ class GradientTape(Pass):
             autograd.mark_variables(variables, gradients, "write")
 
     def finish(self) -> None:
-        """Find the inputs of the flush, which are all arrays that get a gradient from it."""
-        self._assembled, trained, self._reach = self._prepared.backward
+        """Find the inputs of the flush: all arrays that get a gradient from it."""
+        self._assembled, trained, reach = self._prepared.backward
         train, arrays = self._leaves.train, self._all_forward_arrays
         #: By base of a gradient that native code computes, the number of its array in `_leaves`.
         self._trained = {
@@ -167,18 +162,18 @@ class GradientTape(Pass):
             for gradient, number, is_external, dense in trained
         }
         del self._all_forward_arrays
-        #: External arrays whose gradient is that of rows of a fill: the fill, and the first row.
+        #: Arrays whose gradient is part of that of a fill: the fill, the first row, and the array.
         self._filled = [
-            (number, row, self._externals[external]) for number, row, external in self._reach.filled
+            (number, row, self._externals[external]) for number, row, external in reach.filled
         ]
         #: Inputs that no gradient reaches.
-        self._idle = self._idle_inputs()
+        self._idle = self._idle_inputs(reach)
         self.inputs = [*self._leaves.trained, *(a for _, _, a in self._filled), *self._idle]
 
-    def _idle_inputs(self) -> List[NDArray]:
+    def _idle_inputs(self, reach: Reach) -> List[NDArray]:
         """Return the arrays that are read but not differentiated: the loop gives them zeros."""
-        arrays = [self._externals[number] for number in self._reach.others]
-        for number in self._reach.launches:
+        arrays = [self._externals[number] for number in reach.others]
+        for number in reach.launches:
             segment = self.forward.launch(number).segment
             trained = (p for p in segment.parameters if p.grad_req != "null")
             arrays += (p.data(segment.context) for p in trained)
@@ -235,13 +230,12 @@ class GradientTape(Pass):
             write_pieces(region, list(arrays.values()), table)
 
     def _find_live(self) -> Optional[np.ndarray]:
-        """Mark the units at which a nonzero gradient may arrive; None if that is every unit."""
+        """Mark units at which nonzero gradients may arrive; None if all recorded ones are such."""
         nonzero = [
             fill.externals[self.region(fill.region).asnumpy().any(axis=1)]
             for fill in self.plan.fills
         ]
         live = live_units(self.forward, self.heads.some(np.concatenate(nonzero)))
-        # Units of native launches do not matter.
         launches = self.recorded.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 
@@ -253,7 +247,7 @@ class GradientTape(Pass):
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
-        recorded, segment = self._results[launch.number], launch.segment
+        recorded, segment = self._graphs[launch.number], launch.segment
         if self._live is None or self._live[launch.units].all():
             self._go_backward(launch, recorded)
             return
@@ -311,7 +305,7 @@ class GradientTape(Pass):
         return gradients
 
 
-def _move_states(launch: Launch, recorded: Recorded) -> None:
+def _update_statistics(launch: Launch, recorded: Recorded) -> None:
     """Update running statistics now, by a backward pass whose gradients are not used.
 
     MXNet updates them in the backward pass.  In its own thread, that would be at a time for which a
@@ -322,6 +316,6 @@ def _move_states(launch: Launch, recorded: Recorded) -> None:
         go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
-        # Operators that write to other arrays than parameters are not recorded, but run at once.
+        # Other arrays are only read: a call that writes to them is not recorded, but runs at once.
         if kind == "param":
             arguments[k].copyto(segment.parameters[number].data(segment.context))

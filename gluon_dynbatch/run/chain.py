@@ -39,7 +39,7 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
     _, kind = TYPES.columns(spots.kind)
     floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
     graph = plan.graph
-    terms = graph.value_term[spots.name]
+    terms = graph.value_term[spots.container]
     rows = np.flatnonzero(floats & (terms >= 0))
     rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
     if not rows.size:
@@ -109,7 +109,7 @@ class Chain:
             held = tape.kept.held()
             heads = tape.heads_at(*find_spots(held)[:3])
             memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
-            heads = tape.heads_at(memories.name, memories.first, memories.size)
+            heads = tape.heads_at(memories.arena, memories.first, memories.size)
             self._outputs += [(number, *head) for head in heads]
             results.append((memories, tape.kept.copies(memories)))
         routes = (route for tape in self._tapes for route in tape.routes)

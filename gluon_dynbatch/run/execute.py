@@ -91,7 +91,7 @@ class Pass:
         return part(self.arenas[region.arena], region.start, region.start + region.rows)
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
-        """Return a view of shape `shape` that starts at an element of an arena."""
+        """Return elements of an arena, from `element` on, as a view of `shape`."""
         flat = self.arenas[arena].reshape((-1,))
         return part(flat, element, element + prod(shape)).reshape(shape)
 

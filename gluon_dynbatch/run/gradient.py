@@ -138,11 +138,11 @@ def forget(looks: int = _LOOKS) -> None:
             if _ALIVE.get(number, (None, -1))[1] == _retained:
                 _ALIVE.pop(number, None)
         for _ in range(min(len(_WATCHED), looks)):
-            number, notice, addressed = _WATCHED.popleft()
+            watched = number, notice, _ = _WATCHED.popleft()
             if notice.value:
                 _ALIVE.pop(number, None)
             else:
-                _WATCHED.append((number, notice, addressed))
+                _WATCHED.append(watched)
     except IndexError:  # another thread flushes and has emptied a queue
         pass
 

@@ -19,8 +19,8 @@ from .buffers import address_of, copy_out
 class Spots(NamedTuple):
     """Where lazy arrays are: columns, with one row per array."""
 
-    #: The value that an array is part of, or once it is computed, the arena.
-    name: np.ndarray
+    #: The value that contains the array or, once it is computed, the arena.
+    container: np.ndarray
     #: Its first element there, its number of elements, and its type.
     first: np.ndarray
     size: np.ndarray
@@ -35,7 +35,7 @@ class Spots(NamedTuple):
             The arrays in the order of their first elements, the positions in this order at which a
             range begins, and the number of elements of each range.
         """
-        start = self.name * (self.first + self.size).max(initial=1) + self.first
+        start = self.container * (self.first + self.size).max(initial=1) + self.first
         order = np.argsort(start, kind="stable")
         start, stop = start[order], np.maximum.accumulate((start + self.size)[order])
         begins = np.flatnonzero(np.append(len(start) > 0, start[1:] >= stop[:-1]))
@@ -45,35 +45,35 @@ class Spots(NamedTuple):
 def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
     """Return the spots of lazy arrays."""
     rows = [(array._value, array._offset, array._type) for array in arrays]
-    name, first, kind = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
+    container, first, kind = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
     size, _ = TYPES.columns(kind)
-    return Spots(name, first, size, kind)
+    return Spots(container, first, size, kind)
 
 
 class Memories(NamedTuple):
-    """Lazy arrays that become real, and their memories: ranges of elements that they share."""
+    """Kept arrays that become real, and their memories: the ranges of elements that they share."""
 
-    #: The lazy arrays, in the order of their memories.
+    #: The kept arrays, in the order of their memories.
     arrays: List[LazyNDArray]
-    #: Per lazy array: the number of its memory, and its type.
-    number: np.ndarray
+    #: Per kept array: the number of its memory, and its type.
+    memory: np.ndarray
     kind: np.ndarray
-    #: Per memory: its value or, once it is computed, its arena; first element and their number.
-    name: np.ndarray
+    #: Per memory: its arena, its first element, and its number of elements.
+    arena: np.ndarray
     first: np.ndarray
     size: np.ndarray
-    #: Per memory: the type of a lazy array that covers all of it, or -1.
+    #: Per memory: the type of a kept array that is all of it, or -1.
     whole: np.ndarray
 
-    def become(self, made: List[NDArray], recorded: bool = False) -> None:
-        """Make the lazy arrays real, given one array per memory; autograd may record the views."""
-        reals = [made[number] for number in self.number.tolist()]
-        views = np.flatnonzero(self.kind != self.whole[self.number]).tolist()
+    def become(self, copies: List[NDArray], recorded: bool = False) -> None:
+        """Make the kept arrays real, given one array per memory; autograd may record the views."""
+        reals = [copies[memory] for memory in self.memory.tolist()]
+        views = np.flatnonzero(self.kind != self.whole[self.memory]).tolist()
         if views:
             mode = autograd.record if recorded else autograd.pause
             with mode(autograd.is_training()):
                 for i in views:
-                    first = int(self.first[self.number[i]])
+                    first = int(self.first[self.memory[i]])
                     reals[i] = _view(reals[i], first, self.arrays[i])
         recording.become(self.arrays, reals)
 
@@ -87,18 +87,18 @@ def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
 
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
-    """Return the memories of lazy arrays, without arrays that are detached from others."""
+    """Return the memories of kept arrays, except for arrays that are detached from others."""
     arrays = [array for array in arrays if array._uncut is None]
     spots = find_spots(arrays)
     order, begins, counts = spots.merged()
-    number = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
+    memory = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
     kind, whole = spots.kind[order], np.full(len(begins), -1)
-    # Reversed, as NumPy keeps the last of several values assigned to one element.
-    covering = np.flatnonzero(spots.size[order] == counts[number])[::-1]
-    whole[number[covering]] = kind[covering]
-    leading = order[begins]
-    ordered = [arrays[i] for i in order.tolist()]
-    return Memories(ordered, number, kind, spots.name[leading], spots.first[leading], counts, whole)
+    # In reverse, so that the first array of a memory counts: NumPy keeps the last assignment.
+    covering = np.flatnonzero(spots.size[order] == counts[memory])[::-1]
+    whole[memory[covering]] = kind[covering]
+    ordered, leading = [arrays[i] for i in order.tolist()], order[begins]
+    arena, first = spots.container[leading], spots.first[leading]
+    return Memories(ordered, memory, kind, arena, first, counts, whole)
 
 
 class Kept(recording.Keeper):  # type: ignore[misc]
@@ -163,7 +163,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     def copies(self, memories: Memories) -> List[NDArray]:
         """Return copies of memories; those of one arena, size and shape share buffers."""
-        columns = memories.name, memories.size, memories.whole
+        columns = memories.arena, memories.size, memories.whole
         groups: Dict[Any, List[int]] = {}
         for number, key in enumerate(zip(*(column.tolist() for column in columns))):
             groups.setdefault(key, []).append(number)
@@ -174,7 +174,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
                 copies.update(zip(numbers, copy_out(self._arenas[arena], shape, starts)))
-        return [copies[number] for number in range(len(memories.name))]
+        return [copies[number] for number in range(len(memories.arena))]
 
     def _copy_out(self, memories: Memories) -> None:
         memories.become(self.copies(memories))

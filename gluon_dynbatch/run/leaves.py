@@ -29,7 +29,7 @@ class Leaves:
         #: The arrays that get a gradient.
         self.trained: List[NDArray] = []
         #: Per trained array, the buffer in which MXNet's operators add up its gradient; None if
-        #: only native code does, which can add to the target of MXNet's backward pass.
+        #: only native code computes it, which can write to its target directly.
         self._gradients: List[Optional[NDArray]] = []
 
     def __contains__(self, array: NDArray) -> bool:

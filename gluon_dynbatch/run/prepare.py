@@ -73,8 +73,8 @@ class Prepared:
         assembler = assembling.Backward(self.backward_plan, self._assembler)
         assembled = assemble(assembler)
         trained = tuple(
-            (gradient, number, outside, not outside and parameter._grad_stype == "default")
-            for gradient, number, outside, parameter in assembler.trained
+            (gradient, number, is_external, not is_external and parameter._grad_stype == "default")
+            for gradient, number, is_external, parameter in assembler.trained
         )
         self._assembler = None
         prepared = assembled, trained, find_reach(self._plan, self.backward_plan, self.heads)
