@@ -61,7 +61,7 @@ class Leaves:
         return gradient
 
     def gradients(self, targets: Sequence[Optional[NDArray]]) -> List[NDArray]:
-        """Return the buffer of each gradient: its own one, its target, or a new one."""
+        """Return the array of each gradient: its buffer here, its target, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)
             for buffer, target, array in zip(self._gradients, targets, self.trained)
