@@ -67,7 +67,7 @@ class Leaves:
             for buffer, target, array in zip(self._gradients, targets, self.trained)
         ]
 
-    def leaf(self, array: NDArray, trained: bool = True) -> NDArray:
+    def leaf(self, array: NDArray, trained: bool) -> NDArray:
         """Return the leaf copy of an array, a variable if it is trained."""
         leaf = self._leaves.get(id(array))
         if leaf is None:
