@@ -1,6 +1,6 @@
-# One environment in .venv, one verb per use. `make PYTHON=python3.10 test` chooses the interpreter.
+# One environment in .venv, one target per task. `make PYTHON=python3.10 test` chooses the interpreter.
 
-# The first of these that MXNet 1.9.1 runs on; else the first, which is then told what to do.
+# The first of these that MXNet 1.9.1 supports, else python3, for which `make` then says what to do.
 PYTHONS := python3 python3.11 python3.10 python3.9 python3.8
 SUPPORTED := import sys; sys.exit(not (3, 8) <= sys.version_info[:2] <= (3, 11))
 ifeq ($(origin PYTHON),undefined)
@@ -9,31 +9,31 @@ endif
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-# Named after the version, so that choosing another interpreter makes the environment anew.
+# The name has the version, so another interpreter gets a new environment.
 STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
-# Newer than the native code that is in use.
+# Touched after the native code is compiled.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
-# MXNet's engine already runs independent launches in parallel. Whoever asks for OpenMP threads beside
-# it gets some that do not spin while they wait, as they would take the engine's cores.
+# MXNet's engine already runs independent launches in parallel. Additional OpenMP threads must not spin
+# while they wait, because they would take cores from the engine.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# An environment entered by hand must not leak into ours.
+# These variables of the user's environment must not affect the one in .venv.
 unexport PYTHONPATH PYTHONHOME
 
 # How many processes `make test` runs.
 TEST_PROCESSES ?= 2
-# How long `make fuzz` runs, and where it begins; without a seed it takes a new one.
+# How long `make fuzz` runs, and its seed (default: a new one).
 FUZZ_MINUTES ?= 10
 FUZZ_SEED ?=
 
-# Other systems to compare with, in an environment of their own; see `peers` below.
+# The environment of the other systems, for `make peers`.
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
 PEERS_OPTIONS ?=
-# What builds the site is installed into .venv when it is first asked for.
+# The packages that build the site are installed into .venv at the first `make docs`.
 DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
 BENCH_OPTIONS ?=
@@ -43,12 +43,12 @@ BENCH_OPTIONS ?=
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
-	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  every workload, against the bars (at most 15 minutes; what no time is left for is named)"
-	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
-	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
-	@echo "make docs   the site, in build/html"
-	@echo "make wheels a wheel for each Python 3.8 to 3.11 here, in dist/, each tried in an environment of its own"
+	@echo "make lint   run ruff, and mypy on the pure modules"
+	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
+	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
+	@echo "make fuzz   compare random programs with the loop, for FUZZ_MINUTES (default: 10), from FUZZ_SEED on"
+	@echo "make docs   build the site, in build/html"
+	@echo "make wheels build a wheel in dist/ for each Python 3.8 to 3.11 found here, each tried in a new environment"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -73,7 +73,7 @@ peers: $(NATIVE) $(PEERS_STAMP)
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
-# Warnings are errors. Its Python runs in `make test`.
+# Warnings are errors. The Python code of the pages runs in `make test`.
 docs: $(NATIVE) $(DOCS_STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/html
 
@@ -85,11 +85,11 @@ define STOP
 { printf 'error: %b\n' "$(1)" >&2; exit 1; }
 endef
 
-# What to type, as it is.
+# Commands that the user can type as shown.
 GOALS := $(or $(MAKECMDGOALS),demo)
 GET_PYTHON := \nIf you have one$(COMMA) name it:\n  make PYTHON=python3.11 $(GOALS)\nWith uv:\n  uv python install 3.11\n  make PYTHON=\$$(uv python find 3.11) $(GOALS)\nWith pyenv:\n  pyenv install 3.11\n  make PYTHON=\$$(pyenv prefix 3.11)/bin/python $(GOALS)
 
-# Steps that take a while: what they are, how many parts they have, and what each prints.
+# Shows the progress of a slow command: label, number of steps, pattern of output that ends a step.
 SHOW = @$(BIN)/python tools/progress.py "$(1)" $(2) '$(3)'
 
 $(STAMP): requirements.txt setup.py Makefile
@@ -107,12 +107,12 @@ $(STAMP): requirements.txt setup.py Makefile
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet pip==25.0.1
-# What builds comes first and is used as it is, so that building, too, uses pinned versions.
+# Build tools come first and are used without isolation, so that builds use pinned versions, too.
 	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
 	$(call SHOW,installing packages,$$(grep -c == requirements.txt),^Collecting) \
 	  $(BIN)/python -m pip install --no-build-isolation -r requirements.txt
 	$(BIN)/python -m pip check
-# The package is imported from this folder; `pip install -e` would compile the native code once more.
+# The package is imported from this folder; `pip install -e` would compile the native code again.
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gluon_dynbatch.pth"
 	@touch $@
 

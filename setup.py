@@ -1,4 +1,4 @@
-"""Packaging of gluon_dynbatch. The exact versions `make` installs are in requirements.txt."""
+"""Packaging of gluon_dynbatch.  `make` installs the exact versions in requirements.txt."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
 PYTHON = ">=3.8,<3.12"
-# Some versions of pip collect, and build, all dependencies before they look at `python_requires`.
-# Where a Python is not supported there are none, so that its refusal is what the user gets to see.
+# Some versions of pip collect, and build, all dependencies before they check `python_requires`.
+# On an unsupported Python there are no dependencies, so the user sees that Python is rejected.
 SUPPORTED = '; python_version >= "3.8" and python_version < "3.12"'
 
 LIBRARY = [
@@ -23,19 +23,19 @@ LIBRARY = [
 ]
 
 DRAW = [
-    "graphviz>=0.8.1,<0.9",  # as MXNet 1.9.1 asks for
+    "graphviz>=0.8.1,<0.9",  # as MXNet 1.9.1 requires
     "matplotlib>=3.5",
 ]
 
 EXAMPLES = DRAW + [
-    "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
+    "Cython>=0.29",  # to build gluonnlp, which does not declare it early enough
     "gluonnlp==0.10.0",
     "scipy>=1.6",
     "tqdm>=4.60",
 ]
 
 SERVE = [
-    "httptools>=0.6",  # with these two, Uvicorn takes half as long for a request
+    "httptools>=0.6",  # with httptools and uvloop, Uvicorn handles a request in half the time
     "uvicorn>=0.33",
     "uvloop>=0.21",
 ]
@@ -51,15 +51,15 @@ DEV = [
 
 
 class BuildExt(build_ext):
-    """Runs Cython, which is not made for threads, and then a C compiler per processor."""
+    """Runs Cython, which is not thread-safe, and then one C compiler per processor."""
 
     def build_extensions(self):
-        """Build all."""
-        from Cython.Build import cythonize  # only building needs it
+        """Build all extensions."""
+        from Cython.Build import cythonize  # needed only for building
 
-        made = {one.name: one for one in cythonize(self.extensions, force=self.force)}
+        cythonized = {built.name: built for built in cythonize(self.extensions, force=self.force)}
         for extension in self.extensions:
-            extension.sources = made[extension.name].sources
+            extension.sources = cythonized[extension.name].sources
         self.parallel = self.parallel or True
         super().build_extensions()
 
@@ -85,7 +85,7 @@ setup(
             + [str(path.relative_to(ROOT)) for path in sorted(C.glob("*.c"))],
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
-            # No processor is named, and nothing that changes values.
+            # No flag may depend on the processor, or change results.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
             extra_link_args=["-pthread"],
         )
@@ -94,7 +94,7 @@ setup(
         Extension(
             f"gluon_dynbatch.native.{name}",
             [f"gluon_dynbatch/native/{name}.pyx"],
-            # Cython converts structs to dictionaries, whether anybody asks for that or not.
+            # Cython generates conversions of structs to dictionaries even if none is used.
             extra_compile_args=["-Wno-unused-function"],
         )
         for name in ("assembling", "recording", "lowering", "ordering", "resolving", "scheduling")

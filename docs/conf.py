@@ -1,4 +1,4 @@
-"""How Sphinx builds the site; run it with ``make docs``."""
+"""Sphinx configuration of the site, which ``make docs`` builds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "requirements.txt"]
 nitpicky = True
-# Their documentation is not at hand while this one is built.
+# The build does not download the indexes of these projects.
 nitpick_ignore_regex = [
     ("py:.*", r"(mxnet|mx|gluon|numpy|np|concurrent|collections|typing)\..*"),
 ]
@@ -50,7 +50,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"source_directory": "docs/"}
 
-#: Pages of the site whose text is a file outside of this folder.
+#: Pages whose text is in a file outside this folder.
 OUTSIDE = {
     "changelog": ROOT / "CHANGELOG.md",
     "contributing": ROOT / "CONTRIBUTING.md",
@@ -70,29 +70,29 @@ def examples():
 
 
 def read_source(app, name, source):
-    """Take the text of a page from outside, and lead links to such files to their pages."""
+    """Load the pages of `OUTSIDE`, and rewrite links to such files as links to their pages."""
     if name == "examples":
         source[0] += "".join(examples())
     page = Path(app.env.doc2path(name))
-    place = OUTSIDE.get(name, page)
-    if place != page:
-        source[0] = place.read_text(encoding="utf-8")
-        app.env.note_dependency(str(place))
+    path = OUTSIDE.get(name, page)
+    if path != page:
+        source[0] = path.read_text(encoding="utf-8")
+        app.env.note_dependency(str(path))
 
-    def lead(match):
-        target = (place.parent / match[2]).resolve()
+    def rewrite(match):
+        target = (path.parent / match[2]).resolve()
         if target in PAGES:
             anchor = "" if PAGES[target] == "index.md" else match[3] or ""
             target, folder = (DOCS / PAGES[target]), page.parent
             return f"{match[1]}{os.path.relpath(target, folder)}{anchor}{match[4]}"
-        if target.is_dir():  # no page, and nothing to download
+        if target.is_dir():  # a folder has no page and cannot be downloaded
             return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
         return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
 
     if page.suffix == ".md":
-        source[0] = LINK.sub(lead, source[0])
+        source[0] = LINK.sub(rewrite, source[0])
 
 
 def setup(app):
-    """Connect to Sphinx."""
+    """Register the handler with Sphinx."""
     app.connect("source-read", read_source)

@@ -1,7 +1,7 @@
-"""Draw tree_batching.svg: trees of three samples, and the launches that run their nodes together.
+"""Draw tree_batching.svg: the trees of three samples, and the launches that run their nodes.
 
-Run ``python docs/draw_tree_batching.py``; with ``--check FILE.png`` it also paints a picture with
-matplotlib, to look at the same drawing without an SVG viewer.
+Run ``python docs/draw_tree_batching.py``.  ``--check FILE.png`` also draws a PNG with matplotlib,
+for viewing without an SVG viewer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Dot(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Everything on the picture, from back to front."""
+    """The shapes of the picture, from back to front."""
 
     width: float
     height: float
@@ -43,7 +43,7 @@ class Drawing(NamedTuple):
 
 
 def lay_out() -> Drawing:
-    """Place the trees, nodes of one height on one line, and the launches beside them."""
+    """Place trees, with nodes of equal height on one line, and their launches to the right."""
     levels = len(COLOURS)
     edges: List[Tuple[Dot, Dot]] = []
     trees: List[Dot] = []
@@ -63,8 +63,7 @@ def lay_out() -> Drawing:
 
     for tree in TREES:
         before = len(trees)
-        start = left
-        place(tree, iter(start + STEP * k for k in range(99)))
+        place(tree, iter([left + STEP * k for k in range(99)]))
         left = max(dot.x for dot in trees[before:]) + STEP + GAP
     right = left - GAP - STEP + RADIUS + 12
     column = right + 66
@@ -85,12 +84,12 @@ def lay_out() -> Drawing:
 
 
 def to_svg(drawing: Drawing) -> str:
-    """Write a drawing as SVG."""
+    """Return a drawing as SVG."""
     width, height = f"{drawing.width:.0f}", f"{drawing.height:.0f}"
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">',
-        "<title>Nodes of three trees that are equally high run in one launch</title>",
+        "<title>Nodes of equal height in three trees run in one launch</title>",
         f'<rect width="{width}" height="{height}" rx="12" fill="{PAPER}"/>',
     ]
     for x, y, w, h, launch, opacity in drawing.boxes:
@@ -118,7 +117,7 @@ def to_svg(drawing: Drawing) -> str:
 
 
 def to_png(drawing: Drawing, path: Path) -> None:
-    """Paint a drawing with matplotlib."""
+    """Draw a PNG with matplotlib."""
     from matplotlib import patches, pyplot
 
     figure = pyplot.figure(figsize=(drawing.width / 80, drawing.height / 80))
@@ -154,7 +153,7 @@ def to_png(drawing: Drawing, path: Path) -> None:
 def main() -> None:
     """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", type=Path, metavar="FILE", help="also paint a PNG there")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="also draw a PNG")
     args = parser.parse_args()
     drawing = lay_out()
     Path(__file__).with_name("tree_batching.svg").write_text(to_svg(drawing), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Write the page of all operators, operators.md, from the batching rules.
+"""Write operators.md, the page of all operators, from the batching rules.
 
-Run ``python docs/list_operators.py`` after a rule has changed; a test compares the two.
+Run ``python docs/list_operators.py`` after a change of a rule; a test fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
 COMMON = 8
-"""Number of families of `UNSUPPORTED` that the summary names."""
+"""Number of families of `UNSUPPORTED` that the summary lists."""
 
 _PREFIXES = (
     ("_contrib_", "contrib."),
@@ -28,7 +28,7 @@ _PREFIXES = (
 
 
 def spelling(op: str) -> str:
-    """Return how users write an operator that MXNet knows by its canonical name.
+    """Return the name by which users call an operator.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ def spelling(op: str) -> str:
     >>> spelling("_linalg_gemm2"), spelling("_np_cumsum"), spelling("dot")
     ('linalg.gemm2', 'cumsum', 'dot')
     """
-    for prefix, written in _PREFIXES:
+    for prefix, user_prefix in _PREFIXES:
         if op.startswith(prefix):
-            return written + op[len(prefix) :]
+            return user_prefix + op[len(prefix) :]
     return op
 
 
@@ -57,7 +57,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _names(family: Family) -> str:
-    """List the operators of a family as users write them; a star marks those that only stack."""
+    """List the operators of a family by their user names; a star marks those that only stack."""
     stars = {
         spelling(op): "\\*" if rule.merges and rule.rows is None else ""
         for op, rule in family.rules.items()
@@ -66,13 +66,7 @@ def _names(family: Family) -> str:
 
 
 def summary() -> str:
-    """Return the short table: what merges by family, and what never does.
-
-    Returns
-    -------
-    str
-        Markdown.
-    """
+    """Return a short table of the families of operators, and whether they merge."""
     rows = [(family.name, "yes", family.text) for family in MERGED]
     common = [family.name for family in UNSUPPORTED[:COMMON]] + ["and rarer ones"]
     rows.append((", ".join(common), "no", "the report gives the reason"))
@@ -80,13 +74,7 @@ def summary() -> str:
 
 
 def reference() -> str:
-    """Return the page of all operators, ``docs/operators.md``.
-
-    Returns
-    -------
-    str
-        Markdown.
-    """
+    """Return the page of all operators, ``docs/operators.md``."""
 
     def table(text: str, families: Tuple[Family, ...]) -> str:
         rows = [(family.name, _names(family), family.text) for family in families]

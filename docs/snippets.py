@@ -1,12 +1,12 @@
-"""Run the Python of README and of the site's pages, and write what it prints below it.
+"""Run the Python code of the README and the pages, and write its output into them.
 
-``python docs/snippets.py`` does so for all pages where more than times differ; a test compares the
-two.  ``python docs/snippets.py docs/errors.md`` writes one page anew, times included.  With
-``--draw`` it also draws the pictures.
+``python docs/snippets.py`` updates outputs that differ in more than times; a test fails if there
+are any.  ``python docs/snippets.py docs/errors.md`` updates one page, times included.  ``--draw``
+also draws the pictures.
 
-The ``python`` blocks of a page run one after another, as one program; a block that an HTML comment
-``<!-- run ... -->`` holds runs too, unseen.  Right below a block stands a ``text`` block with what
-it prints or the error that it ends with, or a picture of the value of its last expression.
+The ``python`` blocks of a page run in order, as one program.  A hidden block, in an HTML comment
+``<!-- run ... -->``, runs too.  Directly below a block is its output or error, as a ``text`` block,
+or a picture of the value of its last expression.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PAGES = {
     ]
     if "```python\n" in page.read_text(encoding="utf-8")
 }
-#: In these, the first block is run before each of the others.
-APART = ("docs/errors.md",)
+#: Pages where each block is a program of its own, which begins with the first block.
+SEPARATE = ("docs/errors.md",)
 
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n"
@@ -44,7 +44,7 @@ BLOCK = re.compile(
 
 
 class Snippet(NamedTuple):
-    """A block of a page: its code, the text below it, and what it prints."""
+    """A block of a page: its code, the text below it, and its output."""
 
     code: str
     shown: Optional[str]
@@ -53,32 +53,32 @@ class Snippet(NamedTuple):
 
 
 def run(code: str, names: Dict[str, Any], line: int = 0) -> str:
-    """Return what `code` prints; an error is printed as well if it ends with one.
+    """Return the output of `code`, with the error that ends it, if any.
 
-    The value of its last expression is left in ``names["_"]``.
+    The value of its last expression becomes ``names["_"]``.
     """
-    out = io.StringIO()
+    output = io.StringIO()
     tree = ast.parse("\n" * line + code)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(output):
         try:
             exec(compile(tree, "example.py", "exec"), names)
             if last is not None:
                 names["_"] = eval(compile(ast.Expression(last.value), "example.py", "eval"), names)
         except Exception as error:
             print(f"{type(error).__name__}: {error}")
-    # MXNet's own messages hold the time of day.
-    return re.sub(r"\[\d\d:\d\d:\d\d\]", "[hh:mm:ss]", out.getvalue())
+    # Messages of MXNet contain the time of day.
+    return re.sub(r"\[\d\d:\d\d:\d\d\]", "[hh:mm:ss]", output.getvalue())
 
 
 def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
-    """Run a page and yield its blocks, in their order; write its pictures if asked for."""
+    """Run a page and yield its blocks in order; with `draw`, write its pictures."""
     text = PAGES[name].read_text(encoding="utf-8")
     first, names, line = "", {}, 0
-    with mx.name.NameManager():  # blocks are numbered from zero on every page
+    with mx.name.NameManager():  # numbers Gluon blocks from zero on each page
         for match in BLOCK.finditer(text):
             code = match["code"] or match["hidden"]
-            if name in APART:
+            if name in SEPARATE:
                 with mx.name.NameManager():
                     names = {}
                     run(first, names)
@@ -95,7 +95,7 @@ def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
 
 
 def write(picture: Any, path: Path) -> None:
-    """Write a drawing of Graphviz or matplotlib as SVG, with nothing that differs in each run."""
+    """Write a Graphviz or matplotlib picture as SVG, without dates and random identifiers."""
     path.parent.mkdir(exist_ok=True)
     if hasattr(picture, "pipe"):
         path.write_bytes(picture.pipe("svg"))
@@ -110,7 +110,7 @@ TIMED = re.compile(r"[\d.,]+(?= (?:ms|s|us|MB|samples/s|formulas/s)\b)")
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether two texts agree but for times, rates and the last digits of other numbers."""
+    """Whether two texts are equal except for times, rates and last digits of other numbers."""
     shown, printed = TIMED.sub("-", shown), TIMED.sub("-", printed)
     if NUMBER.sub("-", shown) != NUMBER.sub("-", printed):
         return False
@@ -119,26 +119,26 @@ def alike(shown: str, printed: str) -> bool:
 
 
 def main() -> None:
-    """Bring pages up to date."""
+    """Update pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("page", nargs="*", type=Path, help="pages to write anew")
-    parser.add_argument("--draw", action="store_true", help="draw the pictures, too")
+    parser.add_argument("page", nargs="*", type=Path, help="pages to update, times included")
+    parser.add_argument("--draw", action="store_true", help="also draw the pictures")
     args = parser.parse_args()
-    given = [path.resolve() for path in args.page]
+    chosen = [path.resolve() for path in args.page]
     for name, page in PAGES.items():
-        if given and page not in given:
+        if chosen and page not in chosen:
             continue
-        text, done, at = page.read_text(encoding="utf-8"), "", 0
+        text, updated, at = page.read_text(encoding="utf-8"), "", 0
         for snippet in snippets(name, args.draw):
             match, shown = snippet.match, snippet.shown
-            differs = bool(given) or not alike(shown or "", snippet.printed)
+            differs = bool(chosen) or not alike(shown or "", snippet.printed)
             if ERROR.search(snippet.printed) and not ERROR.search(shown or ""):
                 parser.error(f"{name}: {snippet.printed}")
             if snippet.printed and match["code"] and differs:
                 end = match.end("code") + len("```\n")
-                done += text[at:end] + f"\n```text\n{snippet.printed}```\n"
+                updated += text[at:end] + f"\n```text\n{snippet.printed}```\n"
                 at = match.end()
-        page.write_text(done + text[at:], encoding="utf-8")
+        page.write_text(updated + text[at:], encoding="utf-8")
 
 
 if __name__ == "__main__":
