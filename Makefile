@@ -9,7 +9,7 @@ endif
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-# The name has the version, so another interpreter gets a new environment.
+# The name contains the version, so another interpreter gets a new environment.
 STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
 # Touched after the native code is compiled.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
