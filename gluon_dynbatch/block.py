@@ -254,17 +254,17 @@ class DynamicHybridBlock(HybridBlock):
         compiled = RUNTIME.library.callee(self).compiled
         if spec not in compiled:
             program = self._infer(leaves, spec)
-            are_data = [is_data for is_data, _ in program.given]
+            are_data = [is_data for is_data, _ in program.symbol_inputs]
             op = compile_symbol(program.symbol, are_data, *self._flags)
             compiled[spec] = program, op, [mx.sym.var(name) for name in program.names]
         program, op, variables = compiled[spec]
         self._cached_graph = variables, program.symbol
         # In place: the identity of the list shows whether compiled graphs are up to date.
-        self._cached_op_args[:] = program.given
+        self._cached_op_args[:] = program.symbol_inputs
         if self._callback:
             op._register_op_hook(self._callback, self._monitor_all)
         context = leaves[0].context if leaves else None
-        inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.given]
+        inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.symbol_inputs]
         with ONE_AT_A_TIME:
             results = op(*inputs)
         results = [results] if isinstance(results, NDArray) else results

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Any, Hashable, Tuple
 
 
-class PlanCache:
+class SizedCache:
     """Maps fingerprints to plans, or to pieces of a tape.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that

@@ -10,7 +10,7 @@ from mxnet.ndarray import NDArray
 
 from .errors import MismatchError
 from .lower.expand import expand
-from .plan.make import Outside, make_plan
+from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, ArrayType, memory_of
 from .run.dispatch import Dispatcher
@@ -68,7 +68,7 @@ class Watch:
             key = id(array), id(parameter)
             if key not in self._snapshots:
                 state = _state_of(array, parameter)
-                place = tape.wheres[-1]
+                place = tape.places[-1]
                 self._snapshots[key] = Snapshot(array, parameter, place, state, array.grad)
 
     def check(self) -> None:
@@ -98,13 +98,13 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     """Run all recorded calls one by one; return the execution, whose arenas hold their values."""
     graph = expand(recording, "unbatched", ())
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
-    outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
+    outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
     plan = make_plan(graph, one_by_one, outside)
     execution = Execution(
         plan,
         recording.externals,
         dispatcher,
-        lambda node: recording.wheres[node].where,
+        lambda node: recording.places[node].where,
         Prepared(plan, None, dispatcher.natives(plan)).forward,
     )
     execution.run()
@@ -134,7 +134,7 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
             raise MismatchError(
                 f"call {node} has other values in launch {number} than alone: they differ "
                 f"by up to {np.abs(actual - expected).max():g}, in shape {array_type.shape}",
-                recording.wheres[node].where,
+                recording.places[node].where,
                 recording.entries[recording.node_entry[node]].name,
                 "please report this with the program; analysis_budget=0 avoids batching",
             )

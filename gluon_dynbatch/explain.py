@@ -66,8 +66,8 @@ class Site:
     def begin(self, tape: Any, graph: Any) -> None:
         """Count the calls and units of a flush by line, before its launches run."""
         #: Per unit, the line that recorded it.
-        self._where_of = [tape.wheres[node].where for node in graph.node.tolist()]
-        for place, number in zip(tape.wheres, tape.node_entry):
+        self._where_of = [tape.places[node].where for node in graph.node.tolist()]
+        for place, number in zip(tape.places, tape.node_entry):
             line, entry = self.lines[place.where], tape.entries[number]
             line.calls += 1
             if entry.block_id is None:

@@ -17,7 +17,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where
-from .native.recording import surroundings
+from .native.recording import thread_settings
 from .record.intercept import set_mode
 from .record.state import STATE
 from .record.where import user_line
@@ -86,8 +86,8 @@ class Fibers:
         self.ending = False
         #: The attributes of `PER_THREAD` in this thread.
         self._thread_state = [vars(local) for local in PER_THREAD]
-        #: The surroundings of the greenlet that maps, restored whenever a fiber stops.
-        self._surroundings: List[Any] = surroundings(self._thread_state, MISSING)
+        #: The thread_settings of the greenlet that maps, restored whenever a fiber stops.
+        self._thread_settings: List[Any] = thread_settings(self._thread_state, MISSING)
 
     def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
@@ -111,9 +111,10 @@ class Fibers:
     def _start(self) -> None:
         """Start fibers up to the limit, or until no sample is left."""
         while self._concurrency is None or len(self._parked) < self._concurrency:
-            fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_fiber_loop)
+            idle = STATE.idle_fibers
+            fiber: Any = idle.pop() if idle else greenlet.greenlet(_fiber_loop)
             fiber.parent, fiber.mapper = greenlet.getcurrent(), self
-            fiber.surroundings = self._surroundings
+            fiber.thread_settings = self._thread_settings
             fiber.gr_context = contextvars.copy_context()
             if not self._resume(fiber):
                 break
@@ -144,24 +145,24 @@ class Fibers:
             del sample
 
     def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
-        """Run a fiber in its own surroundings; return whether it parked."""
+        """Run a fiber in its own thread_settings; return whether it parked."""
         try:
-            if fiber.surroundings != self._surroundings:
-                self._restore(*fiber.surroundings)
+            if fiber.thread_settings != self._thread_settings:
+                self._restore(*fiber.thread_settings)
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
         finally:
             parked = not fiber.dead and fiber.mapper is self
-            fiber.surroundings = surroundings(self._thread_state, MISSING)
-            if fiber.surroundings != self._surroundings:
-                self._restore(*self._surroundings)
+            fiber.thread_settings = thread_settings(self._thread_state, MISSING)
+            if fiber.thread_settings != self._thread_settings:
+                self._restore(*self._thread_settings)
         if parked:
             self._parked.append(fiber)
-        elif not fiber.dead and len(STATE.resting) < MOST_RESTING:
-            fiber.gr_context = fiber.surroundings = None
-            STATE.resting.append(fiber)
+        elif not fiber.dead and len(STATE.idle_fibers) < MOST_RESTING:
+            fiber.gr_context = fiber.thread_settings = None
+            STATE.idle_fibers.append(fiber)
         return parked
 
     def _restore(self, mode: int, *values: Any) -> None:

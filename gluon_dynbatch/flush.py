@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from .auto import Account, Costs, costs_of, is_recorded
-from .cache import PlanCache
+from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError, Where
 from .kernel.kernels import SegmentKernels
@@ -18,7 +18,7 @@ from .lower.segment import Segment
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
-from .plan.make import Outside, make_plan
+from .plan.make import Externals, make_plan
 from .plan.plan import Plan
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
@@ -42,7 +42,7 @@ class Runtime:
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
-        self.plans = PlanCache()
+        self.plans = SizedCache()
         #: Called for each scope, flush and launch, if set; see `explain.py`.
         self.observer: Any = None
         #: Visits per millisecond in the last analysis.
@@ -107,18 +107,18 @@ class Flush:
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        planned, cached = self._find_plan(self._options.settled())
+        planned, cached = self._find_plan(self._options.resolved())
         analysed = time.perf_counter()
         self._refuse_if_strict(planned.report.alone)
         key, prepared = self._prepare(planned, lazies)
-        # Found before the launches run, which may replace lazy arrays from outside by real ones.
+        # Found before the launches run, which may replace lazy external arrays by real ones.
         routes = {} if prepared.heads is None else self._chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
         # Kept only now that its backward code is complete.  Most plans are used with one set of
         # heads, so the code for just one is kept, to save memory.
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
-        kept = Kept(execution.arenas, execution.given, planned.recorded, size)
+        kept = Kept(execution.arenas, execution.bases, planned.recorded, size)
         keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, routes)
@@ -178,7 +178,7 @@ class Flush:
         groups = arrange(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         if self._options.debug:
             check_groups(graph.dependencies, groups)
-        outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
+        outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
         plan = make_plan(graph, groups, outside)
         analysed = analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
@@ -217,13 +217,13 @@ class Flush:
         return tuple(calls._replace(where=self._line_of(calls.where)) for calls in unmerged)
 
     def _line_of(self, node: int) -> Where:
-        return self._recording.wheres[node].where
+        return self._recording.places[node].where
 
     def _prepare(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
         """Return the code of both directions for the arrays still referenced, after its key."""
         plan, key, heads = planned.plan, None, None
         if planned.recorded:
-            spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
+            spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
             trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
             marks = in_graph(self._recording.externals)
             key = [column.tobytes() for column in spots], trained, marks

@@ -33,7 +33,7 @@ class Options(NamedTuple):
         return Options(*(b if a == "auto" else a for a, b in zip(self, defaults)))
 
     @functools.lru_cache(maxsize=64)  # noqa: B019
-    def settled(self) -> Options:
+    def resolved(self) -> Options:
         """Return the options of a flush, with each "auto" resolved as in 0005 of `docs/design`."""
         policy = "depth" if self.analysis_budget == "auto" else "search"
         resolved = self.with_defaults(Options(Budget(), "operator", policy))

@@ -47,7 +47,7 @@ class Alone(NamedTuple):
         return f"{self.calls} x {self.name}: {self.reason}\n{'':12}{self.where}"
 
 
-def count(totals: Dict[Any, Alone], key: Any, added: Alone) -> None:
+def add_calls(totals: Dict[Any, Alone], key: Any, added: Alone) -> None:
     """Add calls to the total of `key`, which keeps the line of its first call."""
     total = totals.get(key)
     totals[key] = added if total is None else total._replace(calls=total.calls + added.calls)
@@ -228,11 +228,11 @@ class Report:
             total.traced.new += report.traced.new
             total.traced.new_ms += report.traced.new_ms
             for key, calls in report.traced.refused.items():
-                count(total.traced.refused, key, calls)
+                add_calls(total.traced.refused, key, calls)
             total.forced.update(report.forced)
             total.ordinary.update(report.ordinary)
             for name, calls in report.immediate.items():
-                count(total.immediate, name, calls)
+                add_calls(total.immediate, name, calls)
         return total
 
     def count_wait(self, milliseconds: float) -> None:
@@ -365,5 +365,5 @@ def _by_frequency(*groups: Iterable[Alone]) -> List[Alone]:
     """Add up calls of equal name and reason, and sort them, the most frequent first."""
     totals: Dict[Tuple[str, str], Alone] = {}
     for calls in itertools.chain(*groups):
-        count(totals, (calls.name, calls.reason), calls)
+        add_calls(totals, (calls.name, calls.reason), calls)
     return sorted(totals.values(), key=lambda total: -total.calls)

@@ -156,7 +156,7 @@ class Batch(Statements):
         else:
             self._start_recording()
 
-    def at_work(self, work: Callable[[], Result]) -> Result:
+    def unrecorded(self, work: Callable[[], Result]) -> Result:
         """Run `work` without recording its calls, and return its result.
 
         Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
@@ -177,9 +177,9 @@ class Batch(Statements):
             return None
         # Hybridizing a block again may change the options that it asks for.
         key = self.place, current_mode(), RUNTIME.hybridized
-        if key not in STATE.places and len(STATE.places) >= MOST_PLACES:
-            STATE.places.clear()
-        return Account(STATE.places.setdefault(key, {}))
+        if key not in STATE.decisions and len(STATE.decisions) >= MOST_PLACES:
+            STATE.decisions.clear()
+        return Account(STATE.decisions.setdefault(key, {}))
 
     def _start_recording(self) -> None:
         assert self._recorder is not None
@@ -215,7 +215,7 @@ class Batch(Statements):
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
                 gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
-            self.at_work(self._hand_out)
+            self.unrecorded(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)
         elif len(self.members) > 1 and (oldest or suspended and not failed):
@@ -274,18 +274,18 @@ class Batch(Statements):
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far, for `waiting` samples; fibers park until it is."""
         if not park() and self.members:
-            self.at_work(lambda: self._compute(waiting=waiting))
+            self.unrecorded(lambda: self._compute(waiting=waiting))
 
     def connect(self) -> None:
         """Add the computed flushes to MXNet's tape."""
         if self._chain.open:
-            self.at_work(self._chain.connect)
+            self.unrecorded(self._chain.connect)
 
     def run_ahead(self) -> None:
         """Flush pending calls if the engine should run them while recording continues."""
         assert self._recorder is not None
         if self.runs_ahead and self._account is not None and pays_ahead(self._recorder.tape):
-            self.at_work(self._compute)
+            self.unrecorded(self._compute)
 
     def flush(self) -> None:
         """Compute everything recorded so far.
@@ -303,7 +303,7 @@ class Batch(Statements):
             With ``strict=True``, a call could not be merged.
         """
         if self.members:
-            self.at_work(self._compute)
+            self.unrecorded(self._compute)
 
     def _compute(self, waiting: int = 0) -> None:
         """Run one flush outside of autograd; later calls are recorded on a new tape."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from .lower.graph import Graph
 from .plan.plan import Launch, Plan
-from .report import Alone, count
+from .report import Alone, add_calls
 
 COUNTS = (
     "the number of arrays differs from call to call, and each number needs its own launch; {}"
@@ -57,7 +57,7 @@ def find_unmerged(
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
             calls = _calls_of(plan, [plan.launch(number)], segment.reason)
-            count(alone, (calls.name, calls.reason), calls)
+            add_calls(alone, (calls.name, calls.reason), calls)
         elif isinstance(segment.kernels, str):
             families[segment.family].append(plan.launch(number))
     split = [

@@ -208,7 +208,7 @@ def equal(got, wanted, rtol=1e-5, atol=1e-6):
 def heads_of(plan, slots=None):
     """Return some results of a plan that can have a gradient, or all, as heads.
 
-    All arrays from outside are in a graph.
+    All external arrays are in a graph.
     """
     graph, rows = plan.graph, []
     for slot in range(len(graph.slot_unit)) if slots is None else slots:

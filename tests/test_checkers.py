@@ -74,7 +74,7 @@ DAMAGED_TAPES = {
     "call 1: reads beyond %1": put("offsets", 2, 4),
     "call 1: no entry 1000000": put("node_entry", 1, 10**6),
     "%4: not registered by its array": put("external_values", 1, 4),
-    "counts of calls": lambda tape: tape.wheres.pop(),
+    "counts of calls": lambda tape: tape.places.pop(),
     "counts of operands": lambda tape: tape.offsets.append(0),
     "a value is not defined exactly once": lambda tape: tape.value_type.append(0),
 }

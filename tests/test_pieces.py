@@ -284,7 +284,7 @@ def test_lines_of_the_users_are_kept():
         for _ in range(2):
             block(x(), 2)
             random.random(), np.random.uniform()  # it matters only what forward draws
-        first, _, third, _ = batch._recorder.tape.wheres
+        first, _, third, _ = batch._recorder.tape.places
     assert batch.report.traced.known == 1
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 

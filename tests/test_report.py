@@ -96,7 +96,7 @@ def test_lines_of_a_program_without_a_file():
         for _ in range(3):
             with gdb.batching() as batch:
                 (mx.nd.zeros((1, 2)) + 1).asnumpy()
-        print(*batch.report.forced, len(STATE.places))
+        print(*batch.report.forced, len(STATE.decisions))
     """)
     assert told == "<string>:8 in <module> 1\n"
 

@@ -13,7 +13,7 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
-from gluon_dynbatch.cache import PlanCache
+from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.run import pool
 from gluon_dynbatch.run.buffers import address_of
@@ -112,7 +112,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30,
 @given(STEPS, st.booleans())
 def test_the_plan_cache_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
     """What is made twice counts once; what is not worth it or too large is not kept."""
-    cache, model = PlanCache(capacity=100), OrderedDict()
+    cache, model = SizedCache(capacity=100), OrderedDict()
     for number, (key, size) in enumerate(steps):
         known = cache.find(key)
         assert known == (model[key][0] if key in model else None)

@@ -204,7 +204,7 @@ def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, share=ma
     `seed`. Before the first round, each runs untimed for about as long, or a little shorter. All
     takes about `share` seconds, unless one round of one minibatch takes more.
     """
-    STATE.places.clear()  # a new process would know nothing of the contests before
+    STATE.decisions.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
     began = round_began = time.perf_counter()

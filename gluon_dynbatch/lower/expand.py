@@ -27,7 +27,7 @@ MOST_EDGES = 2**22
 
 def find_weights(tape: Tape) -> Tuple[int, ...]:
     """Return the external values that are variables with a gradient and several rows."""
-    several = np.frombuffer(bytes(TYPES.several), np.uint8)[tape.external_type]
+    several = np.frombuffer(bytes(TYPES.has_rows), np.uint8)[tape.external_type]
     candidates = [
         (tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()
     ]
@@ -77,10 +77,10 @@ def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
         )
         # At least one array must belong to each call.
         shared = shared if len(shared) < len(marks) else NONE
-        if shared or granularity == "unbatched" or entry.first is entry:
+        if shared or granularity == "unbatched" or entry.representative is entry:
             cut = cut_call(_variant(entry, shared), granularity, recurrent, uneven)
         else:
-            first = _cut(entry.first, granularity, marks)
+            first = _cut(entry.representative, granularity, marks)
             cut = replace(first, rows=entry.in_types[0].shape[0])
         cuts[granularity, marks] = cut
     return cuts[granularity, marks]

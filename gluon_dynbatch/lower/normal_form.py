@@ -244,7 +244,7 @@ class NormalForm:
         is_shared = number is None or self._ports[number].shared
         if self._builder.ops[ref[0]].op != VARIABLE or not is_shared:
             return ref
-        if op == "_copy" or rules.of(op).adds_up or rules.of(op).writes:
+        if op == "_copy" or rules.of(op).adds_to_gradients or rules.of(op).writes:
             return ref
         if ref not in self._copies:
             self._copies[ref] = self._add("_copy", [ref])

@@ -36,8 +36,8 @@ cdef enum:
 #: By use of memory, the kind of its base.
 MEMORY = ("temporary", "kept", "saved")
 
-#: How the program accesses bases of a kind, as a letter of `recording.places`.  MXNet may not have
-#: allocated parameters and gradients yet.  Bases of other kinds are written.
+#: How the program accesses bases of a kind, as a letter of `recording.addresses_and_handles`.
+#: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
 cdef dict USES = {
     "parameter": ord("R"), "external": ord("a"),
     "gradient": ord("W"), "external gradient": ord("W"),

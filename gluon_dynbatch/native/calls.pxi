@@ -187,7 +187,7 @@ cdef Py_ssize_t append(
     reserve(tape.sources, count)
     reserve(tape.offsets, count)
     reserve(tape.value_type, len(types))
-    tape.wheres.append(place)
+    tape.places.append(place)
     tape.entries[entry_id] = entry
     put(tape.node_entry, entry_id)
     put(tape.node_value0, first)

@@ -195,7 +195,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
 cdef class Bases:
     """The arrays that a program works on, in any number of pushes.
 
-    Each has a letter for its use: see `recording.places`.
+    Each has a letter for its use: see `recording.addresses_and_handles`.
     """
 
     #: Keeps the arrays alive.

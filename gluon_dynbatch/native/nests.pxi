@@ -59,7 +59,7 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
     Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and the leaves
-    are lazy arrays of the tape, or the values of arrays from outside.
+    are lazy arrays of the tape, or the values of external arrays.
     """
     class_ = type(value)
     if class_ is list or class_ is tuple or class_ is dict or (

@@ -32,7 +32,7 @@ cdef class Piece(Tape):
         cdef Py_ssize_t first, i
         for node in range(node, tape.node_entry.ob_size):
             entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
-            place = tape.wheres[node]
+            place = tape.places[node]
             for in_type in entry.in_types:
                 value = tape.sources.data.as_ints[operand]
                 offset = tape.offsets.data.as_longlongs[operand]
@@ -49,7 +49,7 @@ cdef class Piece(Tape):
     def content(self):
         """Everything that must be equal when `forward` runs again."""
         numbers = self.node_entry, self.node_value0, self.sources, self.offsets, self.value_type
-        return numbers, self.wheres, self.inputs, self.results
+        return numbers, self.places, self.inputs, self.results
 
     @property
     def weight(self):
@@ -97,7 +97,7 @@ cdef class Piece(Tape):
         cdef Py_ssize_t i, nodes = tape.node_entry.ob_size, operands = tape.sources.ob_size
         cdef int32_t source, before = tape.value_type.ob_size
         tape.entries.update(self.entries)
-        tape.wheres += self.wheres
+        tape.places += self.places
         extend(tape.node_entry, self.node_entry)
         extend(tape.node_value0, self.node_value0)
         extend(tape.sources, self.sources)
@@ -141,7 +141,7 @@ cdef class Known:
 
     #: The attributes of the block when they were last encoded.
     cdef public Structure seen
-    #: A `PlanCache` of pieces, by state of the block and structure of the arguments.
+    #: A `SizedCache` of pieces, by state of the block and structure of the arguments.
     cdef public object held
 
     def call(self, recorder, block, args):

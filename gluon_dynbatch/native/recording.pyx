@@ -78,7 +78,7 @@ cdef int recording_bit = RECORDING, training_bit = TRAINING
 #: `record.state.STATE`.
 cdef object state
 #: Offsets in bytes of the slots of lazy arrays, and of plain ones.
-cdef Py_ssize_t owner_at, value_at, offset_at, type_at, uncut_at
+cdef Py_ssize_t owner_at, value_at, offset_at, type_at, detached_from_at
 cdef Py_ssize_t handle_at, writable_at
 #: `record.types.NODE_AT`.
 cdef Py_ssize_t node_at
@@ -97,11 +97,11 @@ def connect(
 ):
     """Set the classes of arrays and the addresses of MXNet's functions; once per process."""
     global mxnet, state, lazy_type, array_type, handle_type, node_at
-    global owner_at, value_at, offset_at, type_at, uncut_at, handle_at, writable_at
+    global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
-    owner_at, value_at, offset_at, type_at, uncut_at = [
+    owner_at, value_at, offset_at, type_at, detached_from_at = [
         slot_offset(lazy, name)
-        for name in ("_owner", "_value", "_offset", "_type", "_uncut")
+        for name in ("_owner", "_value", "_offset", "_type", "_detached_from")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
     node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
@@ -115,7 +115,7 @@ cpdef int current_mode() noexcept:
     return recording_bit * recording | training_bit * training
 
 
-def surroundings(list dictionaries not None, missing):
+def thread_settings(list dictionaries not None, missing):
     """Return autograd's mode, and the ``value`` in each of some dictionaries."""
     result = [current_mode()]
     for variables in dictionaries:
@@ -173,13 +173,13 @@ cdef class Tape(Owner):
     #: The entries of all nodes, by id.
     cdef readonly dict entries
     #: Per node: the `Place` of the user's call.
-    cdef readonly list wheres
-    #: Per array from outside: the array that was passed, held so that its id is not reused.
-    cdef readonly list given
-    #: Per array from outside: the array that a flush reads, see `external`; and its value.
+    cdef readonly list places
+    #: Per external array: the array that was passed, held so that its id is not reused.
+    cdef readonly list originals
+    #: Per external array: the array that a flush reads, see `external`; and its value.
     cdef public list externals
     cdef readonly array external_values
-    #: Values of the arrays in `given`, by id of the array.
+    #: Values of the arrays in `originals`, by id of the array.
     cdef readonly dict external_ids
 
     def __cinit__(self):
@@ -188,7 +188,7 @@ cdef class Tape(Owner):
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
-        self.wheres, self.lazies, self.externals, self.given = [], [], [], []
+        self.places, self.lazies, self.externals, self.originals = [], [], [], []
         self.next_check = CALLS_PER_CHECK
 
     def __init__(self, recorder=None):
@@ -196,7 +196,7 @@ cdef class Tape(Owner):
 
     @property
     def external_type(self):
-        """Type ids of the arrays from outside; shape (externals,), int32."""
+        """Type ids of the external arrays; shape (externals,), int32."""
         return np.array(self.value_type)[np.array(self.external_values)]
 
     def realise(self, lazy):
@@ -208,8 +208,8 @@ cdef class Tape(Owner):
         self.open, self.error = False, error
         # Not cleared, as the flush may still use these lists.
         self.externals, self.lazies = [], []
-        self.given.clear()
-        self.wheres.clear()
+        self.originals.clear()
+        self.places.clear()
 
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.
@@ -269,7 +269,7 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     fill_slot(lazy, value_at, value)
     fill_slot(lazy, offset_at, offset)
     fill_slot(lazy, type_at, type_id)
-    fill_slot(lazy, uncut_at, None)
+    fill_slot(lazy, detached_from_at, None)
     # A tape drops all of them when it is closed.  If they were tracked, thousands of them per flush
     # would make the collector scan the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>lazy)
@@ -277,12 +277,12 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
 
 
 cpdef object make_lazy(
-    Owner owner, object value, object offset, object type_id, object uncut=None
+    Owner owner, object value, object offset, object type_id, object detached_from=None
 ):
     """Return a new `record.lazy.LazyNDArray`, which is registered with its owner."""
     lazy = new_lazy(owner, value, offset, type_id)
-    if uncut is not None:
-        change_slot(lazy, uncut_at, uncut)
+    if detached_from is not None:
+        change_slot(lazy, detached_from_at, detached_from)
     owner.add(lazy)
     return lazy
 
@@ -371,7 +371,7 @@ cpdef bint is_user(object code) except -1:
 
 include "nests.pxi"
 include "calls.pxi"
-include "outside.pxi"
+include "externals.pxi"
 include "views.pxi"
 include "structures.pxi"
 include "pieces.pxi"

@@ -33,7 +33,7 @@ cdef struct Argument:
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
 
-    Entries with the same `Entry.first` are of one *kind*.  Calls of one callee with the same number
+    Entries with the same `Entry.representative` are of one *kind*.  Calls of one callee with the same number
     of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
     """
 
@@ -54,7 +54,7 @@ cdef class Survey:
         cdef Py_ssize_t count, arguments = 0, kind, number
         self.adds, self.kind_of = [], clone(INT, len(entries), False)
         for number, entry in enumerate(entries):
-            first = entry.first
+            first = entry.representative
             kind = kinds.setdefault(first, len(kinds))
             self.kind_of[number] = kind
             if kind == len(self.adds):
@@ -66,9 +66,9 @@ cdef class Survey:
                 callee = callees.setdefault(token, len(callees))
                 results = len(first.out_types)
                 columns += (family, callee, count, results, len(place), shared0[family])
-                place += first.places
-                several += first.several
-                self.adds.append(first.program.adds)
+                place += first.argument_of
+                several += first.has_rows
+                self.adds.append(first.program.has_sum)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
         self.families, self.callees = len(families), len(callees)

@@ -4,7 +4,7 @@
 def index(self, key):
     """Return a view from the cache, or else `LazyNDArray._index`."""
     owner = <object>slot(self, owner_at)[0]
-    if slot(self, uncut_at)[0] is <PyObject *>None and (
+    if slot(self, detached_from_at)[0] is <PyObject *>None and (
         isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
     ):
         cache_key = view_key(<object>slot(self, type_at)[0], key)

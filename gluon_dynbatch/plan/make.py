@@ -1,7 +1,7 @@
 """Build the forward plan from groups of units.
 
-Three steps: order the members of each launch, assign arena rows to all results and to the arrays
-from outside, and resolve each operand to a slice of an arena or to pieces that are gathered.
+Three steps: order the members of each launch, allocate arena rows to all results and external
+arrays, and resolve each operand to a slice of an arena or to pieces that are gathered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..lower.graph import Graph
 
 
-class Outside(NamedTuple):
+class Externals(NamedTuple):
     """The external arrays: those that existed before the scope."""
 
     #: Per array: number of elements, and index into `kinds`.
@@ -31,7 +31,7 @@ class Outside(NamedTuple):
     kinds: Sequence[Tuple[str, Context]]
 
 
-def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
+def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
     """Turn a grouping of units into launches.
 
     Parameters
@@ -40,7 +40,7 @@ def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
         Units and their operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
-    outside : Outside
+    outside : Externals
         The external arrays.
     """
     sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]

@@ -329,7 +329,7 @@ class Plan(NamedTuple):
             for i, (rows, a) in enumerate(zip(self.sizes, self.arenas))
         ]
         for fill in self.fills:
-            lines.append(f"fill    {fill.region} <- {len(fill.externals)} arrays from outside")
+            lines.append(f"fill    {fill.region} <- {len(fill.externals)} external arrays")
         for launch in self.launches:
             written, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
             layout = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""

@@ -38,7 +38,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     `recording.make_lazy` creates lazy arrays.
     """
 
-    __slots__ = ("_owner", "_value", "_offset", "_type", "_uncut", "__weakref__")
+    __slots__ = ("_owner", "_value", "_offset", "_type", "_detached_from", "__weakref__")
 
     #: A tape, arenas (`run.keep.Kept`) or a `Constant`; or the real array, once there is one.  Code
     #: reads it once per decision, as another thread may make the array real in between.
@@ -48,7 +48,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     _offset: int
     _type: int
     #: Of a detached array, the array whose memory it shares.
-    _uncut: Optional[NDArray]
+    _detached_from: Optional[NDArray]
 
     #: Storage type.
     stype = "default"
@@ -128,8 +128,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             return self._get_nd_basic_indexing(whole_key)
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
-        uncut = None if self._uncut is None else self._uncut[key]
-        return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], uncut)
+        base = None if self._detached_from is None else self._detached_from[key]
+        return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], base)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
@@ -141,8 +141,9 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             kwargs["shape"] = tuple(kwargs["shape"])
         new_shape = infer_reshape(self.shape, *shape, **kwargs)
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
-        uncut = None if self._uncut is None else self._uncut.reshape(*shape, **kwargs)
-        return recording.make_lazy(self._owner, self._value, self._offset, type_id, uncut)
+        base = self._detached_from
+        base = None if base is None else base.reshape(*shape, **kwargs)
+        return recording.make_lazy(self._owner, self._value, self._offset, type_id, base)
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -154,7 +155,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             return self.real().detach()
         with autograd.pause(autograd.is_training()):
             detached: LazyNDArray = mx.nd.identity(self)
-        detached._uncut = self if self._uncut is None else self._uncut
+        detached._detached_from = self if self._detached_from is None else self._detached_from
         return detached
 
     def backward(

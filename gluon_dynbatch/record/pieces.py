@@ -16,10 +16,10 @@ from typing import Any, List, Optional, Tuple
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 
-from ..cache import PlanCache
+from ..cache import SizedCache
 from ..errors import MismatchError, Where
 from ..native import recording
-from ..report import Alone, count
+from ..report import Alone, add_calls
 from .identity import IGNORED, describe, number_of
 from .tracing import Refused, Trace, give
 from .where import user_line
@@ -44,7 +44,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        self.held = PlanCache(CAPACITY)
+        self.held = SizedCache(CAPACITY)
         self._refusals = 0
 
     def __reduce__(self) -> Any:
@@ -131,7 +131,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
             hopeless.against = Refused(refusal.reason, refusal.where)
             self.seen = hopeless
         alone = Alone(block.name, refusal.reason, 1, refusal.where)
-        count(recorder.report.traced.refused, alone[:2], alone)
+        add_calls(recorder.report.traced.refused, alone[:2], alone)
 
     def _see_the_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> Any:
         """Return the structure of the block; raise if ``forward`` changed it or its arguments."""
@@ -152,7 +152,7 @@ def _compare(block: Any, old: Any, new: Any) -> None:
     if new is not None and new.content == old.content:
         return
     where = user_line()
-    for old_place, new_place in itertools.zip_longest(old.wheres, new.wheres if new else ()):
+    for old_place, new_place in itertools.zip_longest(old.places, new.places if new else ()):
         if old_place != new_place:
             where = (new_place or old_place).where
             break

@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Alone, Report, count
+from ..report import Alone, Report, add_calls
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .tape import Tape
@@ -38,7 +38,7 @@ NUMBERS_PER_BUFFER = 1024
 
 
 class NumberBuffer:
-    """An array from outside that holds numbers, each of them the operand of a call."""
+    """An external array that holds numbers, each of them the operand of a call."""
 
     def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
         self.values, self.used = values, 0
@@ -56,7 +56,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry of a call.
     scope : Batch
         ``flush()`` and ``run_ahead()`` compute pending calls, the latter only if that pays;
-        ``connect()`` adds computed ones to MXNet's tape; ``at_work(work)`` runs work whose calls
+        ``connect()`` adds computed ones to MXNet's tape; ``unrecorded(work)`` runs work whose calls
         are not recorded.
     report : Report
         The report of the scope.
@@ -134,7 +134,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if constant is None:
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
-            created = self.scope.at_work(lambda: create(**dict(zip(keys, values))))
+            created = self.scope.unrecorded(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, created)
         lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
         return lazy
@@ -173,7 +173,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             # `Watch` must not see a buffer change, and other devices have a copy of the values.
             shares = self.watch is None and like.context == mx.cpu()
             values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
-            created: NumberBuffer = self.scope.at_work(lambda: NumberBuffer(values, like))
+            created: NumberBuffer = self.scope.unrecorded(lambda: NumberBuffer(values, like))
             buffer = self._numbers[like[1:]] = created
         buffer.values[buffer.used] = number
         buffer.used += 1
@@ -190,7 +190,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             return self.run_at_once(block, args, why)
         context = recording.flatten(args)[0][0].context
         with context:
-            return run_as_python(block, args, context, self.scope.at_work)
+            return run_as_python(block, args, context, self.scope.unrecorded)
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
@@ -200,11 +200,11 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             if type(leaf) is LazyNDArray:
                 leaf.real()
         with leaves[0].context:
-            return self.scope.at_work(lambda: block._call_cached_op(*args))
+            return self.scope.unrecorded(lambda: block._call_cached_op(*args))
 
     def watch_call(self) -> None:
         """Show the last call to `Watch`."""
-        self.scope.at_work(lambda: self.watch.note(self.tape))
+        self.scope.unrecorded(lambda: self.watch.note(self.tape))
 
     def report_immediate(self, callee: Any, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
@@ -219,7 +219,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                 callee.name,
                 "open the scope with strict=False to run it at once",
             )
-        count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
+        add_calls(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
     def refuse_argument(self, value: Any, callee: Any) -> str:
         """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
@@ -248,21 +248,21 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             raise context_error(contexts, callee.name)
         call = callee, mode, spec, type_ids, argument_of, place.where
         # Tracing calls child blocks with symbols, which must not be recorded.
-        return self.scope.at_work(lambda: self.library.entry(key, *call))
+        return self.scope.unrecorded(lambda: self.library.entry(key, *call))
 
 
 def run_as_python(
-    block: Any, args: Tuple[Any, ...], context: mx.Context, at_work: Any = lambda work: work()
+    block: Any, args: Tuple[Any, ...], context: mx.Context, unrecorded: Any = lambda work: work()
 ) -> Any:
     """Run ``hybrid_forward`` with `mx.nd` and the parameters on a device.
 
-    Shapes of parameters are inferred if necessary, by `at_work`, so that this is not recorded.
+    Shapes of parameters are inferred if necessary, by `unrecorded`, so that this is not recorded.
     """
     parameters = block._reg_params.items()
     try:
         values = {name: p.data(context) for name, p in parameters}
     except DeferredInitializationError:
-        at_work(lambda: block._deferred_infer_shape(*args))
+        unrecorded(lambda: block._deferred_infer_shape(*args))
         for parameter in block.params.values():
             parameter._finish_deferred_init()
         values = {name: p.data(context) for name, p in parameters}

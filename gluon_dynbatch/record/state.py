@@ -24,9 +24,9 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         #: Per place that opened scopes in this thread, the measurements of "auto" (`Account`).
-        self.places: Dict[Any, Any] = {}
+        self.decisions: Dict[Any, Any] = {}
         #: Idle fibers, for the next map.
-        self.resting: List[Any] = []
+        self.idle_fibers: List[Any] = []
 
 
 STATE = ThreadState()

@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Reads:
-    """The arrays from outside that the calls of a tape read, collected on demand."""
+    """The external arrays that the calls of a tape read, collected on demand."""
 
     def __init__(self) -> None:
         #: Numbers of externals and entries that have been collected.
@@ -98,7 +98,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
             operands = ", ".join(map(self._format, call.operands, call.entry.in_types))
             types = [(v, TYPES[self.value_type[v]]) for v in call.results]
             results = ", ".join(f"%{v} {type_.dtype}{type_.shape}" for v, type_ in types)
-            where = f"  # {self.wheres[node].where}" if self.wheres else ""
+            where = f"  # {self.places[node].where}" if self.places else ""
             lines.append(f"{results} = {call.entry.name}({operands}){where}")
         return "\n".join(lines)
 
@@ -133,11 +133,11 @@ def check_tape(tape: Tape) -> None:
     every operand is an earlier value, and lies within it.
     """
     types = [TYPES[number] for number in tape.value_type]
-    assert len(tape.node_value0) == len(tape.wheres) == len(tape.node_entry), "counts of calls"
+    assert len(tape.node_value0) == len(tape.places) == len(tape.node_entry), "counts of calls"
     assert len(tape.sources) == len(tape.offsets), "counts of operands"
     assert len(tape.externals) == len(tape.external_values), "externals"
     defined, reads = list(tape.external_values), 0
-    for value, given in zip(tape.external_values, tape.given):
+    for value, given in zip(tape.external_values, tape.originals):
         assert tape.external_ids.get(id(given)) == value, f"%{value}: not registered by its array"
     for node, entry_id in enumerate(tape.node_entry):
         assert entry_id in tape.entries, f"call {node}: no entry {entry_id}"

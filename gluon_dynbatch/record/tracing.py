@@ -134,14 +134,14 @@ class Trace:
         externals, reason = self._tape.external_values, "it reads an array of another sample"
         at = bisect.bisect_left(externals, value)
         if at < len(externals) and externals[at] == value:
-            source = self._array_source(self._tape.given[at])
+            source = self._array_source(self._tape.originals[at])
             if source is not None:
                 return source
             reason = "it reads an array that is neither an argument nor the block's own"
         raise Refused(reason, place and place.where)
 
     def _array_source(self, array: NDArray) -> Any:
-        """Return the source of an array from outside, None if a later call cannot find it."""
+        """Return the source of an external array, None if a later call cannot find it."""
         if id(array) in self._arguments:
             return self._arguments[id(array)]
         if id(array) in self.views:
@@ -174,7 +174,7 @@ class Trace:
                 yield array._owner
             elif type(array) is not LazyNDArray or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
-            elif array._uncut is not None:
+            elif array._detached_from is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
                 operand = self._find(array._value, array._offset, TYPES[array._type])

@@ -91,7 +91,7 @@ class TypeTable(List[ArrayType]):
         self._kind_of = array("i")
         self.kinds: List[Tuple[str, mx.Context]] = []
         #: Per type, whether its dtype is a float and it has several rows, as weights do.
-        self.several = bytearray()
+        self.has_rows = bytearray()
         self._lock = threading.RLock()
 
     def id_of(self, array_type: ArrayType) -> int:
@@ -104,7 +104,7 @@ class TypeTable(List[ArrayType]):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
                     self._kind_of.append(self.kind_of(*array_type[1:]))
-                    self.several.append(rows > 1 and array_type.dtype in FLOATS)
+                    self.has_rows.append(rows > 1 and array_type.dtype in FLOATS)
                     self.append(array_type)
         return type_id
 

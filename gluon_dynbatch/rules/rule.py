@@ -46,7 +46,7 @@ class Rule(NamedTuple):
         return self.rows is not None or self.stack is not None
 
     @property
-    def adds_up(self) -> bool:
+    def adds_to_gradients(self) -> bool:
         """Whether MXNet can add its gradients to existing ones.
 
         False for operators that never merge, as this has not been tested.

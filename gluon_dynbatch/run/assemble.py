@@ -33,7 +33,7 @@ class Assembled(NamedTuple):
     #: Fills of arenas on other devices than the CPU, which the program leaves out.
     device_fills: Tuple[Fill, ...]
     bases: Tuple[Base, ...]
-    #: One letter per base: how it is accessed, see `recording.places`.
+    #: One letter per base: how it is accessed, see `recording.addresses_and_handles`.
     uses: bytes
     #: Bytes of each kind of memory, see `assembling.MEMORY`.
     sizes: Dict[str, int]

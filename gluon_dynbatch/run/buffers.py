@@ -54,7 +54,7 @@ def write_pieces(
     pieces : numpy.ndarray
         Pieces as in `Plan`, with numbers of `arrays` in the place of arenas.
     use : bytes
-        The letter of `recording.places` that says how `arrays` are read.
+        The letter of `recording.addresses_and_handles` that says how `arrays` are read.
     """
     code = code_of_pieces(target.context, name_of(target.dtype), pieces)
     if code is None:
@@ -93,8 +93,8 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
 
 
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
-    """Return the bases of a program, given a letter of `recording.places` for each array."""
-    return executing.Bases(arrays, *recording.places(arrays, uses), uses)
+    """Return the bases of a program; for `uses`, see `recording.addresses_and_handles`."""
+    return executing.Bases(arrays, *recording.addresses_and_handles(arrays, uses), uses)
 
 
 def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:

@@ -80,7 +80,7 @@ class Chain:
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
         # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
-        originals = dict(zip(map(id, tape.externals), tape.given))
+        originals = dict(zip(map(id, tape.externals), tape.originals))
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():
             ids = [id(lazies[member]) for member in members]

@@ -73,7 +73,7 @@ class Pass:
         uses = b"".join([b"-" if array is None else b"r" for array in forward_arrays])
         uses += self._assembled.uses + b"a" * len(externals)
         #: The bases of the program; forward, the arenas come first.
-        self.given = bases_of([*forward_arrays, *arrays, *externals], uses)
+        self.bases = bases_of([*forward_arrays, *arrays, *externals], uses)
         return arrays
 
     def arrays(self) -> List[NDArray]:
@@ -131,7 +131,7 @@ class Pass:
     def push(self, low: int, high: int) -> None:
         """Push a stretch of the program to the engine."""
         name = f"gluon_dynbatch{self.suffix}".encode()
-        check_call(self._assembled.program.push(self.given, name, low, high))
+        check_call(self._assembled.program.push(self.bases, name, low, high))
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""

@@ -88,7 +88,7 @@ def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
     """Return the memories of kept arrays, except for arrays that are detached from others."""
-    arrays = [array for array in arrays if array._uncut is None]
+    arrays = [array for array in arrays if array._detached_from is None]
     spots = find_spots(arrays)
     order, begins, counts = spots.merged()
     memory = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
@@ -153,8 +153,8 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         held = self.held()
         self._copy_out(find_memories(held))
         for lazy in held:
-            if lazy._uncut is not None:
-                recording.become([lazy], [lazy._uncut.real().detach()])
+            if lazy._detached_from is not None:
+                recording.become([lazy], [lazy._detached_from.real().detach()])
 
     def held(self) -> List[LazyNDArray]:
         """Return the arrays of this flush that are still held and not real yet."""

@@ -10,8 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from ..plan.plan import Launch, Plan
 
-#: Keys of nodes other than launches, besides ("fill", number): arrays from outside that are read
-#: in place; backward, the gradients of arrays from outside.
+#: Keys of nodes other than launches, besides ("fill", number): external arrays that are read
+#: in place; backward, the gradients of external arrays.
 WHOLE, OUTSIDE = ("whole", 0), ("outside", 0)
 #: Key of the group of all launches beyond the limit.
 REST = ("rest", 0)

@@ -50,14 +50,14 @@ class Entry:
         self.program: Program = first.program if first else _with_shapes(program, inferred[0])
         self.in_types = in_types
         #: Per array, whether it has more than one row.
-        self.several = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
+        self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
         #: Per array, the number of the argument that contains it.
-        self.places = places
+        self.argument_of = places
         self.context = in_types[0].context
         self.shapes: Dict[Ref, Shape] = inferred[0]
         self.dtypes: Dict[Ref, str] = inferred[1]
         #: The entry that was analysed: this one, or one with another number of rows.
-        self.first: Entry = first or self
+        self.representative: Entry = first or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
         #: Cuts of its calls, which `expand` caches here.
         self.cuts: Dict[Any, Any] = {}
@@ -77,10 +77,10 @@ class Entry:
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return the variant of calls that share these arguments."""
         if shared not in self._variants:
-            if shared or self.first is self:
+            if shared or self.representative is self:
                 variant = choose_variant(self, shared)
             else:
-                variant = replace(self.first.variant(shared), entry=self)
+                variant = replace(self.representative.variant(shared), entry=self)
             self._variants[shared] = variant
         return self._variants[shared]
 
@@ -88,7 +88,7 @@ class Entry:
         """Derive shapes and dtypes for another number of rows; None if calls have no rows."""
         rows, equal = types[0].shape[:1], len({t.shape[:1] for t in types}) == 1
         # With one row, the layout may be another.
-        if not equal or not rows > (1,) or not all(self.several):
+        if not equal or not rows > (1,) or not all(self.has_rows):
             return None
         variant = self.variant(frozenset())
         if variant.layout != "rows":
@@ -179,12 +179,12 @@ def _make_entry(
     where: Where,
 ) -> Entry:
     without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in types)
-    first = program.first.get(without_rows)
+    first = program.representatives.get(without_rows)
     inferred = first and first.infer_rows(types)
     if inferred is None:
         first, inferred = None, infer(program, types, callee.name, where)
     entry = Entry(callee, mode, program, types, places, inferred, first)
-    program.first.setdefault(without_rows, entry)
+    program.representatives.setdefault(without_rows, entry)
     return entry
 
 

@@ -30,7 +30,7 @@ class Program(NamedTuple):
     #: Names of the argument arrays.
     names: Tuple[str, ...]
     #: Inputs of the symbol, in Gluon's form: (True, number of an argument) or (False, parameter).
-    given: List[Tuple[bool, Any]]
+    symbol_inputs: List[Tuple[bool, Any]]
     #: Arguments that are used, and parameters, by position in `ops`.
     argument_at: Dict[int, int]
     parameters: Dict[int, Parameter]
@@ -44,11 +44,11 @@ class Program(NamedTuple):
     #: Number of operators.
     operators: int
     #: Whether an operator is ``add_n``.
-    adds: bool
+    has_sum: bool
     #: Whether an operator is random.
     draws: bool
     #: The first entry with each mode and types, apart from the number of rows.
-    first: Dict[Any, Any]
+    representatives: Dict[Any, Any]
 
 
 def read_program(
@@ -73,7 +73,7 @@ def read_program(
         heads=refs[:count],
         outputs=tuple(map(tuple, outputs)),
         names=tuple(names),
-        given=[
+        symbol_inputs=[
             (True, names.index(name)) if name in names else (False, parameters[name])
             for name in symbol.list_inputs()
         ],
@@ -84,9 +84,9 @@ def read_program(
         out_spec=out_spec,
         compiles=can_compile(symbol),
         operators=len(operators),
-        adds="add_n" in operators,
+        has_sum="add_n" in operators,
         draws=any(rules.is_random(op.op, op.attrs) for op in ops),
-        first={},
+        representatives={},
     )
 
 
@@ -198,7 +198,7 @@ def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
         block._in_format = block._out_format = None
     block._cached_graph = inputs, program.symbol
     # In place, because a new list would mark the graph as out of date.
-    block._cached_op_args[:] = program.given
+    block._cached_op_args[:] = program.symbol_inputs
 
 
 def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:

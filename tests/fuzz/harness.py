@@ -214,7 +214,7 @@ def compare(make, setting, *scopes):
     Raises
     ------
     AssertionError
-        A value or a gradient differs, or an array from outside was written to.
+        A value or a gradient differs, or an external array was written to.
     ExcusedError
         The loop is no standard: MXNet's own hybridized loop differs from it as well, or it is so
         ill-conditioned that rounding decides.

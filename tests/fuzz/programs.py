@@ -22,7 +22,7 @@ WIDTH = 3
 
 
 class Input(NamedTuple):
-    """An array from outside: an argument of a cell, or what a sample brings along."""
+    """An external array: an argument of a cell, or what a sample brings along."""
 
     template: Shape
     kind: str

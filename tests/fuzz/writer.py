@@ -67,7 +67,7 @@ class Body:
     dtype : str
         Of all floating-point arrays.
     add_input : callable
-        ``add_input(template, kind, bound)`` makes an array from outside and returns its name.
+        ``add_input(template, kind, bound)`` makes an external array and returns its name.
     compiled : bool
         Whether MXNet sees the body as one graph; otherwise it records line by line.
     """

@@ -160,7 +160,7 @@ def is_float(array):
 
 def start_of(op):
     """Return what gradients in the loop begin with, as some are added to it."""
-    return 0.25 if rules.of(op).adds_up and not rules.of(op).writes else 0
+    return 0.25 if rules.of(op).adds_to_gradients and not rules.of(op).writes else 0
 
 
 def attach(op, arrays, start=0):

@@ -1,4 +1,4 @@
-# Arrays from outside, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
+# External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
     """Arenas that hold the values of lazy arrays: base of `run.keep.Kept`."""
@@ -23,7 +23,7 @@ cdef class Keeper(Owner):
 cdef class Constant(Owner):
     """The owner of all results of a creation operator with equal attributes.
 
-    They are one array from outside.  Code that reads the values of one, or writes to it, gets a
+    They are one external array.  Code that reads the values of one, or writes to it, gets a
     copy.
     """
 
@@ -99,7 +99,7 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
     cdef Py_ssize_t result = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
-    tape.given.append(array_)
+    tape.originals.append(array_)
     tape.externals.append(operand)
     tape.external_ids[identity] = result
     put(tape.external_values, result)
@@ -152,7 +152,7 @@ cpdef bint is_unrealised(object array_) noexcept:
     return type(array_) is lazy_type and isinstance(<object>slot(array_, owner_at)[0], Owner)
 
 
-def places(list arrays not None, bytes uses not None):
+def addresses_and_handles(list arrays not None, bytes uses not None):
     """Return the addresses and the handles of some arrays, as two arrays of integers.
 
     MXNet may not have allocated an array that it has not computed yet.  To ask for its address then
