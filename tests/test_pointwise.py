@@ -158,7 +158,7 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
     x[1, width // 2] = np.nan
     x[2], x[3, 0], x[4, -1] = -np.inf, np.nan, np.nan
     sums, maxima = np.zeros((2, 9, 1), np.float32)
-    stores = [access(0, 1, "total"), access(0, 2, "top")]
+    stores = [access(0, 1, "sum"), access(0, 2, "max")]
     run(Pointwise(width, "float32", 1, [access(0, 0)], [], stores), [x, sums, maxima], 9)
     np.testing.assert_array_equal(maxima[:, 0], x.max(axis=1))
     exact = [math.fsum(row) for row in x]

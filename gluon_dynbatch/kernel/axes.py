@@ -13,7 +13,7 @@ from mxnet.base import MXNetError
 from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
-from .expression import TOP, TOTAL
+from .expression import MAX, SUM
 from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
 
 # Moves of elements.
@@ -51,7 +51,7 @@ def _indices(site: Site) -> List[Array]:
         start += size
     shapes, attrs = {f"x{i}": x.shape for i, x in enumerate(arrays)}, public_attrs(site.attrs)
     try:
-        symbol = _operator(sym, site.op)(*map(sym.var, shapes), **attrs, name="moved")
+        symbol = _operator(sym, site.op)(*map(sym.var, shapes), **attrs, name="permuted")
         result_shapes = symbol.infer_shape(**shapes)[1]
         fits = sum(map(prod, result_shapes)) <= 2 * MOST_MOVED
         require(fits, "its rows are too long to be moved")
@@ -87,7 +87,7 @@ def squeezed(x: Tensor, axes: Sequence[int]) -> Tensor:
 # Reductions and selections along an axis.
 
 
-def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = TOTAL) -> Tensor:
+def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = SUM) -> Tensor:
     axes = reduced_axes(call)
     reduced = x.reduced(axes, reduction)
     if mean:
@@ -111,18 +111,18 @@ def l2_normalization(call: Call) -> Tensor:
     return x / total.apply("sqrt", total)
 
 
-def ramp(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
+def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
     """Return 0, 1, ..., `count` - 1 along the first of `ndim` axes."""
     require(dtype in DTYPES, f"{dtype} has no kernels")
     shape: Shape = (count, *(1,) * (ndim - 1))
-    return Tensor(x.build.ramp(0, count, dtype), shape, per_row=False)
+    return Tensor(x.build.iota(0, count, dtype), shape, per_row=False)
 
 
 def arange_like(call: Call) -> Tensor:
     x, axis = call.tensors[0], call.inner_axis(default=0)
     require(call.integer("repeat", 1) == 1, "it repeats numbers")
     start, step = (call.number(name, default) for name, default in (("start", 0), ("step", 1)))
-    return ramp(x, x.shape[axis], x.dtype) * step + start
+    return iota(x, x.shape[axis], x.dtype) * step + start
 
 
 def softmax(call: Call) -> Tensor:
@@ -132,7 +132,7 @@ def softmax(call: Call) -> Tensor:
     if call.op == "softmin":
         x = -x
     # No gradient flows through the maximum, because the result does not depend on it.
-    x = x - x.apply("multiplier", x.reduced(axes, TOP), values=(0,))
+    x = x - x.apply("multiplier", x.reduced(axes, MAX), values=(0,))
     temperature = call.number("temperature", single=False)
     if temperature != 1:
         x = x / temperature
@@ -164,7 +164,7 @@ def pick(call: Call) -> Tensor:
     else:
         least = x.apply("minimum", index, last)
         index = x.apply("select", x.apply("greater", index, 0), least, 0)
-    numbers = ramp(x, last + 1, x.dtype, len(x.shape) - axis)
+    numbers = iota(x, last + 1, x.dtype, len(x.shape) - axis)
     mask = x.apply("equal", index.reshaped(shape), numbers)
     picked = x.apply("select", mask, x, 0).reduced([axis])
     return picked if call.flag("keepdims") else squeezed(picked, [axis])
@@ -172,7 +172,7 @@ def pick(call: Call) -> Tensor:
 
 def one_hot(call: Call) -> Tensor:
     x, dtype = call.tensors[0], call.attrs.get("dtype", "float32")
-    numbers = ramp(x, call.integer("depth", 0) or 0, dtype)
+    numbers = iota(x, call.integer("depth", 0) or 0, dtype)
     index = x.apply("trunc", x.cast(dtype)).reshaped((*x.shape, 1))
     mask = x.apply("equal", index, numbers)
     on, off = call.number("on_value", 1), call.number("off_value", 0)

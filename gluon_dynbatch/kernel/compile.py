@@ -32,7 +32,7 @@ CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
 OWN_STEP = frozenset(["product", "dot", "convolved"])
 #: Kinds whose arguments must be stored.
-OF_STORED = OWN_STEP | {"moved"}
+OF_STORED = OWN_STEP | {"permuted"}
 #: Kinds whose results must be stored.
 STORED = OF_STORED | {"reduced"}
 
@@ -229,14 +229,14 @@ class Compiler:
 
     def _load(self, node: Node, in_memory: bool) -> Tuple[Optional[Place], Pattern, float]:
         """Return the place, pattern and value with which a loop loads a node."""
-        if node.kind in ("const", "ramp"):
-            return None, "spread" if node.kind == "const" else "ramp", float(node.attrs[0])
+        if node.kind in ("const", "iota"):
+            return None, "broadcast" if node.kind == "const" else "iota", float(node.attrs[0])
         if node.kind == "cast" and not in_memory:
             return self._load(node.args[0], True)
-        if node.kind == "moved" and not in_memory:
+        if node.kind == "permuted" and not in_memory:
             return self.place_of(node.args[0]), node.attrs[0], 0.0
         source, start, step = node.column_run()
-        return self.place_of(source).shifted(start), "row" if step else "spread", 0.0
+        return self.place_of(source).shifted(start), "row" if step else "broadcast", 0.0
 
     def _in_memory(self, node: Node, time: int) -> bool:
         """Return whether a loop at a time finds a value in memory."""

@@ -7,7 +7,7 @@ from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import TOTAL, Expressions, Node
+from .expression import SUM, Expressions, Node
 from .functions import DERIVATIVES, Factor
 from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
@@ -85,7 +85,7 @@ class Differentiation:
                 self._add(node.args[0], build.cast(g, node.args[0].dtype))
         elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)
-            if node.attrs[0] != TOTAL:
+            if node.attrs[0] != SUM:
                 is_top = build.function("equal", value[x], build.spread(value[node], x.width))
                 spread = build.function("gate", spread, is_top)
             self._add(x, spread)
@@ -95,9 +95,9 @@ class Differentiation:
             self._dot(node, g)
         elif node.kind == "convolved":
             self._convolved(node, g)
-        elif node.kind == "moved":
+        elif node.kind == "permuted":
             (x,), (order,) = node.args, node.attrs
-            self._add(x, build.moved(g, order.inverse(x.width)))
+            self._add(x, build.permuted(g, order.inverse(x.width)))
         elif node.kind == "function":
             self._function(node, g)
 
@@ -107,7 +107,7 @@ class Differentiation:
         parts = node.width // units
         for x, weight in zip(node.args, weights):
             self._sums.append(Sum(weight, g, self._values[x], parts))
-            if not weight.chosen:
+            if not weight.gathered:
                 self._add(x, self._build.product([(g, weight.transpose())]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 

@@ -16,12 +16,12 @@ from .layout import Dot, Maps, Order, Place, Slot, Weight
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
-    "read", "product", "dot", "convolved", "moved", "reduced",
-    "const", "ramp", "function", "cast", "columns", "join",
+    "read", "product", "dot", "convolved", "permuted", "reduced",
+    "const", "iota", "function", "cast", "columns", "join",
 ]  # fmt: skip
 #: Reductions of columns to their sum or maximum, and the same for two values.
-TOTAL, TOP = "total", "top"
-_BINARY = {TOTAL: "add", TOP: "greatest"}
+SUM, MAX = "sum", "max"
+_BINARY = {SUM: "add", MAX: "greatest"}
 
 T = TypeVar("T", bound="Arithmetic")
 
@@ -130,9 +130,9 @@ class Expressions:
         # As text, because 0.0 equals -0.0 and NaN does not equal itself.
         return self._intern("const", (), (repr(float(value)),), width, dtype)
 
-    def ramp(self, start: float, width: int, dtype: str) -> Node:
+    def iota(self, start: float, width: int, dtype: str) -> Node:
         """Return `start`, `start + 1`, ... along the columns."""
-        return self._intern("ramp", (), (float(start),), width, dtype)
+        return self._intern("iota", (), (float(start),), width, dtype)
 
     def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function element by element; numbers are broadcast to the width of the nodes."""
@@ -200,8 +200,8 @@ class Expressions:
             return self.with_args(x, args)
         if x.kind == "const":
             return self._intern("const", (), x.attrs, width, x.dtype)
-        if x.kind == "ramp":
-            make = self.ramp if step else self.const
+        if x.kind == "iota":
+            make = self.iota if step else self.const
             return make(x.attrs[0] + start, width, x.dtype)
         if x.kind == "join":
             return self._part_of_join(x, start, width)
@@ -288,10 +288,10 @@ class Expressions:
         """Return a convolution or one of its gradients."""
         return self._intern("convolved", args, (maps,), maps.width, args[0].dtype)
 
-    def moved(self, x: Node, order: Order) -> Node:
+    def permuted(self, x: Node, order: Order) -> Node:
         """Reorder columns."""
-        if x.kind == "moved":
-            return self.moved(x.args[0], order.after(x.attrs[0]))
+        if x.kind == "permuted":
+            return self.permuted(x.args[0], order.after(x.attrs[0]))
         if order == tuple(range(x.width)):
             return x
         if x.kind == "join" and any(map(_is_permuted, x.args)):
@@ -300,16 +300,16 @@ class Expressions:
             for start, piece in x.pieces():
                 inner = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
                 joined += [start + source for source in inner]
-            return self.moved(self.join(sources), order.after(joined))
+            return self.permuted(self.join(sources), order.after(joined))
         if _is_transposed_product(x, order):
             (source,), ((weight,), _) = x.args[0].args, x.attrs
             size, (m, k) = weight.rows * weight.columns, (weight.units, weight.inputs)
             matrix = self.read(weight.place.slot, size, x.dtype, shared=True)
             transposed = not weight.transposed, False
             return self.dot(matrix, source, Dot(1, m, k, x.width // m, transposed))
-        return self._intern("moved", (x,), (order,), len(order), x.dtype)
+        return self._intern("permuted", (x,), (order,), len(order), x.dtype)
 
-    def reduced(self, x: Node, reduction: str = TOTAL) -> Node:
+    def reduced(self, x: Node, reduction: str = SUM) -> Node:
         """Reduce all columns to one."""
         if x.kind == "join":
             return self.fold([self.reduced(piece, reduction) for piece in x.args], reduction)
@@ -322,7 +322,7 @@ class Expressions:
 
 def _is_permuted(x: Node) -> bool:
     """Return whether a value has all columns of another in some order."""
-    return x.kind == "moved" and x.width == x.args[0].width
+    return x.kind == "permuted" and x.width == x.args[0].width
 
 
 def _is_transposed_product(x: Node, order: Order) -> bool:
@@ -336,7 +336,7 @@ def _is_transposed_product(x: Node, order: Order) -> bool:
     (weight,), biases = x.attrs
     parts = x.width // weight.units
     return (
-        not (biases or weight.chosen or weight.place.column)
+        not (biases or weight.gathered or weight.place.column)
         and weight.rows * weight.columns <= x.width + x.args[0].width
         and order == Order.of_transpose(parts, weight.units)
         and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)

@@ -45,7 +45,7 @@ class Weight(NamedTuple):
     transposed: bool
     #: Whether each row of the left operand is one-hot, given as the index of the one.  The product
     #: then gathers rows of the matrix; indices are clipped to its rows.
-    chosen: bool = False
+    gathered: bool = False
 
     @property
     def units(self) -> int:
@@ -55,7 +55,7 @@ class Weight(NamedTuple):
     @property
     def inputs(self) -> int:
         """Width of a row of the left operand."""
-        if self.chosen:
+        if self.gathered:
             return 1
         return self.columns if self.transposed else self.rows
 

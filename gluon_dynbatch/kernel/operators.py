@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence, Tuple
 from .. import rules
 from ..rules.site import require
 from . import axes
-from .expression import TOP, Node
+from .expression import MAX, Node
 from .functions import DERIVATIVES
 from .layout import Dot, Maps, Pair, Weight
 from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
@@ -51,7 +51,7 @@ def add(call: Call) -> Tensor:
     if products:
         terms = [pair for p in products for pair in zip(p.args, p.attrs[0])]
         # Biases go to the first terms, and steps that gather rows cannot add any.
-        terms.sort(key=lambda term: term[1].chosen)
+        terms.sort(key=lambda term: term[1].gathered)
         biases = [bias for p in products for bias in p.attrs[1]]
         others.insert(0, build.product(terms, biases, products[0].dtype))
     return call.tensors[0].with_node(sum(others[1:], others[0]), shape, per_row)
@@ -142,7 +142,7 @@ def take(call: Call) -> Tensor:
     if mode == "wrap":
         # Indices beyond either end start again at the other.
         x = x.apply("mod", x.apply("trunc", x.cast("float64")), count)
-    weight = Weight(call.shared_place(table, table), count, prod(inner), False, chosen=True)
+    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=True)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
     return x.with_node(product, (*x.shape, *inner))
 
@@ -241,8 +241,8 @@ HANDLERS: Dict[str, Handler] = {
     "batch_dot": batch_dot,
     "sum": lambda call: axes.reduce_axes(call, call.tensors[0]),
     "mean": lambda call: axes.reduce_axes(call, call.tensors[0], mean=True),
-    "max": lambda call: axes.reduce_axes(call, call.tensors[0], reduction=TOP),
-    "min": lambda call: -axes.reduce_axes(call, -call.tensors[0], reduction=TOP),
+    "max": lambda call: axes.reduce_axes(call, call.tensors[0], reduction=MAX),
+    "min": lambda call: -axes.reduce_axes(call, -call.tensors[0], reduction=MAX),
     "norm": axes.norm,
     "L2Normalization": axes.l2_normalization,
     "_contrib_arange_like": axes.arange_like,

@@ -144,8 +144,8 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Tuple[int, ...]:
     gradient = read(s.gradient, weight.units)
     if s.rows is None:
         record, last, reads = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
-    elif weight.chosen:
-        record, last = executing.CHOSEN, assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
+    elif weight.gathered:
+        record, last = executing.SCATTER, assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
         reads = gradient, read(s.rows, weight.inputs)
     else:
         record, last = executing.MATRIX, int(not weight.transposed) + 2 * s.columns
@@ -172,7 +172,7 @@ def _only_gathers(kernel: Kernel) -> bool:
     return (
         len(kernel.steps) == 1
         and isinstance(step, Product)
-        and step.weight.chosen
+        and step.weight.gathered
         and step.weight.place.slot.kind == "param"
         and (step.left, step.result, step.parts) == (Place(index), Place(result), 1)
         and not step.adds

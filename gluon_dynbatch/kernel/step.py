@@ -18,8 +18,8 @@ from ..native import executing
 from .layout import Dot, Maps, Order, Place, Slot, Weight
 
 #: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
-LOOP, PRODUCT, CHOSEN, DOTS, CONVOLVED = range(5)
-PATTERNS = ("row", "spread", "moved", "ramp", "total", "top")
+LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
+PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max")
 
 
 class Slots(Dict[Any, int]):
@@ -59,16 +59,16 @@ class Product(NamedTuple):
         weight = self.weight
         # Packing a matrix does not pay for few rows.
         unpacked = few and weight.transposed
-        matrix = slots.encode(weight.place) if weight.chosen or unpacked else (slots[weight], 0)
+        matrix = slots.encode(weight.place) if weight.gathered or unpacked else (slots[weight], 0)
         return _step(
-            CHOSEN if weight.chosen else PRODUCT, self.dtype,
+            GATHER if weight.gathered else PRODUCT, self.dtype,
             *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
             weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
         )  # fmt: skip
 
     def __str__(self) -> str:
         weight, left, bias = self.weight, self.left, f" + {self.bias}" if self.bias else ""
-        product = f"{weight}[{left}]" if weight.chosen else f"{left} x {weight}"
+        product = f"{weight}[{left}]" if weight.gathered else f"{left} x {weight}"
         return f"{self.result} {'+=' if self.adds else '='} {product}{bias}"
 
 
@@ -116,8 +116,8 @@ class Convolved(NamedTuple):
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
-#: Loads: "row" (adjacent columns), "spread" (one column repeated), "ramp" (one column, plus 0, 1,
-#: ... along the row), or an order of columns.  Stores: "row", or the "total" or "top" of a row.
+#: Loads: "row" (adjacent columns), "broadcast" (one column, repeated), "iota" (one column, plus the
+#: number of each column), or an order of columns.  Stores: "row", or the "sum" or "max" of a row.
 Pattern = Union[str, Order]
 
 
@@ -163,7 +163,7 @@ class Pointwise(NamedTuple):
         # Orders come last, two of their numbers in a word.
         end = 3 + len(words) + 6 * len(accesses) + 7 * len(self.instructions)
         for register, place, pattern, value in accesses:
-            name, order = (pattern, ()) if isinstance(pattern, str) else ("moved", pattern)
+            name, order = (pattern, ()) if isinstance(pattern, str) else ("permuted", pattern)
             words += register, *slots.encode(place), PATTERNS.index(name)
             words += end + len(orders) // 2, *_bits(value)
             orders.extend((*order, *(0,) * (len(order) % 2)))
@@ -173,7 +173,7 @@ class Pointwise(NamedTuple):
         return _step(LOOP, self.dtype, *words, *array("q", orders.tobytes()))
 
     def __str__(self) -> str:
-        loads = [load for load in self.loads if load.place or load.pattern == "ramp"]
+        loads = [load for load in self.loads if load.place or load.pattern == "iota"]
         written, read = (", ".join(map(str, accesses)) for accesses in (self.stores, loads))
         names = " ".join(i.name for i in self.instructions)
         return f"{written} = {names or 'copy'}({read})"

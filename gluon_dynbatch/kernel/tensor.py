@@ -14,7 +14,7 @@ import numpy as np
 
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
-from .expression import TOTAL, Arithmetic, Expressions, Node
+from .expression import SUM, Arithmetic, Expressions, Node
 from .layout import Order, Place
 
 #: Dtypes that kernels compute with, and those that they read indices from.
@@ -106,7 +106,7 @@ class Tensor(Arithmetic):
         """Return an array of this shape, filled with a number."""
         return self.with_node(self.build.const(value, prod(self.shape), self.dtype))
 
-    def reduced(self, axes: Sequence[int], reduction: str = TOTAL) -> Tensor:
+    def reduced(self, axes: Sequence[int], reduction: str = SUM) -> Tensor:
         """Reduce axes, which stay with extent 1."""
         self.refuse_axis_of_rows(*axes)
         reduced = [axis for axis in axes if self.shape[axis] != 1]
@@ -172,7 +172,7 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
         pieces.append(_repeated(piece, width) if step == 0 else piece)
         start = last + 1
         if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
-            return x.owner.moved(x, Order(indices.tolist()))
+            return x.owner.permuted(x, Order(indices.tolist()))
         _limit_pieces(len(pieces))
     return x.owner.join(pieces)
 

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 
 cpdef enum:
     #: The kind of a record, its first number.
-    LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT
+    LAUNCH, ROWS, PACK, MATRIX, ROW, SCATTER, DISTINCT
 
 cpdef enum:
     #: What DISTINCT does with equal rows.  Before the launch, PICK compacts an array to the first
@@ -69,8 +69,8 @@ cdef struct Moved:
 
 cdef struct SumRecord:
     # Followed by `count` Chunks.  MATRIX adds left^T right to a matrix, ROW the rows of left to a
-    # vector, CHOSEN each row of left to the row of a matrix that an index in right chooses.
-    # `option` is the type of the indices for CHOSEN.  For MATRIX it is 1 if the gradient is right
+    # vector, SCATTER each row of left to the row of a matrix that an index in right chooses.
+    # `option` is the type of the indices for SCATTER.  For MATRIX it is 1 if the gradient is right
     # instead of left, plus twice the number of columns if rows are matrices whose columns are
     # multiplied.
     int64_t record, dtype, rows, columns

@@ -244,7 +244,7 @@ cdef class Program:
     kernels : collection of Kernel
         All kernels whose addresses LAUNCH records contain.
     scratch : int
-        Bytes of scratch that MATRIX, ROW and CHOSEN records need.
+        Bytes of scratch that MATRIX, ROW and SCATTER records need.
     """
 
     cdef NativeProgram *program
@@ -324,6 +324,6 @@ def packed_bytes(int dtype, int64_t inputs, int64_t units):
 
 
 def sum_scratch(int dtype, int64_t units, int64_t inputs, int64_t chunks):
-    """Return the bytes of scratch of a MATRIX, ROW or CHOSEN record."""
+    """Return the bytes of scratch of a MATRIX, ROW or SCATTER record."""
     return round_to_lines(chunks * sizeof(gdb_chunk)) + 64 + gdb_kernels_of(dtype).gradient_scratch(
         units, inputs)

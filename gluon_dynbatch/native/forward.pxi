@@ -1,9 +1,9 @@
 """Assemble the program of a plan: a part of `assembling.pyx`."""
 
 
-cdef struct Chosen:
-    # Rows of an arena that were chosen from a table: their first element, the end of the last one,
-    # and how they were chosen.
+cdef struct Gathered:
+    # Rows of an arena that were gathered from a table: their first element, the end of the last one,
+    # and how they were gathered.
     int64_t arena, row_size, start, stop
     Key key
 
@@ -31,8 +31,8 @@ cdef class Forward(Assembler):
     #: Spots of copies and of packed matrices of arrays that all rows share, by what they are made
     #: from.
     cdef dict copies
-    #: Entries of `Chosen`.
-    cdef Code chosen
+    #: Entries of `Gathered`.
+    cdef Code gathered
     #: The last result of `find_keys`: entries of `Key`.
     cdef Code keys
 
@@ -41,7 +41,7 @@ cdef class Forward(Assembler):
         cdef int64_t k
         self.kernels, self.trained = kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
-        self.chosen, self.keys, self.family_rows = Code(), Code(), {}
+        self.gathered, self.keys, self.family_rows = Code(), Code(), {}
         for k in range(self.part_rows.shape[0]):
             family = self.segments[self.part_segment[k]].family
             self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
@@ -60,8 +60,8 @@ cdef class Forward(Assembler):
                 run.spots[number] = self.reserve(SAVED, run.bytes_of(number))
             self.pack(run, run.recipe.operand_packs, packed)
         self.launches[launch] = runs
-        if recipe.chooses:
-            self.register_chosen(self.output_of(launch, 0), first)
+        if recipe.gathers:
+            self.register_gathered(self.output_of(launch, 0), first)
         if len(runs) == 1 and recipe.single >= 0 and self.find_keys(launch, recipe.single):
             self.run_distinct(launch, first)
         else:
@@ -142,25 +142,25 @@ cdef class Forward(Assembler):
             spot[0] = Spot(copied[0], copied[1])
         return 0
 
-    cdef int register_chosen(self, const TableRow *region, Run run) except -1:
-        """Register the rows of a region as chosen from a table."""
-        cdef Chosen *chosen = <Chosen *>self.chosen.grow(sizeof(Chosen))
+    cdef int register_gathered(self, const TableRow *region, Run run) except -1:
+        """Register the rows of a region as gathered from a table."""
+        cdef Gathered *gathered = <Gathered *>self.gathered.grow(sizeof(Gathered))
         cdef int64_t size = data_of(run.recipe.row_bytes)[0]
-        chosen.arena, chosen.row_size = region.first, region.row_size
-        chosen.start = region.second * chosen.row_size
-        chosen.stop = chosen.start + region.rows * chosen.row_size
-        chosen.key = Key(run.spots[data_of(run.recipe.parameters)[0]].base, run.spots[0], 0, size)
+        gathered.arena, gathered.row_size = region.first, region.row_size
+        gathered.start = region.second * gathered.row_size
+        gathered.stop = gathered.start + region.rows * gathered.row_size
+        gathered.key = Key(run.spots[data_of(run.recipe.parameters)[0]].base, run.spots[0], 0, size)
         return 0
 
     cdef int64_t find_keys(self, int64_t launch, int64_t port) except -1:
         """Find the keys that tell the rows of an operand apart; return 0 if all rows may differ.
 
-        Rows that were chosen from one table are equal if they were chosen by equal numbers.
+        Rows that were gathered from one table are equal if they were gathered by equal indices.
         """
         cdef const TableRow *operand = self.operand_of(launch, port)
-        cdef int64_t i, chosen = 0, row_size = operand.row_size
+        cdef int64_t i, gathered = 0, row_size = operand.row_size
         self.keys.size = 0
-        if not self.chosen.size or operand.what == WHOLE:
+        if not self.gathered.size or operand.what == WHOLE:
             return 0
         if operand.what == SLICE:
             return self.add_key(operand.first, operand.second, operand.rows, row_size)
@@ -169,30 +169,30 @@ cdef class Forward(Assembler):
                 return 0
             if self.pieces[i, 4] % row_size:
                 return 0
-            chosen += self.add_key(
+            gathered += self.add_key(
                 self.pieces[i, 2], self.pieces[i, 3], self.pieces[i, 4] // row_size, row_size)
-        return chosen
+        return gathered
 
     def keys_of(self, int64_t launch, int64_t port):
         """Return the keys of an operand of a launch as a list of integers; for tests."""
-        chosen = self.find_keys(launch, port)
-        return [self.keys.numbers[i] for i in range(self.keys.size)] if chosen else []
+        gathered = self.find_keys(launch, port)
+        return [self.keys.numbers[i] for i in range(self.keys.size)] if gathered else []
 
     cdef bint add_key(
         self, int64_t arena, int64_t element, int64_t rows, int64_t row_size
     ) except -1:
-        """Add the key of some rows of an arena; return whether they were chosen from a table."""
+        """Add the key of some rows of an arena; return whether they were gathered from a table."""
         cdef Key *key = <Key *>self.keys.grow(sizeof(Key))
-        cdef const Chosen *chosen = <const Chosen *>self.chosen.numbers
+        cdef const Gathered *gathered = <const Gathered *>self.gathered.numbers
         cdef int64_t i
         key[0] = Key(-1, Spot(0, 0), rows, 0)
-        for i in range(self.chosen.count(sizeof(Chosen))):
+        for i in range(self.gathered.count(sizeof(Gathered))):
             if (
-                chosen[i].arena == arena and chosen[i].row_size == row_size
-                and element >= chosen[i].start and element + rows * row_size <= chosen[i].stop
+                gathered[i].arena == arena and gathered[i].row_size == row_size
+                and element >= gathered[i].start and element + rows * row_size <= gathered[i].stop
             ):
-                key[0], key.rows = chosen[i].key, rows
-                key.numbers.offset += (element - chosen[i].start) // row_size * key.size
+                key[0], key.rows = gathered[i].key, rows
+                key.numbers.offset += (element - gathered[i].start) // row_size * key.size
         return key.table >= 0
 
     cdef int run_distinct(self, int64_t launch, Run run) except -1:

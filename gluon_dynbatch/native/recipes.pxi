@@ -101,7 +101,7 @@ cdef class Recipe:
         The kernel that runs forward and, if there is one, that which runs backward.
     orders : tuple of array
         Per kernel, the numbers of its slots.
-    chooses : bool
+    gathers : bool
         Whether the kernel does nothing but choose rows of its first parameter by its first input.
     single : int
         The only input with rows of its own, if equal rows are worth finding, or -1.
@@ -120,13 +120,13 @@ cdef class Recipe:
     #: Per direction: entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
     cdef tuple operands, results, apart
     cdef tuple natives, orders
-    cdef bint chooses
+    cdef bint gathers
     cdef int64_t single
     #: Per direction: the address of the kernel, and its operations per row.
     cdef int64_t[2] address, work
 
     def __init__(
-        self, dict tables not None, tuple natives not None, tuple orders, bint chooses,
+        self, dict tables not None, tuple natives not None, tuple orders, bint gathers,
         int64_t single,
     ):
         self.row_bytes, self.parameters = tables["bytes"], tables["parameters"]
@@ -138,7 +138,7 @@ cdef class Recipe:
             tuple([tables[name, i] for i in range(len(natives))])
             for name in ("operands", "results", "apart")
         )
-        self.natives, self.orders, self.chooses, self.single = natives, orders, chooses, single
+        self.natives, self.orders, self.gathers, self.single = natives, orders, gathers, single
         for i, native in enumerate(natives):
             self.address[i], self.work[i] = native.address, native.work
 

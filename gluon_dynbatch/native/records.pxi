@@ -236,7 +236,7 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 
 
 cdef const int64_t *run_sum(SharedRecord *shared, int64_t threads) noexcept nogil:
-    """Run a MATRIX record, in several threads, or a ROW or CHOSEN record; return its end."""
+    """Run a MATRIX record, in several threads, or a ROW or SCATTER record; return its end."""
     cdef const SumRecord *record = <const SumRecord *>shared.code
     cdef const Chunk *chunks = <const Chunk *>(record + 1)
     cdef int64_t work = 0, i
@@ -255,7 +255,7 @@ cdef const int64_t *run_sum(SharedRecord *shared, int64_t threads) noexcept nogi
 cdef void compute_sum(
     const SumRecord *record, char **bases, char *scratch, int64_t low, int64_t high
 ) noexcept nogil:
-    """Compute rows [low, high) of a MATRIX record, or all of a ROW or CHOSEN record."""
+    """Compute rows [low, high) of a MATRIX record, or all of a ROW or SCATTER record."""
     cdef const gdb_kernels *kernels = gdb_kernels_of(record.dtype)
     cdef int64_t count = record.count, i
     cdef const Chunk *chunk = <const Chunk *>(record + 1)
@@ -270,7 +270,7 @@ cdef void compute_sum(
             numbering = <const int32_t *>at(chunk.numbering, bases)
             chunks[i].rows = chunk.rows // numbering[1] * numbering[0]
         chunk += 1
-    if record.record == CHOSEN:
+    if record.record == SCATTER:
         for i in range(count):
             scatter_add(
                 record.dtype, target, record.rows, record.columns, &chunks[i], record.option)

@@ -163,17 +163,19 @@ def test_products_that_are_added_are_one_unless_read_elsewhere(fn, products):
 
 def test_what_all_columns_share_is_computed_once_per_row():
     shared = {str(total) for total in reached(once, "reduced")}
-    assert shared == {"reduced[total](exp(in1))", "reduced[total](mul(in1, 2.0))"}
+    assert shared == {"reduced[sum](exp(in1))", "reduced[sum](mul(in1, 2.0))"}
 
 
 def test_columns_are_moved_once():
-    moves = {str(node) for node in reached(turned, "moved")}
+    moves = {str(node) for node in reached(turned, "permuted")}
     assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
 
 
 def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():
-    assert not reached(from_left, "moved") and len(reached(from_left, "dot")) == 2
-    assert len(reached(from_left_by_more, "moved")) == 2 and not reached(from_left_by_more, "dot")
+    assert not reached(from_left, "permuted") and len(reached(from_left, "dot")) == 2
+    assert len(reached(from_left_by_more, "permuted")) == 2 and not reached(
+        from_left_by_more, "dot"
+    )
 
 
 X = [(2, 2)]

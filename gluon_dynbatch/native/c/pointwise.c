@@ -70,7 +70,7 @@ static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array f
                 t[i + k] = first < 0 ? element : element + (D)((int)(first + i) + k); \
     }
 
-static void load_spread(gdb_array to, gdb_array from, int64_t first, int64_t rows,
+static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t rows,
                         int64_t columns) {
     if (to.dtype)
         LOAD_SPREAD(double)
@@ -161,7 +161,7 @@ static int is_dense(const run *r) {
     for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
         const gdb_access *a = &r->loads[i];
         const int64_t pitch = accessed(r, a, 0, 0).pitch;
-        if (pitch == 0 && a->mode == GDB_SPREAD)
+        if (pitch == 0 && a->mode == GDB_BROADCAST)
             continue;
         if (pitch != loop->width || a->place.column || a->mode != GDB_ROW)
             return 0;
@@ -181,10 +181,10 @@ static void choose_tiles(run *r) {
 static void load_register(const run *r, const gdb_access *load, int64_t row, int64_t column,
                           int64_t rows, int64_t columns) {
     const gdb_array to = {register_at(r, load->reg), columns, r->loop->step.dtype};
-    if (load->mode == GDB_SPREAD || load->mode == GDB_RAMP)
-        load_spread(to, accessed(r, load, row, 0), load->mode == GDB_RAMP ? column : -1, rows,
+    if (load->mode == GDB_BROADCAST || load->mode == GDB_IOTA)
+        load_broadcast(to, accessed(r, load, row, 0), load->mode == GDB_IOTA ? column : -1, rows,
                     columns);
-    else if (load->mode == GDB_MOVED)
+    else if (load->mode == GDB_PERMUTED)
         load_moved(to, accessed(r, load, row, 0),
                    (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows,
                    columns);
@@ -200,7 +200,7 @@ static void preload(const run *r) {
         r->values[reg] = register_at(r, reg);
     for (int64_t l = 0; l < loop->n_loads; l++) {
         const gdb_access *load = &r->loads[l];
-        const int spread = load->mode == GDB_SPREAD;
+        const int spread = load->mode == GDB_BROADCAST;
         r->preloaded[l] =
             accessed(r, load, 0, 0).pitch == 0 && (spread || r->width == r->tile_columns);
         if (r->preloaded[l] && spread)
@@ -247,7 +247,7 @@ static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, 
     for (int64_t s = 0; s < r->loop->n_stores; s++) {
         const gdb_access *store = &r->stores[s];
         const gdb_array from = {r->values[store->reg], columns, r->loop->step.dtype};
-        const int total = store->mode == GDB_TOTAL;
+        const int total = store->mode == GDB_SUM;
         if (store->mode == GDB_ROW) {
             copy(accessed(r, store, row, column), from, rows, columns);
         } else {

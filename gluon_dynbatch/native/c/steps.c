@@ -95,7 +95,7 @@ void gdb_add(int64_t dtype, char *to, const char *from, int64_t count) {
 }
 
 /* Gather rows of a table by index: copy them, or add them to the result. */
-static void run_chosen(const gdb_product *p, const gdb_array *slots, int64_t rows) {
+static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t rows) {
     const int64_t size = p->units * gdb_size_of(p->step.dtype);
     for (int64_t row = 0; row < rows; row++) {
         char *to = address_of(slots, p->result, row);
@@ -205,7 +205,7 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
         case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
         case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
         case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
-        case GDB_CHOSEN: run_chosen((const gdb_product *)step, slots, rows); break;
+        case GDB_GATHER: run_gather((const gdb_product *)step, slots, rows); break;
         default: run_product((const gdb_product *)step, slots, rows);
         }
 }

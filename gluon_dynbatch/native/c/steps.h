@@ -41,7 +41,7 @@ typedef struct {
     int64_t slot, column;
 } gdb_place;
 
-enum { GDB_LOOP, GDB_PRODUCT, GDB_CHOSEN, GDB_DOTS, GDB_CONVOLVED };
+enum { GDB_LOOP, GDB_PRODUCT, GDB_GATHER, GDB_DOTS, GDB_CONVOLVED };
 
 /* The head of each step; `words` is the number of its members, with the head. */
 typedef struct {
@@ -50,7 +50,7 @@ typedef struct {
 
 /* GDB_PRODUCT: rows times a matrix, which is packed unless `unpacked`. A row of the launch has
  * `parts` rows of the product.
- * GDB_CHOSEN: rows of the matrix, a table of `table_rows`, at `parts` indices per row. */
+ * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row. */
 typedef struct {
     gdb_step step;
     gdb_place left, matrix, result, bias; /* no bias: slot -1 */
@@ -85,14 +85,14 @@ typedef struct {
 /* How a register is loaded from each row, or stored to it:
  *
  * GDB_ROW      columns [column, column + width), loaded or stored
- * GDB_SPREAD   element `column`, broadcast to all columns
- * GDB_MOVED    columns by index, -1 for zeros; the int32 indices are `order` words after the
+ * GDB_BROADCAST   element `column`, broadcast to all columns
+ * GDB_PERMUTED    columns by index, -1 for zeros; the int32 indices are `order` words after the
  *              beginning of the loop
- * GDB_RAMP     element `column` plus the number of each column
- * GDB_TOTAL    stores the sum of the row
- * GDB_TOP      stores the maximum of the row; NaN wins
+ * GDB_IOTA     element `column` plus the number of each column
+ * GDB_SUM    stores the sum of the row
+ * GDB_MAX      stores the maximum of the row; NaN wins
  */
-enum { GDB_ROW, GDB_SPREAD, GDB_MOVED, GDB_RAMP, GDB_TOTAL, GDB_TOP };
+enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX };
 
 typedef struct {
     int64_t reg;
