@@ -1,4 +1,4 @@
-"""Cells and programs over them that several tests share, and how launches are counted."""
+"""Cells, programs and checks that many tests share."""
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,7 @@ from gluon_dynbatch.schedule import check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import check_graph
 from gluon_dynbatch.testing import check_against_loop
 
-#: Features of every vector, and words of the vocabulary.
+#: The features of a vector, and the words of the vocabulary.
 WIDTH, WORDS = 4, 7
 
 
@@ -61,7 +61,7 @@ class TreeNet(gdb.DynamicHybridBlock):
 
 
 class Squaring(mx.operator.CustomOp):
-    """An eighth of the square of a number that is not negative."""
+    """Computes an eighth of the square of each number; fails if one is negative."""
 
     def forward(self, is_train, req, in_data, out_data, aux):
         if in_data[0].asnumpy().min() < 0:
@@ -82,7 +82,7 @@ SQUARING = {"op_type": "dynbatch_test_squaring"}
 
 
 class Apply(gdb.DynamicHybridBlock):
-    """A cell that does what it is given, with some blocks."""
+    """A cell that applies a function, which may call the blocks `parts`."""
 
     def __init__(self, fn, *parts, **kwargs):
         super().__init__(**kwargs)
@@ -95,7 +95,7 @@ class Apply(gdb.DynamicHybridBlock):
 
 
 def cell(fn, *parts, prefix="the_cell_"):
-    """Make a hybridized cell of a function of ``F`` and arrays, and of the blocks that it calls."""
+    """Return a hybridized cell that applies a function of ``F`` and arrays to its arguments."""
     block = Apply(fn, *parts, prefix=prefix)
     block.hybridize()
     return block
@@ -111,18 +111,18 @@ def binary(prefix=None):
 
 
 class Cells(gdb.DynamicHybridBlock):
-    """One network with cells of many kinds."""
+    """A network that owns several cells."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.linear, self.other = unary(), unary()
+        self.linear, self.head = unary(), unary()
         self.child_sum = ChildSum()
         self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
         self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
 
 
 def ready(block, scale=0.7):
-    """Initialise with the same values each time, and hybridize."""
+    """Initialise with the same values each time, hybridize, and return the block."""
     mx.random.seed(1)
     block.initialize(mx.init.Uniform(scale))
     block.hybridize()
@@ -138,7 +138,7 @@ def dense(units=3, width=4, scale=0.7, **kwargs):
 
 
 def array(*shape, seed=0, **kwargs):
-    """Return the same random array each time."""
+    """Return a random array; equal arguments give equal values."""
     values = np.random.RandomState(sum(shape) + seed).uniform(-1, 1, shape)
     return mx.nd.array(values, **{"dtype": "float32", **kwargs})
 
@@ -188,7 +188,7 @@ def tree_losses(net, trees=TREE_BATCH):
     return [(run_tree(net, tree)[0] ** 2).sum() for tree in trees]
 
 
-# What comes of them
+# Results and checks
 
 
 def gradients(net):
@@ -197,7 +197,7 @@ def gradients(net):
 
 
 def equal(got, wanted, rtol=1e-5, atol=1e-6):
-    """Compare lists of arrays of MXNet or of NumPy."""
+    """Check that lists of arrays, of MXNet or of NumPy, have close values and equal dtypes."""
     assert len(got) == len(wanted)
     for a, b in zip(got, wanted):
         a, b = (x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in (a, b))
@@ -206,9 +206,9 @@ def equal(got, wanted, rtol=1e-5, atol=1e-6):
 
 
 def heads_of(plan, slots=None):
-    """Return some results of a plan that can have a gradient, or all, as heads.
+    """Return the results of a plan that can have a gradient, or those in `slots`, as heads.
 
-    All external arrays are in a graph.
+    All external arrays count as being in a graph.
     """
     graph, rows = plan.graph, []
     for slot in range(len(graph.slot_unit)) if slots is None else slots:
@@ -218,12 +218,12 @@ def heads_of(plan, slots=None):
         if segment.mode & RECORDING and port.dtype in FLOATS:
             size = int(graph.dependencies.rows[unit]) * port.row_size
             rows.append((slot, 0, size, TYPES.kind_of(port.dtype, segment.context)))
-    outside = np.ones(len(plan.region_of) - len(graph.slot_unit), dtype=bool)
-    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 4).T, outside)
+    in_graph = np.ones(len(plan.region_of) - len(graph.slot_unit), dtype=bool)
+    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 4).T, in_graph)
 
 
 def check_invariants(batch):
-    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
+    """Check graph, groups and plan of a scope's last flush; return the number of launches."""
     if batch.plan is None:
         assert batch.report.launches == 0
         return 0
@@ -234,10 +234,10 @@ def check_invariants(batch):
         groups[launch.units] = number
     check_groups(graph, groups)
     check_plan(batch.plan)
-    every = heads_of(batch.plan)
-    some = heads_of(batch.plan, range(0, len(batch.plan.graph.slot_unit), 3))
-    none = every._replace(in_graph=np.zeros_like(every.in_graph))
-    for heads in (every, some, none):
+    all_heads = heads_of(batch.plan)
+    some_heads = heads_of(batch.plan, range(0, len(batch.plan.graph.slot_unit), 3))
+    no_externals = all_heads._replace(in_graph=np.zeros_like(all_heads.in_graph))
+    for heads in (all_heads, some_heads, no_externals):
         check_transposed(batch.plan, heads, transpose(batch.plan, heads))
     launches = len(batch.plan.launches)
     assert lower_bound(graph) <= launches <= graph.size
@@ -249,10 +249,10 @@ def widths(batch):
 
 
 def launches(fn, samples, granularity, policy="depth", **options):
-    """Run `fn` in a scope, compare with the loop, and return how wide launches are, in order."""
+    """Compare `fn` with the loop, and return the widths of its launches, widest first."""
     options.setdefault("analysis_budget", None)
     batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
-    found = sorted(widths(batch), reverse=True)
-    assert batch.report.launches == batch.report.flushes[-1].launches == len(found)
-    assert sum(found) == batch.plan.graph.dependencies.size
-    return found
+    found_widths = sorted(widths(batch), reverse=True)
+    assert batch.report.launches == batch.report.flushes[-1].launches == len(found_widths)
+    assert sum(found_widths) == batch.plan.graph.dependencies.size
+    return found_widths

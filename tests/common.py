@@ -1,6 +1,6 @@
-"""What tests of public behaviour share: comparisons, expected errors, and that nothing is left.
+"""Fixtures and helpers of many tests: comparisons with the loop, expected errors, clean-up checks.
 
-A line that an error must name carries the comment ``# wrong``.
+The comment ``# wrong`` marks the line that an error must name.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from tests.cells import WIDTH, array, attached, equal
 
 ROOT = Path(__file__).parents[1]
 
-#: A setting that does not change while a test runs.
+#: Fixed options, in place of those that "auto" would choose.
 FIXED = {"granularity": "block", "policy": "depth"}
 SCOPES = [{**FIXED, "granularity": granularity} for granularity in GRANULARITIES]
 SCOPES.append({**FIXED, "debug": True})
@@ -44,9 +44,9 @@ ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]
 
 
-# What a test must not leave behind
+# Clean-up checks
 
-HOOKED = [(one.owner, one.name) for one in intercept.OPEN]
+HOOKED = [(hook.owner, hook.name) for hook in intercept.OPEN]
 ORIGINALS = [getattr(owner, name) for owner, name in HOOKED]
 
 
@@ -55,7 +55,7 @@ def originals_are_back():
 
 
 def assert_nothing_is_left():
-    """Check that MXNet is as it was, without waiting for the collector."""
+    """Check that no scope is open and that MXNet is in its original state."""
     assert STATE.batch is None and STATE.recorder is None and originals_are_back()
     assert gc.isenabled()
     assert not autograd.is_recording() and not autograd.is_training()
@@ -80,20 +80,20 @@ def instruction_set(request):
 
 
 def alive():
-    """Count arrays: each refers to its class.  The collector does not see all of them."""
+    """Count arrays by references to their classes: the collector does not track all arrays."""
     gc.collect()
     return sum(map(_references, (mx.nd.NDArray, LazyNDArray)))
 
 
-def _references(kind):
-    others = sum(not isinstance(one, kind) for one in gc.get_referrers(kind))
-    return sys.getrefcount(kind) - others
+def _references(cls):
+    others = sum(not isinstance(referrer, cls) for referrer in gc.get_referrers(cls))
+    return sys.getrefcount(cls) - others
 
 
 def none_left(before):
-    """Whether there are no more arrays than before; MXNet's threads may take a moment."""
+    """Return whether the count of arrays falls to `before`; MXNet's threads may need a moment."""
     for _ in range(40):
-        forget()  # as the next flush does
+        forget()  # which the next flush would do
         if alive() <= before:
             return True
         time.sleep(0.05)
@@ -104,12 +104,12 @@ def none_left(before):
 
 
 def same_as_loop(program, scopes=(FIXED, {**FIXED, "debug": True})):
-    """Run a program, and after its scope what it returns; compare that with the loop's."""
+    """Run a program in each scope, and what it returns after the scope; compare with the loop."""
     wanted = program()()
     for options in scopes:
         with gdb.batching(**options) as batch:
-            end = program()
-        equal(end(), wanted)
+            finish = program()
+        equal(finish(), wanted)
         assert batch.report.nodes
     return wanted
 
@@ -117,7 +117,7 @@ def same_as_loop(program, scopes=(FIXED, {**FIXED, "debug": True})):
 def check(fn, samples, block, launches=None, granularities=GRANULARITIES, **options):
     """Compare with the loop at every granularity; return the last scope.
 
-    With `launches`, everything must have merged, into this many launches each time.
+    With `launches`, all calls must merge, into this many launches at each granularity.
     """
     for granularity in granularities:
         batch = check_against_loop(
@@ -136,15 +136,15 @@ def prepared(block, convert=True, scale=0.6):
 
 
 def several(kind, *parts):
-    """Make a block of a kind to which parts are added one by one."""
-    made = kind()
+    """Return a container block of this class with these children."""
+    container = kind()
     for part in parts:
-        made.add(part)
-    return made
+        container.add(part)
+    return container
 
 
 def loop_and_scope(run, rtol=1e-4, atol=1e-5, **options):
-    """Compare what `run` gives with no scope and with one, which it enters; return both."""
+    """Call `run` with an empty context and with a scope, compare the results, and return both."""
     wanted, got = (
         leaves(run(scope)) for scope in (contextlib.nullcontext(), gdb.batching(**options))
     )
@@ -153,7 +153,7 @@ def loop_and_scope(run, rtol=1e-4, atol=1e-5, **options):
 
 
 def works(block):
-    """Check that the next scope batches, with the loop's values and gradients."""
+    """Check that the next scope merges calls, and gives the loop's values and gradients."""
     batch = check_against_loop(block, SAMPLES, block.collect_params().values(), **FIXED)
     assert (batch.report.nodes, batch.report.launches) == (5, 1)
 
@@ -167,17 +167,17 @@ def arrays(*shapes, dtype="float32"):
     return attached([mx.nd.array(random.uniform(-1, 1, s), dtype=dtype) for s in shapes])
 
 
-#: Numbers of rows of samples.
+#: The numbers of rows of some samples.
 LENGTHS = (1, 3, 2, 5, 3)
 
 
 def ragged(lengths=LENGTHS):
-    """Sequences of different lengths, (steps, width) each, with gradients."""
+    """Return sequences of different lengths, each (steps, width), with gradients."""
     return arrays(*[(n, WIDTH) for n in lengths])
 
 
 def host(value):
-    """Turn whatever a use of an array gives into something that can be compared."""
+    """Convert a nest of arrays into lists and NumPy arrays, for comparisons."""
     if isinstance(value, mx.nd.NDArray):
         return value.asnumpy()
     if isinstance(value, dict):
@@ -186,7 +186,7 @@ def host(value):
 
 
 def same(got, wanted):
-    """Compare nests of arrays, numbers and strings, types and shapes included."""
+    """Check that nests of arrays, numbers and strings are equal, with their types and shapes."""
     got, wanted = host(got), host(wanted)
     if isinstance(wanted, list):
         assert len(got) == len(wanted)
@@ -200,7 +200,7 @@ def same(got, wanted):
 
 
 def leaves(value):
-    """Return the arrays in a nest, as they are now."""
+    """Return copies of the arrays in a nest."""
     if isinstance(value, (list, tuple, dict)):
         items = value.values() if isinstance(value, dict) else value
         return [leaf for item in items for leaf in leaves(item)]
@@ -210,28 +210,28 @@ def leaves(value):
 # Expected errors
 
 LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gdb, contextlib))
-#: As compiled modules are named in tracebacks.
+#: Tracebacks name compiled modules by relative paths.
 LIBRARIES += ("gluon_dynbatch/",)
 
 
 def user_frame(error):
-    """Return the last frame of a traceback that is the user's."""
+    """Return the last frame of a traceback that is in user code."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not f.filename.startswith(LIBRARIES) and f.filename[0] != "<"][-1]
 
 
 def named_lines(text):
     """Return the source lines that a message names as ``file:line in function``."""
-    places = re.findall(r"(\S+\.py):(\d+) in ", text)
-    return [linecache.getline(name, int(line)).rstrip() for name, line in places]
+    locations = re.findall(r"(\S+\.py):(\d+) in ", text)
+    return [linecache.getline(name, int(line)).rstrip() for name, line in locations]
 
 
 @contextlib.contextmanager
 def refused(kind, *texts, late=False, recorded=True):
-    """Expect one of our errors that names the marked line, with a way out and these texts.
+    """Expect an error of the package, with these texts, that is raised at the marked line.
 
-    With `late`, the error comes up elsewhere, but it still names the marked line.  What is wrong
-    elsewhere than in a recorded call comes up at the marked line, but need not name it.
+    Its message names that line and says what to do, except with ``recorded=False``.  With `late`,
+    it may be raised at another line.
     """
     with pytest.raises(kind) as caught:
         yield
@@ -248,7 +248,7 @@ def refused(kind, *texts, late=False, recorded=True):
 
 @pytest.fixture(params=[False, True], ids=["predicting", "recording"])
 def unharmed(request):
-    """Give a model, and check that the test did no harm to it, to autograd or to MXNet."""
+    """Provide a model, and check that the test changes neither the model, autograd nor MXNet."""
     block = cells.dense(prefix="the_dense_")
     for p in block.collect_params().values():
         p.grad()[:] = 7
@@ -266,7 +266,7 @@ def unharmed(request):
 
 @contextlib.contextmanager
 def interpreter_with(name, value):
-    """Change what ``sys`` has a function for, such as ``setrecursionlimit``, for a while."""
+    """Change a setting of ``sys`` for a while: "recursionlimit" by ``sys.setrecursionlimit``."""
     before = getattr(sys, f"get{name}")()
     getattr(sys, f"set{name}")(value)
     try:
@@ -281,7 +281,7 @@ def in_thread(work):
         return pool.submit(work).result()
 
 
-#: What programs in processes of their own begin with.
+#: The first lines of programs that run in another process.
 PRELUDE = """import os, sys, mxnet as mx, numpy as np, gluon_dynbatch as gdb
 from mxnet import autograd
 from tests.cells import cell, dense, equal, ready
@@ -289,9 +289,9 @@ from tests.cells import cell, dense, equal, ready
 
 
 def output_of(program, *arguments, prelude=PRELUDE, **environment):
-    """Run a program in a process of its own; one that fails or hangs fails the test."""
+    """Run a program in another process, and return its output; a failure or a hang is an error."""
     program = prelude + textwrap.dedent(program)
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
@@ -300,13 +300,13 @@ def output_of(program, *arguments, prelude=PRELUDE, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    assert ran.returncode == 0, ran.stdout[-3000:]
-    return ran.stdout
+    assert process.returncode == 0, process.stdout[-3000:]
+    return process.stdout
 
 
 @contextlib.contextmanager
 def by_mxnets_operators():
-    """Run every launch by MXNet's operators, as those without kernels are."""
+    """Run every launch with MXNet's operators, as if no segment had a kernel."""
     dispatcher = RUNTIME.dispatcher
     dispatcher.native = False
     try:

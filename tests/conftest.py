@@ -1,4 +1,4 @@
-"""What all tests share: repeatable random numbers, Hypothesis without a stopwatch, fixtures."""
+"""Settings of all tests: repeatable random numbers, Hypothesis without deadlines, fixtures."""
 
 import contextlib
 import gc
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import none
 
-# The first call of a block traces and compiles it, so that examples differ in time by nature.
+# No deadline, because the first call of a block, which traces and compiles it, takes longer.
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-#: Whose fixtures every test may ask for.
+#: All tests may use the fixtures of this module.
 pytest_plugins = ["tests.common"]
 _SEED = pytest.StashKey[int]()
 
@@ -29,34 +29,34 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish():
-    """Take the tests out of what is searched for garbage; they are most of what there is."""
-    # Hypothesis asks the collector who holds its random numbers, once, when it first runs.
+    """Exclude the tests, which are most of the heap, from garbage collection."""
+    # The first run of Hypothesis searches the objects of the collector, so it precedes the freeze.
     given(none())(lambda nothing: None)()
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
-def earlier_modules_are_no_garbage():
-    """Take what earlier tests left out of what is searched as well: the heap only grows."""
+def earlier_modules_are_frozen():
+    """Exclude the objects that earlier modules left from garbage collection as well."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def seed(request):
-    """Seed Python, NumPy and, if it is loaded, MXNet; a failing test says how to repeat it."""
+    """Seed Python, NumPy and, if it is loaded, MXNet; the report of a failure has the seed."""
     value = request.config.getoption("--seed")
     if value is None:
         value = zlib.crc32(request.node.nodeid.encode()) & 0x7FFFFFFF
     request.node.stash[_SEED] = value
     random.seed(value)
     np.random.seed(value)
-    # Which takes MXNet milliseconds.
+    # Modules that do not draw from MXNet skip its seed, which takes milliseconds.
     if "mxnet" in sys.modules and getattr(request.module, "MXNET_DRAWS", True):
         mxnet = sys.modules["mxnet"]
-        # On Python 3.8 and 3.9 `subprocess` never returns if another test's backward pass is
-        # pending. What failed there was that test's own.
+        # On Python 3.8 and 3.9, `subprocess` never returns while the backward pass of an earlier
+        # test is pending. Errors in that pass belong to the earlier test.
         with contextlib.suppress(mxnet.MXNetError):
             mxnet.nd.waitall()
         mxnet.random.seed(value)

@@ -1,4 +1,4 @@
-"""Random programs: minibatches of trees, and whatever the fuzzer writes."""
+"""Random programs: minibatches of trees, and programs of the fuzzer."""
 
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ from tests.fuzz.programs import Program, programs
 
 
 def examples(count):
-    """Run `count` programs, the same ones each time; what fails is shrunk."""
+    """Run `count` examples, the same ones each time, and shrink failures."""
     return settings(
         max_examples=count,
         derandomize=True,
@@ -23,7 +23,7 @@ def examples(count):
 
 @lru_cache(maxsize=None)
 def cells(dtype):
-    """Return the cells of a dtype: one set, so that symbols are built once."""
+    """Return the cells of a dtype; they are cached, so that symbols are built once."""
     net = ready(Cells(prefix=f"cells_{dtype}_"), 0.8)
     net.cast(dtype)
     return net
@@ -38,12 +38,12 @@ TREES = st.recursive(
 
 @st.composite
 def tree_batches(draw):
-    """Minibatches of trees through a child-sum cell, some of them equal."""
+    """Draw a minibatch of trees, some of them equal, that run through a child-sum cell."""
     net = cells(draw(DTYPES))
     pool = draw(st.lists(TREES, min_size=1, max_size=3))
     trees = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=6))
-    return Case(lambda tree: net.other(run_tree(net, tree)[0]), trees, [], net)
+    return Case(lambda tree: net.head(run_tree(net, tree)[0]), trees, [], net)
 
 
-#: With those of the fuzzer, for which MXNet's own loop may be no standard to compare with.
+#: Minibatches of trees, or programs of the fuzzer, for some of which MXNet's loop is no reference.
 PROGRAMS = st.one_of(tree_batches(), programs(tame=True).map(Program.case))

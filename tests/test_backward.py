@@ -1,4 +1,4 @@
-"""Gradients by every way there is to ask for them, in every mode, equal those of the loop."""
+"""Gradients equal those of the loop, in whatever way the backward pass is started."""
 
 import mxnet as mx
 import numpy as np
@@ -27,9 +27,9 @@ HEADS = {
     ),
     "some": lambda losses: losses[2].backward(),
 }
-#: Heads that are computed from the losses, while these are recorded.
+#: Heads that are computed from the losses, which autograd has to record.
 JOINED = ("sum", "concat", "add_n")
-#: What gradients are added up of.
+#: Several backward passes, whose gradients add up.
 ADDED = ("one by one", "twice, added")
 
 
@@ -37,7 +37,7 @@ ADDED = ("one by one", "twice, added")
 @pytest.mark.parametrize("how", ["inside", "after", "recorded inside"])
 @pytest.mark.parametrize("name", HEADS)
 def test_ways_to_go_backward(name, how, granularity):
-    """The backward pass begins in the scope or after it; autograd records the scope or is in it."""
+    """The backward pass starts in or after the scope; autograd records around or in the scope."""
     net = make_cells()
     net.collect_params().setattr("grad_req", "add" if name in ADDED else "write")
 
@@ -76,26 +76,26 @@ def test_autograd_grad_on_inputs(granularity):
 
 
 def test_no_gradient_is_computed_for_arrays_in_no_graph():
-    """First layer: its weights get gradients, its inputs do not; the second passes one on."""
+    """The inputs of the first layer get no gradient; the second layer passes its gradient on."""
     net, xs = make_cells(), inputs(3)
 
-    def passed_on(variables):
+    def backward_plan(variables):
         attached(variables)
         with autograd.record(), gdb.batching(granularity="block", policy="depth") as batch:
-            losses = [net.other(net.linear(x)) for x in xs]
+            losses = [net.head(net.linear(x)) for x in xs]
         autograd.backward(losses)
         plan = batch.backward_plan
         assert [launch.number for launch in plan.launches] == [1, 0]
         return [launch.outputs[0] is not None for launch in plan.launches], plan.results
 
-    passing, (result,) = passed_on([])
+    passing, (result,) = backward_plan([])
     assert passing == [True, False] and result is None
-    passing, (result,) = passed_on(xs[1:])
+    passing, (result,) = backward_plan(xs[1:])
     assert passing == [True, True] and result is not None
 
 
 class Signs(gdb.DynamicHybridBlock):
-    """No gradient flows through it, but what it reads is in the graph."""
+    """No gradient flows through it, although its inputs are in the graph."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -105,7 +105,7 @@ class Signs(gdb.DynamicHybridBlock):
         return F.broadcast_add(F.sign(x), F.sign(w))
 
 
-#: From a cell, samples, an array computed before and another one, the losses.
+#: Losses of a cell, samples, an array `b` that was computed before the scope, and a variable `a`.
 WITHOUT_GRADIENT = {
     "operators alone": lambda net, xs, b, a: [mx.nd.sign(2 * mx.nd.sign(x)).sum() for x in xs],
     "cells alone": lambda net, xs, b, a: [net(x).sum() for x in xs],
@@ -119,24 +119,24 @@ WITHOUT_GRADIENT = {
 
 @ALL
 @pytest.mark.parametrize("way", WITHOUT_GRADIENT)
-def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
-    """As in the loop; what was there before would stay otherwise."""
+def test_arrays_that_no_gradient_reaches_get_zeros(way, granularity):
+    """As in the loop, zeros overwrite the gradients that were there before."""
 
     def run(scope):
         net = Signs()
         net.initialize(mx.init.One())
         net.hybridize()
         samples = [mx.nd.array([[1, -2, 3.0]]) * k for k in (1, 2, 3)]
-        before, after = mx.nd.ones((1, 3)), mx.nd.ones((1, 3))
-        found = [x.grad for x in attached([*samples, before, after])] + [net.w.grad()]
-        for gradient in found:
-            gradient[:] = 5
+        source, factor = mx.nd.ones((1, 3)), mx.nd.ones((1, 3))
+        grads = [x.grad for x in attached([*samples, source, factor])] + [net.w.grad()]
+        for grad in grads:
+            grad[:] = 5
         with autograd.record():
-            computed = 2 * before
+            computed = 2 * source
             with scope:
-                losses = WITHOUT_GRADIENT[way](net, samples, computed, after)
+                losses = WITHOUT_GRADIENT[way](net, samples, computed, factor)
         autograd.backward(losses)
-        return found
+        return grads
 
     wanted, _ = loop_and_scope(run, 1e-7, 0, granularity=granularity)
     assert any((gradient == 0).all() for gradient in wanted)
@@ -144,10 +144,10 @@ def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
 
 @ALL
 def test_a_parameter_that_is_frozen_and_thawed(granularity):
-    """The recordings are equal, so the plan is the same; what goes backward is not."""
+    """The tapes are equal, so the plan is cached, but the backward passes differ."""
     embedding = prepared(nn.Embedding(5, 3))
     (scale,) = attached([mx.nd.ones((1, 3))])
-    found = []
+    trained = []
 
     def fn(word):
         return embedding(mx.nd.array([word])) * scale
@@ -157,14 +157,14 @@ def test_a_parameter_that_is_frozen_and_thawed(granularity):
         weights = [] if grad_req == "null" else [embedding.weight]
         options = {"granularity": granularity, "policy": "depth"}
         batch = check_against_loop(fn, (1, 2, 1), weights, **options)
-        found.append(bool(weights and np.abs(weights[0].grad().asnumpy()).sum()))
+        trained.append(bool(weights and np.abs(weights[0].grad().asnumpy()).sum()))
     assert batch.report.flushes[-1].cached
-    assert found == [False, True, False, True, True]
+    assert trained == [False, True, False, True, True]
 
 
 @ALL
 def test_other_results_are_held_after_the_same_calls(granularity):
-    """The plan is the same, but gradients arrive elsewhere."""
+    """The plan is cached, but other results get gradients."""
     net = make_cells().linear
     samples = attached(inputs(2))
 
@@ -179,7 +179,7 @@ def test_other_results_are_held_after_the_same_calls(granularity):
 
 @ALL
 def test_a_table_that_is_also_a_weight(granularity):
-    """It is looked up first, of which only its shape is needed later, and then multiplied with."""
+    """The gradient of the lookup needs only its shape, that of the product also its values."""
     embedding = gdb.convert(nn.Embedding(5, 3))
     scores = gdb.convert(nn.Dense(5, in_units=3, params=embedding.params))
     for layer in (embedding, scores):
@@ -195,7 +195,7 @@ def test_a_table_that_is_also_a_weight(granularity):
 
 @pytest.mark.parametrize("in_a_cell", [True, False])
 def test_custom_operators_train(in_a_cell):
-    """MXNet may never come to the end of a custom operator's backward pass within another."""
+    """MXNet may never finish a custom operator's backward pass within another backward pass."""
     layer = dense()
     squared = cell(lambda F, x: F.Custom(x, **SQUARING)) if in_a_cell else mx.nd.Custom
     more = {} if in_a_cell else SQUARING
@@ -203,12 +203,12 @@ def test_custom_operators_train(in_a_cell):
         batch = check_against_loop(
             lambda x: squared(layer(x) ** 2, **more), inputs(5), [layer.weight], policy="depth"
         )
-    (told,) = batch.report.alone
-    assert told.calls == 5 and "may never finish its backward pass" in told.reason
+    (alone,) = batch.report.alone
+    assert alone.calls == 5 and "may never finish its backward pass" in alone.reason
 
 
-def test_what_only_a_cycle_holds_gets_no_gradient():
-    """An inner function that calls itself is a cycle, which holds the arrays that it knows."""
+def test_arrays_that_only_a_cycle_holds_get_no_gradient():
+    """An inner function that calls itself is in a reference cycle, which holds its arrays."""
     net, count = dense(), 200
 
     def loss(x):
@@ -224,21 +224,21 @@ def test_what_only_a_cycle_holds_gets_no_gradient():
         losses = [loss(x) for x in inputs(count)]
     autograd.backward(losses)
     heads = sum(len(fill.externals) for fill in batch.backward_plan.fills)
-    # The collector may have come before, and kept what was alive then.
+    # A collection during the loop keeps the arrays that are alive at that moment.
     assert count <= heads <= count + 16
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_a_graph_that_went_backward_goes_unless_it_is_retained(retain):
-    """MXNet keeps it as long as anybody, be it old garbage, holds any of its arrays."""
+def test_the_backward_pass_frees_the_graph_unless_it_is_retained(retain):
+    """MXNet alone would keep it as long as anything, even garbage, holds one of its arrays."""
     net, known = dense(), set(_ALIVE)
     with autograd.record(), gdb.batching():
         losses = [net(x).sum() for x in inputs(3)]
     (number,) = set(_ALIVE) - known
-    found = []
+    weight_grads = []
     for again in [True, False] if retain else [False]:
         autograd.backward(losses, retain_graph=again)
-        found.append(net.weight.grad().asnumpy())
+        weight_grads.append(net.weight.grad().asnumpy())
         forget(0)
         assert (number in _ALIVE) == retain
-    np.testing.assert_array_equal(found[0], found[-1])
+    np.testing.assert_array_equal(weight_grads[0], weight_grads[-1])

@@ -1,8 +1,8 @@
-"""Random programs equal the plain loop under every option.
+"""Random programs equal the loop under every option.
 
-Every plan made on the way is checked as well: graph, grouping, plan, and the lower bound.  The
-fuzzer's programs have samples of several kinds, flushes in mid scope, gradients that write, add up
-or are not wanted, and every mode of autograd (`tests/fuzz/programs.py`).
+Every plan is checked as well: graph, groups, plan, and the lower bound.  The
+fuzzer's programs have samples of several kinds, flushes within a scope, gradients that are
+written, added up or not wanted, and every mode of autograd (`tests/fuzz/programs.py`).
 """
 
 from contextlib import nullcontext
@@ -32,31 +32,31 @@ def check(program, **options):
 
 @examples(25)
 @given(programs(tame=True), st.sampled_from(SETTINGS))
-def test_random_programs(program, first):
-    """All granularities with one policy, and all policies with one granularity."""
+def test_random_programs(program, drawn):
+    """All granularities run with one policy, and all policies with one granularity."""
     options = []
     for granularity, policy in SETTINGS:
-        if granularity == first[0] or policy == first[1]:
+        if granularity == drawn[0] or policy == drawn[1]:
             setting = {"granularity": granularity, "policy": policy}
             options += [{**setting, "analysis_budget": budget} for budget in (SMALL, None)]
     try:
-        own, again, *batches = program.compare(*options)
+        first_run, second_run, *batches = program.compare(*options)
     except ExcusedError:
         return
-    check_invariants(own)
-    check_invariants(again)
+    check_invariants(first_run)
+    check_invariants(second_run)
     for small, full in zip(batches[::2], batches[1::2]):
-        assert check_invariants(full) <= check_invariants(small), "more analysis, more launches"
+        assert check_invariants(full) <= check_invariants(small), "more analysis made more launches"
 
 
-@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
+@pytest.mark.parametrize("operators", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("granularity, policy", SETTINGS)
-def test_random_trees(granularity, policy, steps):
+def test_random_trees(granularity, policy, operators):
     @examples(10)
     @given(tree_batches())
     def run(program):
         options = {"granularity": granularity, "policy": policy}
-        with steps():
+        with operators():
             small = check(program, analysis_budget=SMALL, **options)
             full = check(program, analysis_budget=None, **options)
         assert full <= small, "more analysis made more launches"
@@ -65,11 +65,11 @@ def test_random_trees(granularity, policy, steps):
 
 
 @examples(10)
-@given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "other"])))
-def test_cells_that_are_not_hybridized(program, plain):
-    """Their operators are recorded one by one, or run at once if nothing lazy reaches them."""
+@given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "head"])))
+def test_cells_that_are_not_hybridized(program, names):
+    """Their operators are recorded one by one, or run immediately if no argument is lazy."""
     try:
-        for name in plain:
+        for name in names:
             getattr(program.block, name).hybridize(False)
         check(program)
     finally:
@@ -87,7 +87,7 @@ def test_max_rows_limits_every_launch(program, granularity, max_rows):
 
 @ALL
 def test_half_precision(granularity):
-    """What of a cell runs on a CPU in half precision: neither FullyConnected nor dot."""
+    """The cell does without FullyConnected and dot, which a CPU cannot run in half precision."""
     mixed = cell(
         lambda F, x, rows: (
             F.tanh(F.softmax(F.broadcast_mul(x, rows), axis=-1)),
