@@ -1,4 +1,4 @@
-"""What a flush with ``debug=True`` checks: damaged tapes, graphs and plans are found."""
+"""The checks of ``debug=True`` find damaged tapes, graphs and plans."""
 
 import ctypes
 
@@ -25,12 +25,12 @@ def record(net):
     return STATE.recorder.tape
 
 
-#: Of its first call.
+#: The line of the first call in `record`.
 LINE = record.__code__.co_firstlineno + 2
 
 
 def test_a_tape_is_printed_with_a_line_per_call():
-    """A wrong call leaves at most arrays behind that nobody reads."""
+    """A wrong call adds at most arrays that are never read."""
     net = dense()
     with gdb.batching(**FIXED):
         tape = record(net)
@@ -47,7 +47,7 @@ def test_a_tape_is_printed_with_a_line_per_call():
     assert str(Tape()) == ""
 
 
-def test_integers_that_are_looked_into_do_not_move():
+def test_a_viewed_vector_of_a_tape_does_not_grow():
     net = dense()
     with gdb.batching(**FIXED):
         tape = record(net)
@@ -56,14 +56,14 @@ def test_integers_that_are_looked_into_do_not_move():
         check_tape(record(net))
 
 
-def put(vector, place, number):
-    """Return what puts a number somewhere into the arrays of a tape."""
+def put(vector, index, number):
+    """Return a function that writes a number into a vector of a tape."""
 
     def damage(tape):
         numbers = np.frombuffer(getattr(tape, vector), "i8" if vector == "offsets" else "i4")
-        address = numbers.ctypes.data + place * numbers.itemsize
-        kind = ctypes.c_int64 if vector == "offsets" else ctypes.c_int32
-        kind.from_address(address).value = number  # readers cannot write
+        address = numbers.ctypes.data + index * numbers.itemsize
+        c_type = ctypes.c_int64 if vector == "offsets" else ctypes.c_int32
+        c_type.from_address(address).value = number  # views are read-only
 
     return damage
 
@@ -89,7 +89,7 @@ def test_damaged_tapes(message):
         with pytest.raises(AssertionError) as raised:
             check_tape(tape)
         assert message in str(raised.value)
-        raise KeyError  # what is damaged is not to be computed
+        raise KeyError  # prevents the flush of the damaged tape
 
 
 def test_a_flush_with_debug_checks_its_tape():
@@ -98,7 +98,7 @@ def test_a_flush_with_debug_checks_its_tape():
 
 
 def changed(part, field, at, by):
-    """Return a graph, or its dependencies, with another number at one place of an array."""
+    """Return a graph, or its dependencies, with one number of an array changed."""
     if field not in part._fields:
         return part._replace(dependencies=changed(part.dependencies, field, at, by))
     array = getattr(part, field).copy()
@@ -124,7 +124,7 @@ DAMAGED_GRAPHS = {
 
 @pytest.mark.parametrize("match", DAMAGED_GRAPHS)
 def test_damaged_graphs(match):
-    """Two queries over a memory that a third call makes: {a}, {attention x 2} share it."""
+    """Two queries read a memory that a third call computes: {a}, {attention x 2}."""
     a, lookup = ready(unary()), ready(Attention())
     with gdb.batching(**FIXED) as batch:
         memory = a(mx.nd.ones((3, WIDTH)))
@@ -137,7 +137,7 @@ def test_damaged_graphs(match):
 
 
 def with_table(plan, name, change, *at):
-    """Return a plan, or its members, with another number at one place of a table."""
+    """Return a plan, or its members, with one number of a table changed."""
     if name not in plan._fields:
         return plan._replace(members=with_table(plan.members, name, change, *at))
     table = getattr(plan, name).copy()
@@ -146,7 +146,7 @@ def with_table(plan, name, change, *at):
 
 
 def with_joined(plan):
-    """Let the second launch run with the first."""
+    """Move the units of the second launch into the first."""
     columns = plan.members._asdict()
     columns["launch"] = np.maximum(columns["launch"] - 1, 0)
     columns.update((name, np.delete(columns[name], 1)) for name in ("first", "part0"))
@@ -156,9 +156,9 @@ def with_joined(plan):
 def with_another_row(plan):
     """Read from the right launch, but from the wrong member."""
     _, arena, start, rows, _ = plan.regions[0].tolist()
-    operands, own = plan.operands.copy(), plan.inputs.first[2]
+    operands, index = plan.operands.copy(), plan.inputs.first[2]
     slices = [(resolving.SLICE, arena, (start + k) * WIDTH, 1, WIDTH) for k in range(rows)]
-    operands[own] = next(one for one in slices if one != tuple(operands[own].tolist()))
+    operands[index] = next(row for row in slices if row != tuple(operands[index].tolist()))
     return plan._replace(operands=operands)
 
 
@@ -168,7 +168,7 @@ def with_pieces(plan, column):
     return plan._replace(pieces=pieces)
 
 
-#: Of a plan (a golden one), what is done to it and what is said.  "chains" are {a a a}, {a a}, {a}.
+#: A golden plan, the message, and the damage.  The launches of "chains" are {a a a}, {a a}, {a}.
 DAMAGED_PLANS = [
     ("chains", "exactly", lambda p: with_table(p, "units", 1, -1)),
     ("chains", "in order", lambda p: p._replace(order=p.order[::-1])),
@@ -194,7 +194,7 @@ def test_damaged_plans(case, match, change):
         check_plan(change(plan))
 
 
-#: What is wrong with launches backward from the ends of chains.
+#: Damage to the transposed plan of "chains", the heads of which are the last results.
 DAMAGED_TRANSPOSED = {
     "in reverse": lambda p: {"order": p.order[::-1]},
     "gets no gradient": lambda p: {"operands": p.operands * [[1], [0], [1], [1]]},
@@ -207,7 +207,7 @@ DAMAGED_TRANSPOSED = {
 @pytest.mark.parametrize("match", DAMAGED_TRANSPOSED)
 def test_damaged_transposed_plans(match):
     plan = plan_of("chains")
-    ends = [int(plan.graph.slot0[one.units[-1]]) for one in plan.launches]
+    ends = [int(plan.graph.slot0[launch.units[-1]]) for launch in plan.launches]
     heads = heads_of(plan, ends)
     backward = transpose(plan, heads)
     check_transposed(plan, heads, backward)

@@ -1,4 +1,4 @@
-"""Native convolutions, for every instruction set that this processor has, against NumPy."""
+"""Native convolutions equal those in NumPy, on every instruction set of this processor."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ from .test_products import surrounded, within
 
 @st.composite
 def convolutions(draw):
-    """Draw what a convolution of one or two groups is like, with every stride and margin."""
+    """Draw the sizes of a convolution of one or two groups, with any stride and padding."""
 
     def pair(least, most):
         return draw(st.tuples(st.integers(least, most), st.integers(least, most)))
@@ -36,26 +36,26 @@ def convolutions(draw):
 
 
 def windows(maps, data):
-    """Return of maps what each element of the kernel is multiplied with, as views."""
+    """Yield the index of each kernel element, the padded data, and the slices that it reads."""
     (top, left), space = maps.pad, [(0, 0)] * (data.ndim - 2)
     padded = np.pad(data, [*space, (top, top), (left, left)])
     for at in product(*map(range, maps.kernel)):
-        own = (
+        window = (
             slice(i * d, i * d + s * (n - 1) + 1, s)
             for i, d, s, n in zip(at, maps.dilate, maps.stride, maps.result)
         )
-        yield at, padded, (..., *own)
+        yield at, padded, (..., *window)
 
 
 def expected(maps, data, kernel, bias, gradient):
     """Return the result, and the gradients of data, kernel and bias."""
     result = np.zeros_like(gradient) + bias.reshape(1, 1, *bias.shape, 1, 1)
     of_kernel, of_data = np.zeros((len(data), *kernel.shape), kernel.dtype), 0
-    for (y, x), padded, own in windows(maps, data):
+    for (y, x), padded, window in windows(maps, data):
         w, spread = kernel[..., y, x], np.zeros_like(padded)
-        result += np.einsum("rigchw,gfc->rigfhw", padded[own], w)
-        of_kernel[..., y, x] = np.einsum("rigchw,rigfhw->rgfc", padded[own], gradient)
-        spread[own] = np.einsum("rigfhw,gfc->rigchw", gradient, w)
+        result += np.einsum("rigchw,gfc->rigfhw", padded[window], w)
+        of_kernel[..., y, x] = np.einsum("rigchw,rigfhw->rgfc", padded[window], gradient)
+        spread[window] = np.einsum("rigfhw,gfc->rigchw", gradient, w)
         of_data = of_data + spread
     (top, left), (height, width) = maps.pad, maps.data
     of_data = of_data[..., top : top + height, left : left + width]
@@ -63,17 +63,17 @@ def expected(maps, data, kernel, bias, gradient):
 
 
 def run(maps, left, right, bias=None):
-    """Run one step on rows that have values around them."""
+    """Run one step on rows within a margin, and check that the margin does not change."""
     dtype, shared = left.dtype, right.ndim == 1
     right = right if shared else within(right)[0]
-    made, whole = within(np.full((len(left), maps.width), np.nan, dtype))
+    result, whole = within(np.full((len(left), maps.width), np.nan, dtype))
     slots = Slot("in", 0), Slot("in", 1), Slot("out", 0), Slot("in", 2)
-    left_at, right_at, made_at, bias_at = map(Place, slots)
+    left_at, right_at, result_at, bias_at = map(Place, slots)
     bias_at = None if bias is None else bias_at
-    step = Convolved(left_at, right_at, made_at, bias_at, maps, dtype.name)
-    launch([step], dict(zip(slots, (within(left)[0], right, made, bias))), len(left))
+    step = Convolved(left_at, right_at, result_at, bias_at, maps, dtype.name)
+    launch([step], dict(zip(slots, (within(left)[0], right, result, bias))), len(left))
     assert surrounded(whole)
-    return made
+    return result
 
 
 def flat(array):
@@ -85,7 +85,7 @@ def flat(array):
 @given(convolutions(), st.integers(0, 3), st.booleans(), st.integers(0, 9))
 @pytest.mark.usefixtures("instruction_set")
 def test_convolutions(dtype, maps, rows, has_bias, seed):
-    """Results and gradients are within the bound on their rounding errors; nothing else changes."""
+    """Results and gradients are within the bound on their rounding errors."""
     rng, (_, images, groups, channels, filters, *_) = np.random.default_rng(seed), maps
     arrays = [
         rng.standard_normal(shape).astype(dtype)
@@ -100,31 +100,31 @@ def test_convolutions(dtype, maps, rows, has_bias, seed):
     bias *= has_bias
     wide = np.float64 if dtype == "float32" else np.longdouble
     wanted = expected(maps, *(array.astype(wide) for array in arrays))
-    sizes = expected(maps, *(np.abs(array).astype(wide) for array in arrays))
+    magnitudes = expected(maps, *(np.abs(array).astype(wide) for array in arrays))
     both = run(maps._replace(of=OF_KERNEL), flat(gradient), flat(data))
-    found = [
+    results = [
         run(maps, flat(data), kernel.ravel(), bias.ravel() if has_bias else None),
         run(maps._replace(of=OF_DATA), flat(gradient), kernel.ravel()),
         both[:, : kernel.size],
         both[:, kernel.size :],
     ]
     length = images * max(np.prod(maps.result), channels * filters * np.prod(maps.kernel)) + 1
-    for got, exact, size in zip(found, wanted, sizes):
-        bound = 2 * length * np.finfo(dtype).eps * flat(size)
+    for got, exact, magnitude in zip(results, wanted, magnitudes):
+        bound = 2 * length * np.finfo(dtype).eps * flat(magnitude)
         assert (np.abs(got - flat(exact)) <= bound).all()
 
 
 @pytest.mark.usefixtures("instruction_set")
-def test_gradients_of_nothing():
-    """Where the gradient of a result is zero, that of the kernel is, whatever the data are."""
+def test_zero_gradients_ignore_infinite_data():
+    """If the gradient of the result is zero, the gradient of the kernel is zero too."""
     maps = Maps.of_sizes(1, 1, 2, 3, (4, 5), (3, 3), (1, 1), (1, 1), (0, 0))
     maps = maps._replace(of=OF_KERNEL)
     data = np.full((2, 2 * 4 * 5), np.inf, np.float32)
     assert (run(maps, np.zeros((2, 3 * 2 * 3), np.float32), data) == 0).all()
 
 
-def test_weights_that_onednn_has_put_in_an_order_of_its_own():
-    """MXNet's convolutions leave weights, and gradients of these, in an order for vectors."""
+def test_weights_in_the_memory_layout_of_onednn():
+    """MXNet's convolutions leave weights and their gradients in a blocked layout."""
     net = nn.Conv2D(16, 3, in_channels=16)
     net.initialize()
     net.hybridize()

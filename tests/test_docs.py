@@ -1,4 +1,4 @@
-"""README, pages, docstrings and examples run, and what they say is so."""
+"""README, pages, docstrings and examples run, and print what the text shows."""
 
 import doctest
 import importlib
@@ -39,7 +39,7 @@ def test_page(name):
         assert pages.alike(shown, printed), f"run python docs/snippets.py {name}"
 
 
-def test_texts_that_differ_are_told_apart():
+def test_outputs_may_differ_only_in_times_and_rounding():
     assert pages.alike("took 3.1 ms, loss 0.51", "took 17 ms, loss 0.52")
     assert not pages.alike("loss 0.51", "loss 0.61")
     assert not pages.alike("5 launches", "6 launches")
@@ -47,7 +47,7 @@ def test_texts_that_differ_are_told_apart():
 
 
 def test_every_page_is_in_the_site():
-    """As Sphinx, but in `make test`: each page is in one table of contents."""
+    """Each page is in a table of contents.  Sphinx checks it too, but not in `make test`."""
     docs = ROOT / "docs"
     listed, contents = set(), re.compile(r"^```{toctree}\n(.*?)^```", re.DOTALL | re.MULTILINE)
     for page in (docs / "index.md", docs / "design" / "index.md"):
@@ -71,13 +71,13 @@ ERRORS = [
 ]
 
 
-def test_each_error_is_ours_and_a_builtin_and_the_page_has_cause_way_out_and_example():
+def test_each_error_has_a_builtin_base_and_a_section_with_an_example():
     page = pages.PAGES["docs/errors.md"].read_text("utf-8")
     for cls in ERRORS:
         mixin, builtin = cls.__bases__
         assert mixin is DynBatchError and builtin.__module__ == "builtins"
-        again = pickle.loads(pickle.dumps(cls("text")))
-        assert type(again) is cls and str(again) == "text"
+        copy = pickle.loads(pickle.dumps(cls("text")))
+        assert type(copy) is cls and str(copy) == "text"
         name = cls.__name__
         assert f"| [`{name}`](#{name.lower()}) | `{builtin.__name__}` |" in page
         section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
@@ -88,11 +88,11 @@ def test_each_error_is_ours_and_a_builtin_and_the_page_has_cause_way_out_and_exa
 
 def test_messages_have_one_line_per_fact():
     where = Where("model.py", 12, "forward")
-    told = "no.\n  at: model.py:12 in forward\n  block: cell0\n  what to do: reshape"
-    assert str(DynBatchError("no.", where, "cell0", "reshape")) == told
+    text = "no.\n  at: model.py:12 in forward\n  block: cell0\n  what to do: reshape"
+    assert str(DynBatchError("no.", where, "cell0", "reshape")) == text
     assert str(DynBatchError("no.", block="cell0")) == "no.\n  block: cell0"
-    told = "unknown granularity 'node'\n  what to do: choose one of 'graph', 'block'"
-    assert str(OptionError.unknown("granularity", "node", ("graph", "block"))) == told
+    text = "unknown granularity 'node'\n  what to do: choose one of 'graph', 'block'"
+    assert str(OptionError.unknown("granularity", "node", ("graph", "block"))) == text
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -112,13 +112,13 @@ ARGUMENTS = {
 
 
 def headings(text):
-    """Anchors of the headings, spelt as GitHub spells them."""
+    """Return the anchors of the headings, as GitHub spells them."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_example_is_run():
-    """`serve` is by tests/test_serving.py."""
+    """`tests/test_serving.py` runs `serve`."""
     stems = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert stems == {*ARGUMENTS, "serve"}
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
@@ -127,19 +127,19 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
 def test_example(name, capsys):
-    """Training reduces the loss by a lot, so that what is compared with the loop is not noise."""
+    """Training halves the loss, so the comparison with the loop is not one of noise."""
     path = ROOT / "examples" / f"{name}.py"
     assert len(path.read_text("utf-8").splitlines()) < 150, "an example is short"
     load(path).main([*ARGUMENTS[name], "--analysis-budget", "auto"])
-    told = capsys.readouterr().out
-    assert "equal those of the loop" in told
+    printed = capsys.readouterr().out
+    assert "equal those of the loop" in printed
     if name == "tree_lstm":
-        losses = [float(x) for x in re.findall(r"loss ([\d.]+)", told)]
+        losses = [float(x) for x in re.findall(r"loss ([\d.]+)", printed)]
         assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
 
 
 class Leaves(gluon.Block):
-    """Stands for the README's `TreeLSTM`: a block that is written for one sample."""
+    """Replaces the README's `TreeLSTM`: a block that is written for one sample."""
 
     def __init__(self):
         super().__init__()
@@ -162,21 +162,21 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
     ]
 
     def gradients_of(code):
-        found = []
+        collected = []
 
-        def note(size):
-            found.extend(gradients(names["net"]).values())
+        def collect(size):
+            collected.extend(gradients(names["net"]).values())
 
         names = {
             "autograd": mx.autograd,
             "TreeLSTM": Leaves,
             "loader": [samples[:3], samples[3:]],
             "loss_fn": gluon.loss.SoftmaxCrossEntropyLoss(),
-            "trainer": SimpleNamespace(step=note),
+            "trainer": SimpleNamespace(step=collect),
         }
         mx.random.seed(1)
         exec(compile(code, "README.md", "exec"), names)
-        return found
+        return collected
 
     removed, added = (
         "".join(line[1:] + "\n" for line in diff.splitlines() if line[:1] in ("", " ", sign))
@@ -188,13 +188,13 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
 
 
 def test_docstrings():
-    tried = 0
+    attempted = 0
     for _, name, _ in pkgutil.walk_packages(gdb.__path__, f"{gdb.__name__}."):
         names = {"mx": mx, "np": np, "gdb": gdb}
         result = doctest.testmod(importlib.import_module(name), extraglobs=names)
         assert result.failed == 0, name
-        tried += result.attempted
-    assert tried > 20
+        attempted += result.attempted
+    assert attempted > 20
 
 
 def test_links_lead_somewhere():
@@ -202,10 +202,10 @@ def test_links_lead_somewhere():
         text = page.read_text(encoding="utf-8")
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         for path, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", prose):
-            other = page.parent / path if path else page
-            assert other.exists(), f"{page.name} links to {path}"
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page.name} links to {path}"
             if anchor:
-                assert anchor in headings(other.read_text(encoding="utf-8")), (page, anchor)
+                assert anchor in headings(target.read_text(encoding="utf-8")), (page, anchor)
 
 
 def test_the_picture_is_what_its_script_draws():

@@ -1,4 +1,4 @@
-"""What is computed of rows that equal numbers chose from a table is computed once."""
+"""Rows that equal indices select from a table are computed once."""
 
 import mxnet as mx
 import numpy as np
@@ -16,12 +16,12 @@ from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, ready
 from tests.kernel.native import launch
 
-#: Wide enough for a product to take longer than copies of its rows.
+#: So wide that a product takes longer than copies of its rows.
 UNITS = 256
 
 
 class Words(gdb.DynamicHybridBlock):
-    """Scores words, and arrays that come in their place."""
+    """Scores words, and arrays that replace embeddings."""
 
     def __init__(self, dtype="float32", tables=1):
         super().__init__()
@@ -39,56 +39,56 @@ class Words(gdb.DynamicHybridBlock):
 
 @pytest.fixture
 def assemblers(monkeypatch):
-    """Return what will assemble programs, forward and backward."""
-    assemble, all_of_them = prepare.assemble, []
+    """Return a list that collects the assemblers of programs, forward and backward."""
+    assemble, collected = prepare.assemble, []
 
-    def noted(assembler):
-        all_of_them.append(assembler)
+    def collect(assembler):
+        collected.append(assembler)
         return assemble(assembler)
 
-    monkeypatch.setattr(prepare, "assemble", noted)
-    return all_of_them
+    monkeypatch.setattr(prepare, "assemble", collect)
+    return collected
 
 
 def keys_in(assemblers):
-    """Return what tells rows apart, per launch forward that runs on rows that differ."""
-    found = []
-    for one in assemblers:
-        if isinstance(one, assembling.Forward):
-            # The launches have an input each.
-            found += [np.reshape(one.keys_of(number, 0), (-1, 5)) for number in one.distinct]
-    return found
+    """Return the keys of rows, for each forward launch that computes equal rows once."""
+    keys = []
+    for assembler in assemblers:
+        if isinstance(assembler, assembling.Forward):
+            # Each of these launches has one input.
+            keys += [np.reshape(assembler.keys_of(n, 0), (-1, 5)) for n in assembler.distinct]
+    return keys
 
 
-def sentences(seed, kind="int32", dtype="float32", count=5):
+def sentences(seed, index_dtype="int32", dtype="float32", count=5):
     rng = np.random.RandomState(seed)
-    words = [mx.nd.array(rng.randint(0, 9, n), dtype=kind) for n in rng.randint(1, 9, count)]
-    given = attached([array(1, UNITS, seed=k, dtype=dtype) for k in range(2)])
-    return [(w, *given[: k % 3]) for k, w in enumerate(words)]
+    lengths = rng.randint(1, 9, count)
+    words = [mx.nd.array(rng.randint(0, 9, n), dtype=index_dtype) for n in lengths]
+    replacements = attached([array(1, UNITS, seed=k, dtype=dtype) for k in range(2)])
+    return [(w, *replacements[: k % 3]) for k, w in enumerate(words)]
 
 
 @pytest.mark.parametrize("tables", [1, 2])
-@pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients_are_those_of_the_loop(assemblers, dtype, kind, tables):
+def test_values_and_gradients_equal_the_loop(assemblers, dtype, index_dtype, tables):
     net = ready(Words(dtype, tables), 0.05)
     tolerance = (1e-5, 1e-5) if dtype == "float32" else (1e-12, 1e-12)
-    samples = sentences(3, kind, dtype)
-    parameters = list(net.collect_params().values())
-    check_against_loop(lambda s: net(*s), samples, parameters, tolerance)
+    samples = sentences(3, index_dtype, dtype)
+    check_against_loop(lambda s: net(*s), samples, net.collect_params(), tolerance)
     keys = keys_in(assemblers)
-    known = np.concatenate([own[own[:, 0] >= 0] for own in keys])
-    assert len(set(known[:, 0])) == tables, "rows of two tables are told apart"
-    assert set(known[:, 4]) == {np.dtype(kind).itemsize}
+    known = np.concatenate([rows[rows[:, 0] >= 0] for rows in keys])
+    assert len(set(known[:, 0])) == tables, "rows of two tables have different keys"
+    assert set(known[:, 4]) == {np.dtype(index_dtype).itemsize}
     words = tables * sum(len(words) for words, *_ in samples)
     assert known[:, 3].sum() % words == 0, "a row was not recognised"
-    assert any((own[:, 0] < 0).any() for own in keys), "no array came in the place of a word"
-    backward = [one for one in assemblers if isinstance(one, assembling.Backward)]
-    assert any(one.distinct for one in backward), "no gradients of equal rows were added up"
+    assert any((rows[:, 0] < 0).any() for rows in keys), "no array replaces an embedding"
+    backward = [a for a in assemblers if isinstance(a, assembling.Backward)]
+    assert any(a.distinct for a in backward), "no gradients of equal rows were added up"
 
 
-def test_rows_of_earlier_flushes_are_like_no_other(assemblers):
-    """Half of the embeddings are computed before, and read where they are."""
+def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
+    """Half of the embeddings are kept from an earlier flush, and read in place."""
     net, samples = ready(Words(), 0.05), [words for words, *_ in sentences(4)]
     with gdb.batching() as batch:
         rows = [net.tables[0](words) for words in samples]
@@ -100,7 +100,7 @@ def test_rows_of_earlier_flushes_are_like_no_other(assemblers):
         np.testing.assert_allclose(result.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
     (keys,) = keys_in(assemblers)
     known = keys[:, 0] >= 0
-    # A piece of rows of both counts as of earlier ones.
+    # A piece with rows of both flushes counts as one of earlier rows.
     assert 1 < keys[known, 3].sum() <= len(samples) <= keys[~known, 3].sum()
 
 
@@ -112,12 +112,12 @@ KEYS = st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_si
 
 
 @given(KEYS, st.sampled_from(["int32", "int64", "float32"]), st.booleans())
-def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind, backward):
-    """All rows differ here, so that those that were not computed by themselves show."""
+def test_equal_rows_are_computed_once_unless_they_are_few(keys, index_dtype, backward):
+    """The input rows all differ, so the results show which rows were computed."""
     ids = [
         (t, n) if t >= 0 else (t, k, i)
-        for k, (t, own) in enumerate(keys)
-        for i, n in enumerate(own)
+        for k, (t, numbers) in enumerate(keys)
+        for i, n in enumerate(numbers)
     ]
     rows = np.arange(3 * len(ids), dtype=np.float32).reshape(-1, 3)
     arrays = {
@@ -125,14 +125,14 @@ def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind, backward):
         Slot("param", 0): np.eye(3, dtype=np.float32).ravel(),
         Slot("out", 0): np.full_like(rows, np.nan),
     }
-    given = [(table, np.array(own, dtype=kind)) for table, own in keys]
+    typed_keys = [(table, np.array(numbers, dtype=index_dtype)) for table, numbers in keys]
     equal = (executing.TOTAL, executing.SINGLE) if backward else (executing.PICK, executing.REPEAT)
-    launch([PRODUCT], arrays, len(ids), keys=given, equal=equal)
+    launch([PRODUCT], arrays, len(ids), keys=typed_keys, equal=equal)
     if 4 * len(set(ids)) > 3 * len(ids):
         wanted = rows
     elif backward:
-        own = [[i for i, other in enumerate(ids) if other == one] for one in ids]
-        wanted = [rows[i].sum(axis=0) * (i[0] == k) for k, i in enumerate(own)]
+        equal_rows = [[i for i, other in enumerate(ids) if other == row_id] for row_id in ids]
+        wanted = [rows[i].sum(axis=0) * (i[0] == k) for k, i in enumerate(equal_rows)]
     else:
-        wanted = [rows[ids.index(one)] for one in ids]
+        wanted = [rows[ids.index(row_id)] for row_id in ids]
     np.testing.assert_array_equal(arrays[Slot("out", 0)], np.reshape(wanted, rows.shape))

@@ -1,4 +1,4 @@
-"""``python -m gluon_dynbatch explain`` says what merged, what not and why."""
+"""``python -m gluon_dynbatch explain`` says which calls merge, which do not, and why."""
 
 import re
 import subprocess
@@ -32,8 +32,8 @@ def apply(x, steps):
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch, capsys):
-    """Return a function that explains a program after the model: exit code, page, and errors."""
+def explained(tmp_path, monkeypatch, capsys):
+    """Return a function that explains a program: it returns exit code, output and errors."""
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
@@ -57,19 +57,19 @@ def told(tmp_path, monkeypatch, capsys):
 
 
 def table(page):
-    """Return calls and launches by the text of the line."""
+    """Return the calls and launches of each line of a program, by its text."""
     rows = re.findall(r"^ +(\d+) +(\d+) +[\d.]+  .*?: (.*)$", page, re.MULTILINE)
     return {text: (int(calls), int(launches)) for calls, launches, text in rows}
 
 
-def test_an_operator_that_does_not_merge(told):
-    code, out, err = told("""
+def test_an_operator_that_does_not_merge(explained):
+    code, out, err = explained("""
         for _ in range(3):
             with gdb.batching(granularity="block", policy="depth"):
                 ys = [mx.nd.SoftmaxOutput(apply(x, 3), mx.nd.zeros(1)) for x in xs]
     """)
     assert code is None and not err
-    # Of three scopes, the first only compiles.
+    # The first scope is left out, because it compiles.
     assert "scopes: 3 (the first is not counted), flushes: 2" in out
     assert "64 calls in 22 launches, 2.9 wide on average" in out
     (step, steps), (_, softmax) = sorted(table(out).items(), key=lambda item: -item[1][0])
@@ -78,26 +78,24 @@ def test_an_operator_that_does_not_merge(told):
     assert "  - Calls that are not merged run sample by sample." in out and "kinds" not in out
 
 
-def test_values_that_are_read(told):
-    """Samples that wait for each other's flush are no advice."""
+def test_values_that_are_read(explained):
+    """Reads in `map` give no advice, as the samples share flushes."""
     reading = "lambda x: apply(x, 1).sum().asscalar()"
     for call, launches in ((f"list(map({reading}, xs))", 16), (f"batch.map({reading}, xs)", 2)):
-        _, out, _ = told(f"""
+        _, out, _ = explained(f"""
             with gdb.batching(granularity="block", policy="depth") as batch:
                 {call}
         """)
         assert f"16 calls in {launches} launches" in out
-        told_so = re.search(
-            r"A value is read while calls are pending, 8 x at script.py:\d+ in", out
-        )
-        assert bool(told_so) == (launches == 16)
+        advice = re.search(r"A value is read while calls are pending, 8 x at script.py:\d+ in", out)
+        assert bool(advice) == (launches == 16)
 
 
-def test_arrays_that_are_created_in_scopes(told, monkeypatch):
+def test_arrays_that_are_created_in_scopes(explained, monkeypatch):
     array = mx.nd.array
     monkeypatch.setattr(mx.nd, "array", lambda *args: time.sleep(0.02) or array(*args))
     slow = mx.nd.array
-    _, out, _ = told("""
+    _, out, _ = explained("""
         for _ in range(2):
             mx.nd.array([1])
             with gdb.batching(granularity="block", policy="depth"):
@@ -118,8 +116,8 @@ ADVICE = [
 
 
 @pytest.mark.parametrize("calls, advice", ADVICE)
-def test_advice(told, calls, advice):
-    _, out, _ = told(f"""
+def test_advice(explained, calls, advice):
+    _, out, _ = explained(f"""
         for _ in range(2):
             with gdb.batching(granularity="block", policy="depth"):
                 ys = [{calls}]
@@ -127,8 +125,8 @@ def test_advice(told, calls, advice):
     assert re.search(advice, " ".join(out.split()))
 
 
-def test_errors_of_the_script_are_its_own(told):
-    code, out, err = told("""
+def test_tracebacks_of_the_script_have_only_its_own_frames(explained):
+    code, out, err = explained("""
         with gdb.batching(granularity="block", policy="depth"):
             ys = [apply(x, 2) for x in xs]
         ys[0].no_such_method()
@@ -140,8 +138,8 @@ def test_errors_of_the_script_are_its_own(told):
     assert files[0].endswith("script.py") and not any("runpy" in name for name in files)
 
 
-def test_a_scope_without_a_flush_that_succeeds(told):
-    code, out, err = told("""
+def test_a_scope_in_which_every_flush_fails(explained):
+    code, out, err = explained("""
         with gdb.batching():  # -1 has no Cholesky factor
             ys = [mx.nd.linalg.potrf(apply(x, 2).reshape((1, 2, 2)) * 0 - 1) for x in xs]
     """)
@@ -149,10 +147,10 @@ def test_a_scope_without_a_flush_that_succeeds(told):
     assert "no flush succeeded" in out and "launches" not in out
 
 
-@pytest.mark.parametrize("how, code", [("", None), ("None", None), ("3", 3), ("'no'", "no")])
-def test_scripts_that_exit(told, how, code):
-    found, out, err = told(f"print(sys.argv[1:])\nsys.exit({how})", "--a", "b")
-    assert found == code and not err
+@pytest.mark.parametrize("argument, wanted", [("", None), ("None", None), ("3", 3), ("'no'", "no")])
+def test_scripts_that_exit(explained, argument, wanted):
+    code, out, err = explained(f"print(sys.argv[1:])\nsys.exit({argument})", "--a", "b")
+    assert code == wanted and not err
     assert out.startswith("['--a', 'b']\n") and "no scope was opened" in out
 
 
@@ -160,7 +158,7 @@ def test_the_command_line(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])")
     command = [sys.executable, "-W", "ignore", "-m", "gluon_dynbatch", "explain"]
-    ran = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0 and ran.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
-    ran = subprocess.run([*command, "no.py"], cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 2 and ran.stderr.endswith("error: there is no file 'no.py'\n")
+    process = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
+    process = subprocess.run([*command, "no.py"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 2 and process.stderr.endswith("error: there is no file 'no.py'\n")
