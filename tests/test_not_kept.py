@@ -1,4 +1,4 @@
-"""Blocks that are traced once per structure: what is not kept, or no longer, and what is said."""
+"""Blocks with ``trace_once``: calls that are not kept as pieces, and when pieces become invalid."""
 
 import contextlib
 import random
@@ -20,9 +20,9 @@ def not_kept(block, *samples, because):
     for _ in range(2):
         account = scope(block, list(samples))
         assert account.known == 0
-        reasons = [one.reason for one in account.refused.values()]
+        reasons = [refusal.reason for refusal in account.refused.values()]
         assert any(because in reason for reason in reasons), reasons
-        assert all(one.where.filename.endswith(".py") for one in account.refused.values())
+        assert all(refusal.where.filename.endswith(".py") for refusal in account.refused.values())
 
 
 def reading(block, x):
@@ -57,7 +57,7 @@ def ignoring(block, x, thing):
     return block.net(x)
 
 
-#: What a block does with an array, what is said of it, and what else it takes.
+#: What a block does with an array, the reported reason, and what makes its second argument.
 NOT_KEPT = [
     (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "reads a value"),
     (reading, "reads a value"),
@@ -86,7 +86,7 @@ NOT_KEPT = [
 
 
 @pytest.mark.parametrize("fn, because, more", [(*row, None)[:3] for row in NOT_KEPT])
-def test_what_is_not_kept(fn, because, more):
+def test_calls_that_are_not_kept(fn, because, more):
     block = traced(fn, mask=x(7), inner=traced(reading))
     not_kept(block, *[(x(i), *([more()] if more else [])) for i in (1, 2)], because=because)
     ELSEWHERE.clear()
@@ -99,21 +99,21 @@ def test_what_is_not_kept(fn, because, more):
         (lambda block, x: {block.net(x)}, (), "it returns an object of type set"),
     ],
 )  # fmt: skip
-def test_what_the_loop_would_not_do_twice_alike_or_returns_no_nest_is_not_kept(fn, more, because):
+def test_calls_that_are_not_kept_and_differ_from_the_loop(fn, more, because):
     block = traced(fn)
     for _ in range(2):
         with gdb.batching(**FIXED) as batch:
             (got,) = {block(x(), *more)} if fn in (write, grow) else block(x())
-        (one,) = batch.report.traced.refused.values()
-        assert because in one.reason and got.shape == (1, WIDTH)
+        (refusal,) = batch.report.traced.refused.values()
+        assert because in refusal.reason and got.shape == (1, WIDTH)
 
 
 def test_arguments_that_are_nested_too_deep():
     def linked(count):
         node = None
         for _ in range(count):
-            made = Node(1)
-            made.next, node = node, made
+            node, following = Node(1), node
+            node.next = following
         return node
 
     block = traced(lambda block, x, node: block.net(x))
@@ -121,13 +121,13 @@ def test_arguments_that_are_nested_too_deep():
     not_kept(block, (x(), linked(5000)), because="nested too deep")
 
 
-def test_a_generator_of_random_numbers_in_the_block():
+def test_a_random_number_generator_in_the_block():
     block = traced(lambda block, x: block.net(x) * (block.rng.rand() > -1))
     block.rng = np.random.RandomState(0)
     not_kept(block, (x(),), because="an attribute is of type RandomState")
 
 
-def test_the_line_that_raises_or_reads_a_value_is_told():
+def test_the_report_names_the_line_that_raises_or_reads_a_value():
     def fail(block, x, fails):
         h = block.net(x)
         if fails == "raises":
@@ -143,16 +143,16 @@ def test_the_line_that_raises_or_reads_a_value_is_told():
                 with contextlib.suppress(KeyError):
                     block(x(), fails)
                 block(x(), None)
-            [one] = batch.report.traced.refused.values()
-            assert because in one.reason and "# wrong" in named_lines(str(one.where))[0]
-            assert str(one.where) in str(batch.report)
+            (refusal,) = batch.report.traced.refused.values()
+            assert because in refusal.reason and "# wrong" in named_lines(str(refusal.where))[0]
+            assert str(refusal.where) in str(batch.report)
         assert batch.report.traced.known == 1
 
 
-def test_after_many_refusals_it_is_run_without_ado():
+def test_after_many_refusals_calls_are_not_traced():
     block = traced(lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]))
     account = scope(block, [(x(),)] * 40)
-    assert account.new < 40 and sum(one.calls for one in account.refused.values()) == 40
+    assert account.new < 40 and sum(r.calls for r in account.refused.values()) == 40
 
 
 def scaled(block, x, times):
@@ -161,7 +161,7 @@ def scaled(block, x, times):
     return chain(block, x, times)
 
 
-#: A change of the block, and how many of two calls are traced anew after it.
+#: A change of the block, and how many of two calls are traced again after it.
 CHANGES = [
     (lambda block: setattr(block, "scale", 3.0), 1),
     (lambda block: block.scales.append(2.0), 1),
@@ -188,7 +188,7 @@ def test_a_block_that_has_changed(change, new):
     assert (account.new, account.known) == (new, 2 - new)
 
 
-def test_an_attribute_that_comes_back_finds_its_pieces():
+def test_a_former_value_of_an_attribute_finds_its_pieces():
     block = traced(scaled, scale=1.0, scales=[1.0], more={"a": 1.0})
     for scale, known in ((1.0, 0), (2.0, 0), (1.0, 1)):
         block.scale = scale
@@ -219,7 +219,7 @@ def test_hooks_run_each_time():
     assert scope(block, [(x(), 1)]).known == 1
 
 
-def test_debug_runs_forward_each_time_and_tells_what_depends_on_something_else():
+def test_debug_runs_forward_each_time_and_reports_hidden_dependences():
     times = [1]
     block = traced(lambda block, x: chain(block, x, times[0]))
     RUNS.clear()

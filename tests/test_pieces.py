@@ -1,4 +1,4 @@
-"""Dynamic blocks that are traced once per structure: what is kept gives the loop's results."""
+"""Dynamic blocks with ``trace_once``: calls that are kept as pieces give the loop's results."""
 
 import collections
 import copy
@@ -24,7 +24,7 @@ from tests.strategies import PROGRAMS, examples
 
 
 class Given(gdb.DynamicHybridBlock):
-    """A dynamic block that does what it is given; it counts how often."""
+    """A dynamic block that applies a function; each run of ``forward`` is listed in `RUNS`."""
 
     def __init__(self, fn, net=None, **attributes):
         super().__init__(prefix="given_")
@@ -65,14 +65,12 @@ def x(seed=0, rows=1):
 @pytest.mark.parametrize("options", SCOPES)
 @given(program=PROGRAMS)
 @examples(5)
-def test_programs_give_what_the_loop_gives_when_they_are_traced_and_when_they_are_known(
-    program, options
-):
-    """With ``debug=True`` as well, once they are known."""
+def test_random_programs_equal_the_loop_when_traced_and_when_known(program, options):
+    """With ``debug=True``, the program is known from a scope without it."""
     block = Given(lambda block, sample: program.fn(sample), program.block)
     try:
-        for given_options in (FIXED if options.get("debug") else options, options, options):
-            batch = check_against_loop(block, program.samples, program.params, **given_options)
+        for scope_options in (FIXED if options.get("debug") else options, options, options):
+            batch = check_against_loop(block, program.samples, program.params, **scope_options)
         account = batch.report.traced
         assert account.known + account.new + sum(r.calls for r in account.refused.values())
     finally:
@@ -86,7 +84,7 @@ TREES = st.recursive(
 
 @given(trees=st.lists(TREES, min_size=1, max_size=5))
 @examples(15)
-def test_trees_are_run_once_each_and_subtrees_with_them(trees):
+def test_each_tree_is_traced_once_with_its_subtrees(trees):
     net = TreeNet(make_cells().child_sum)
     net.hybridize(trace_once=True)
     samples = [(tree, x(i)) for i, tree in enumerate(trees)]
@@ -95,11 +93,11 @@ def test_trees_are_run_once_each_and_subtrees_with_them(trees):
     assert again.new == 0 and again.known == len(trees)
 
 
-# What is kept
+# Calls that are kept
 
 
 def recursive(block, x, depth):
-    """Return what a closure that calls itself returns: it holds arrays until it is collected."""
+    """Call a closure that calls itself, and so holds arrays until it is collected."""
     first = block.net(x)
 
     def descend(depth):
@@ -108,7 +106,7 @@ def recursive(block, x, depth):
     return descend(depth)
 
 
-def test_closures_are_kept_however_often_garbage_is_collected():
+def test_calls_with_closures_are_kept_during_garbage_collections():
     block, thresholds = traced(recursive), gc.get_threshold()
     gc.set_threshold(5, 1, 1000)
     try:
@@ -116,19 +114,19 @@ def test_closures_are_kept_however_often_garbage_is_collected():
     finally:
         gc.set_threshold(*thresholds)
     assert (account.new, account.known, account.refused) == (1, 1, {})
-    # It may come at the first instruction, which makes cells for the closure and is of no line.
+    # A collection may come at the first instruction, which may belong to no line.
     assert Place(recursive.__code__, 0).where.line > 0
 
 
-def test_equal_structures_are_one_and_others_are_not():
+def test_only_equal_structures_share_a_piece():
     block = traced(chain)
     assert scope(block, [(x(1), 2), (x(2), 2), (x(3), 3), (x(4), 2)]).new == 2
     assert scope(block, [(x(5), 3), (x(6), 2)]).new == 0
     assert scope(block, [(x(5, 2), 2)]).new == 1  # another shape
-    assert scope(block, [(x(5, 2), True)]).new == 1  # equal, and of another type
+    assert scope(block, [(x(5, 2), True)]).new == 1  # an equal number of another type
 
 
-def test_ordered_dictionaries_are_told_apart_by_their_order():
+def test_the_order_of_ordered_dictionaries_matters():
     block = traced(lambda block, x, scales: block.net(x) * next(iter(scales.values())))
     scales = collections.OrderedDict(a=1.0, b=2.0)
     for first in "ab":
@@ -155,7 +153,7 @@ def switching(block, x):
 
 
 def unrolled(block, x, times):
-    """Stock cells count their calls, in vain."""
+    """Stock cells count their calls, which changes no result."""
     states = block.cell.begin_state(1)
     for _ in range(times):
         x, states = block.cell(x, states)
@@ -177,29 +175,29 @@ def nested():
 
 
 def sides(block, rows, same):
-    """Give a block two parts of one result and zeros, or parts of two and ones."""
+    """Pass parts of one result and zeros, or parts of two results and ones, to a block."""
     h = block.net(rows)
-    other, make = (h, mx.nd.zeros) if same else (block.net(h), mx.nd.ones)
-    return block.inner(h[0:1], other[1:2], make((1, WIDTH)))
+    second, constant = (h, mx.nd.zeros) if same else (block.net(h), mx.nd.ones)
+    return block.inner(h[0:1], second[1:2], constant((1, WIDTH)))
 
 
 def joined():
     return traced(sides, inner=traced(lambda block, a, b, more: block.net(a + more) + b * a))
 
 
-def real(array):
-    """Return a lazy array that is real."""
+def computed(array):
+    """Return a lazy array that has been computed."""
     with gdb.batching(**FIXED):
         lazy = dense(WIDTH)(array)
     assert lazy.handle
     return lazy
 
 
-#: A block, and what it takes for a sample.
+#: Functions that make a block, and a sample of it.
 KEPT = {
     "views of arrays and of results": (lambda: traced(views), lambda i: (x(i, 4), 3)),
     "views of variables": (lambda: traced(views), lambda i: (*attached([x(i, 4)]), 3)),
-    "arrays of an earlier scope": (lambda: traced(views), lambda i: (real(x(i, 4)), 3)),
+    "arrays of an earlier scope": (lambda: traced(views), lambda i: (computed(x(i, 4)), 3)),
     "arrays within objects": (
         lambda: traced(lambda block, node: chain(block, node.array, node.times)),
         lambda i: (Node(2, x(i)),),
@@ -212,7 +210,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("make, sample", KEPT.values(), ids=KEPT)
-def test_what_is_kept(make, sample):
+def test_calls_that_are_kept(make, sample):
     block, samples = make(), [sample(i) for i in range(4)]
     assert not scope(block, samples).refused
     account = scope(block, samples)
@@ -235,14 +233,14 @@ def test_constants_parameters_and_arrays_of_the_block():
     assert (account.new, account.known) == (0, 3)
 
 
-def test_constants_are_on_the_device_of_the_moment():
+def test_constants_are_created_in_the_current_context():
     block, sample = traced(lambda block, x: (block.net(x), mx.nd.zeros((1, 2)))), x()
     for number in range(2):
         with gdb.batching(**FIXED), mx.cpu(number):
             assert block(sample)[1].context == mx.cpu(number)
 
 
-def test_results_are_the_arguments_and_share_memory_as_without_a_piece():
+def test_results_may_be_arguments_and_share_memory_as_in_the_loop():
     """Each constant is an array of its own."""
 
     def cut(block, a, b):
@@ -255,12 +253,12 @@ def test_results_are_the_arguments_and_share_memory_as_without_a_piece():
     with gdb.batching(**FIXED) as batch:
         for i in range(2):
             a, b = x(i), block.net(x(i))
-            same, flat, copied, (one, other) = block(a, b)
-            assert same["a"] is a and same["b"] is b
-            h, (again, row) = same["h"]
+            shared, flat, copied, (first, second) = block(a, b)
+            assert shared["a"] is a and shared["b"] is b
+            h, (again, row) = shared["h"]
             assert h is again
-            one[:] = h[:] = 7
-            assert one.asnumpy().all() and not other.asnumpy().any()
+            first[:] = h[:] = 7
+            assert first.asnumpy().all() and not second.asnumpy().any()
             assert (row.asnumpy() == 7).all() and (flat.asnumpy() == 7).all()
             assert (copied.asnumpy() != 7).all()
     assert batch.report.traced.known == 1
@@ -278,27 +276,27 @@ def test_each_mode_is_traced():
     assert (batch.report.traced.new, batch.report.traced.known) == (0, 3)
 
 
-def test_lines_of_the_users_are_kept():
+def test_calls_of_pieces_keep_the_lines_of_the_user():
     block = traced(chain)
     with gdb.batching(**FIXED) as batch:
         for _ in range(2):
             block(x(), 2)
-            random.random(), np.random.uniform()  # it matters only what forward draws
+            random.random(), np.random.uniform()  # only draws in forward matter
         first, _, third, _ = batch._recorder.tape.places
     assert batch.report.traced.known == 1
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 
 
-def test_pieces_are_of_one_block_and_off_unless_asked():
+def test_pieces_belong_to_one_block_and_are_off_by_default():
     block = Given(chain)
-    other = copy.deepcopy(block)
-    assert other._pieces is not block._pieces and len(other._pieces.held) == 0
+    copied = copy.deepcopy(block)
+    assert copied._pieces is not block._pieces and len(copied._pieces.held) == 0
     block = traced(chain)
     block.hybridize()
     assert block._pieces is None and scope(block, [(x(), 1)] * 2).new == 0
 
 
-def test_memory_is_bounded_and_holds_no_arrays():
+def test_pieces_have_a_limit_in_bytes_and_hold_no_arrays():
     block = traced(chain)
     block._pieces.held._capacity = 20_000
     scope(block, [(x(), n) for n in range(40)])
@@ -307,26 +305,26 @@ def test_memory_is_bounded_and_holds_no_arrays():
     assert scope(block, [(x(), 0)]).new == 1
     with gdb.batching(**FIXED):
         result = block(x())
-    gone = weakref.ref(result)
+    reference = weakref.ref(result)
     del result
-    assert gone() is None
+    assert reference() is None
 
 
-def test_arrays_that_a_block_had_are_let_go():
+def test_former_arrays_of_a_block_are_freed():
     block = traced(lambda block, x: block.net(x) + block.mask, mask=x(9))
     first = block.mask
     scope(block, [(x(),)])
     for number in range(4):
         block.mask = x(number)
         assert scope(block, [(x(),)]).new == 1
-    assert sys.getrefcount(first) == sys.getrefcount(x())  # what tells arrays apart holds none
+    assert sys.getrefcount(first) == sys.getrefcount(x())  # keys hold no arrays
 
 
-# Beside other parts
+# Runs within and beside other runs
 
 
 def test_a_forward_that_waits_while_others_run():
-    """Some samples wait, in the middle, until all others have been recorded and computed."""
+    """Some samples wait until all others have been recorded and computed."""
 
     def wait(block, x, waits):
         h = block.net(x)
@@ -342,18 +340,18 @@ def test_a_forward_that_waits_while_others_run():
 
 
 def beyond(held):
-    """Return what reads the last array of a list, within a run or before it."""
+    """Return a function that reads its last argument, or else the last array of `held`."""
     return lambda block, x, *more: block.net(x) + (more or held)[-1]
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_an_array_of_the_run_around_it(given):
-    """An inner run that reads one without being given it is not kept; the outer one is."""
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_an_array_of_the_outer_run(is_argument):
+    """An inner run that reads it, but not as an argument, is not kept; the outer run is."""
     held = []
 
     def outer(block, x):
         held.append(block.net(x))
-        more = held if given else ()
+        more = held if is_argument else ()
         try:
             return block.inner(block.net(x), *more) * held[-1]
         finally:
@@ -363,13 +361,13 @@ def test_an_array_of_the_run_around_it(given):
     samples = [(x(i),) for i in range(3)]
     first, again = scope(block, samples), scope(block, samples)
     assert (again.known, again.new) == (3, 0)
-    assert ("another sample" in str(first.refused)) == (not given)
+    assert ("another sample" in str(first.refused)) == (not is_argument)
 
 
-def test_an_array_of_another_run_that_is_over():
-    """Whoever reads it, or is given it by who reads it, goes on where that was recorded."""
+def test_an_array_that_was_recorded_before_the_run():
+    """A run that reads it, or passes it to an inner run, is not kept, but needs no flush."""
     held = []
-    inner = traced(lambda block, x, one: block.net(x) + one)
+    inner = traced(lambda block, x, y: block.net(x) + y)
     for read in (beyond(held), lambda block, x: block.inner(block.net(x), held[-1])):
         block = traced(read, inner=inner)
 
