@@ -106,8 +106,6 @@ def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
 
 WEIGHT = Weight(Place(Slot("param", 0)), 3, 3, transposed=True)
 PRODUCT = Product(Place(Slot("in", 0)), WEIGHT, Place(Slot("out", 0)), None, False, 1, "float32")
-
-
 KEYS = st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_size=9)), max_size=4)
 
 

@@ -1,8 +1,7 @@
-"""Exact numbers of launches: what is merged and what must not be, at which granularity and policy.
+"""Exact numbers of launches: which calls merge, and which must not, per granularity and policy.
 
-Every case draws its minibatch, says how many launches it needs and why; values and gradients are
-compared with the plain loop.  In the drawings a letter is a call of that cell, an arrow a
-dependence.
+The comment of a case draws its minibatch, and says how many launches it needs and why; values and
+gradients are compared with the loop.  A letter is a call of that cell, an arrow a dependence.
 """
 
 import mxnet as mx
@@ -39,7 +38,7 @@ A, B, C = (ready(unary(prefix=f"{name}_")) for name in "abc")
 JOIN, CHILD_SUM = ready(binary(prefix="join_")), ChildSum(prefix="child_sum_")
 WIDE = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
 FOREST = ready(TreeNet(CHILD_SUM))
-#: Its gradient ignores the head gradient, so unused samples would get one too.
+#: It never merges: its gradient ignores the head gradient, so unused samples would get one too.
 OUTPUT = cell(lambda F, x: F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1)), prefix="output_")
 EVERY = tuple(POLICIES)
 X, Y = inputs(2)
@@ -49,7 +48,7 @@ MEMORIES, TRAINED = ([array(5, WIDTH, seed=k) for k in (0, 1)] for _ in range(2)
 attached(TRAINED)
 WEIGHTS = attached([array(WIDTH, WIDTH, seed=k) for k in (2, 3)])
 STEPS = [inputs(6)[:3], inputs(6)[3:]]
-#: A tree whose long arm of five leaves takes a launch per joint.
+#: A tree with a long arm of five leaves, which needs a launch per joint.
 ARM = ((((X, X), X), X), X)
 
 
@@ -66,7 +65,7 @@ def chains(*cells):
 
 
 def nested(F, x, children):
-    """``tanh`` of sums in sums of what is computed per child, as deep as there are children."""
+    """Return ``tanh`` of nested sums of sigmoids of children, as deep as there are children."""
     total = F.add_n(*[F.sigmoid(child) for child in children])
     for _ in range(len(children)):
         total = F.add_n(total, x)
@@ -94,36 +93,36 @@ def halves(sample):
 
 
 def two(F, x, h, left, right):
-    """Two arguments, each with a product of its own; either may be recurrent."""
+    """Add the products of two arguments with weights; either argument may be recurrent."""
     x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
     h = F.FullyConnected(h, right, no_bias=True, num_hidden=WIDTH)
     return F.tanh(x + h)
 
 
-def recurrent(place):
-    """Run `two` over steps: neither argument is what it returned before, or one of them is."""
+def recurrent(position):
+    """Run `two` over steps: its last result is no argument (0), the second (1) or the first (2)."""
     net = cell(two)
 
     def run(xs):
         states = xs[:1]
         for x in xs:
-            read = [(x, x), (x, states[-1]), (states[-1], x)][place]
-            states.append(net(*read, *WEIGHTS))
+            arguments = [(x, x), (x, states[-1]), (states[-1], x)][position]
+            states.append(net(*arguments, *WEIGHTS))
         return states
 
     return run
 
 
-#: Two parts of a state, of which one is made of itself alone.
+#: A step of a state with two parts, the second of which depends on itself alone.
 PARTS = cell(lambda F, a, b: [F.tanh(a * b), F.sigmoid(b)])
 SUMMED = cell(lambda F, x, children: F.add_n(x, *[F.sigmoid(child) for child in children]))
 MIXED = cell(lambda F, h, children: [F.tanh(F.add_n(F.sigmoid(h), *[F.relu(x) for x in children]))])
 
 
-def steps_of(net, state, more):
-    """Run a cell over its own results and what each step gets more."""
-    for each_step in more:
-        state = net(*state, *each_step)
+def steps_of(net, state, extra_arguments):
+    """Run a cell over its own results, with extra arguments in each step."""
+    for extra in extra_arguments:
+        state = net(*state, *extra)
         state = state if isinstance(state, list) else [state]
     return state[0]
 
@@ -140,8 +139,8 @@ def with_children(*counts):
 #: or their widths.
 CASES = {
     # a
-    # a -> a -> a      every launch holds whoever still goes on: {a a a} {a a} {a}
-    # a -> a           at "graph", samples merge with their like, or else call by call
+    # a -> a -> a      a launch per step of the longest chain: {a a a} {a a} {a}
+    # a -> a           at "graph", samples with equal calls merge, or else single calls
     "chains": (
         chain, chains([A], [A] * 3, [A] * 2), EVERY, {"block": 3, "operator": 3, "graph": 3},
     ),
@@ -149,36 +148,36 @@ CASES = {
         chain, chains([A], [A] * 3, [A] * 2) * 2, EVERY,
         {"block": 3, "operator": 3, "graph": 1 + 3 + 2},
     ),
-    #     j           j               height 1, 2 and 3 beside each other:
-    #    / \        /   \             leaves, j over leaves, j over those, j on top
+    #     j           j               heights 1, 2 and 3 in one minibatch:
+    #    / \        /   \             a launch of all leaves, then one per height
     #   a   a      j     j
     #             / \   / \
     "complete trees": (
         run_tree, [complete(h, x) for h, x in zip((1, 2, 3, 1, 2, 3), inputs(6))], EVERY,
         {"block": 4, "operator": 4, "graph": 3 + 7 + 15},
     ),
-    # The arm costs one launch per joint; the balanced tree finds company in the first two of them.
+    # The arm needs one launch per joint; the balanced tree shares the first two of them.
     "a long arm": (run_tree, [ARM, complete(2, Y)], EVERY, {"block": [9, 3, 2, 1, 1]}),
     # a -> b -> a -> b       joined      {a} {b b} {a a} {b b} {a}
     # b -> a -> b -> a
     "interleaved": (
         chain, chains([A, B, A, B], [B, A, B, A]), EVERY, {"block": 5, "operator": 5},
     ),
-    # b -> c -> a -> c       {b} {c} {a a} {c c c} {b b}       looking from the sinks
+    # b -> c -> a -> c       {b} {c} {a a} {c c c} {b b}       grouped from the sinks
     # a -> c -> b
     # c -> b
     "late beginnings": (
         chain, chains([B, C, A, C], [A, C, B], [C, B]), ("search",), {"block": [3, 2, 2, 1, 1]},
     ),
-    # c -> b -> a -> b -> a       {c} {b} {a a} {b} {a a} {c}       going toward the lower bound
+    # c -> b -> a -> b -> a       {c} {b} {a a} {b} {a a} {c}       grouped toward the lower bound
     # a -> a -> c
     "late ends": (
         chain, chains([C, B, A, B, A], [A, A, C]), ("search",), {"block": [2, 2, 1, 1, 1, 1]},
     ),
     # n(n(. .) n(. .))   and   n(. .)
     # block:     {leaves x 6}, {n x 3}, {n}.
-    # operator:  {leaves}, {W x for the inner nodes}, then a launch per height: no node has more
-    #            children than others, so that the work per child would find no company.
+    # operator:  {leaves}, {W x for the inner nodes}, then a launch per height: as all nodes have
+    #            equally many children, the work per child is not split off.
     "child sums of one arity": (
         FOREST, [([[[], []], [[], []]], X), ([[], []], Y)], ("depth",),
         {"block": [6, 3, 1], "operator": [6, 4, 3, 1]},
@@ -191,16 +190,16 @@ CASES = {
         FOREST, list(zip([[[[]] * n] * n for n in (1, 2, 3)], inputs(3))), ("depth",),
         {"block": 7, "operator": [14, 14, 9, 6, 6, 3]},
     ),
-    # One result of a step reads both of the step before, the other one of them: one launch.
+    # One result of a step reads both results of the last step, the other only one: one launch.
     "a result that reads less": (
         lambda x: steps_of(PARTS, [x, x], [()] * 3), inputs(2), ("depth",), {"operator": [2, 2, 2]},
     ),
-    # What is computed per child runs at once, for all steps; what every step has one of, within it.
+    # The terms of children run in one launch for all steps; the term of the state runs in its step.
     "a term that every step has": (
         lambda x: steps_of(MIXED, [x], [([x],), ([x, x],), ([x],)]), inputs(2), ("depth",),
         {"operator": [8, 2, 2, 2]},
     ),
-    # {a x 3} {tanh, argmax x 3} {output} {output} {output}: what surrounds it merges.
+    # {a x 3} {tanh, argmax x 3} {output} {output} {output}: the calls around it merge.
     "an operator alone": (
         lambda x: OUTPUT(A(x)), inputs(3), ("depth",),
         {"block": [3, 1, 1, 1], "operator": [3, 3, 1, 1, 1]},
@@ -215,32 +214,32 @@ CASES = {
         unpacked(cell(nested)), with_children(1, 2, 3), ("depth",),
         {"operator": 2},
     ),
-    # A long sum in another one is the same sum.
+    # A long sum within another sum needs no launch of its own.
     "long sums": (
         unpacked(cell(lambda F, x, c: F.tanh(F.add_n(F.add_n(*c), x)))),
         with_children(2, MOST_TERMS + 2), ("depth",), {"operator": 1},
     ),
-    # The sigmoids of all children, {a x 6}, and all sums, in the cell or not, copied as added up.
+    # The sigmoids of all children, {a x 6}, and the sums, in the cell or not, in one launch.
     "sums that are results": (
         lambda sample: [SUMMED(*sample), mx.nd.add_n(*map(A, sample[1]))], with_children(1, 2, 3),
         ("depth",), {"operator": [6, 6, 6]},
     ),
 
-    # What must not be merged, and what need not be told apart
+    # Differences that prevent merging, and differences that do not
     "two cells with equal weights are two cells": (
         lambda cell, x: cell(x), list(zip([A, B, A, B], inputs(4))), ("depth",), each(2),
     ),
-    # Another dtype is another launch; another number or length of rows is not.
+    # Only another dtype needs another launch; another number or length of rows does not.
     "types": (
         cell(lambda F, x: F.LeakyReLU(x, slope=0.1)),
         [*map(mx.nd.ones, [(1, 3), (2, 3), (5, 3), (1, 4)]), mx.nd.ones((1, 3), dtype="float64")],
         ("depth",), {"block": 2, "operator": 2},
     ),
-    # Queries are joined along rows; the one memory is passed as it is.
+    # Queries are concatenated along rows; the shared memory is passed unchanged.
     "a memory that all samples read": (
         unpacked(LOOKUP), [(x, MEMORIES[0]) for x in inputs(6)], ("depth",), each(1),
     ),
-    # Of the samples' own they are stacked; as trained weights they are two weights.
+    # Memories of the samples are stacked; trained ones are two shared weights.
     "two memories": (
         unpacked(LOOKUP), list(zip(inputs(6), MEMORIES * 3)), ("depth",), {"block": 1},
     ),
@@ -261,17 +260,17 @@ CASES = {
     "equal zeros": (
         lambda _: A(mx.nd.zeros((1, WIDTH))), range(5), ("depth",), {"block": [5]},
     ),
-    # A common begin state is a row of each call, also if it is a variable.
+    # A shared initial state is a row of each call, even if it is a variable.
     "a row that some samples share": (
         unpacked(JOIN), list(zip(inputs(8), [*[Y] * 3, *[TRAINED_ROW] * 3, *inputs(2)])),
         ("depth",), {"block": 1, "operator": 1},
     ),
-    # Rows, slices and reshapes of a lazy array are no calls at all.
+    # Rows, slices and reshapes of a lazy array are not calls.
     "views": (
         lambda x: [A(y) for y in views(A(x))], [mx.nd.ones((n, WIDTH)) for n in (3, 5)],
         ("depth",), {"block": [12, 2]},
     ),
-    # Three steps of two samples: the product of the argument that is not recurrent runs at once.
+    # Three steps of two samples: products of arguments that are not recurrent share a launch.
     "no argument is recurrent": (
         recurrent(0), STEPS, ("depth",), {"operator": [6]},
     ),
@@ -290,8 +289,8 @@ def test_launches(name):
     params = [p for net in (A, B, C, JOIN, CHILD_SUM) for p in net.collect_params().values()]
     for granularity, number in wanted.items():
         for policy in policies:
-            found = launches(fn, samples, granularity, policy, params=params)
-            assert (found if isinstance(number, list) else len(found)) == number, granularity
+            widths = launches(fn, samples, granularity, policy, params=params)
+            assert (widths if isinstance(number, list) else len(widths)) == number, granularity
 
 
 def test_three_rotations_of_three_cells():
@@ -300,12 +299,12 @@ def test_three_rotations_of_three_cells():
     a -> b -> c       c -> a -> b       b -> c -> a       {a} {b b} {c c c} {a a} {b}
     """
     samples = chains([A, B, C], [C, A, B], [B, C, A])
-    found = [len(launches(chain, samples, "block", policy)) for policy in POLICIES]
-    assert 9 > found[0] >= found[1] >= found[2] == 5
+    counts = [len(launches(chain, samples, "block", policy)) for policy in POLICIES]
+    assert 9 > counts[0] >= counts[1] >= counts[2] == 5
 
 
 def doubled(F, x, _):
-    """Written out as one sum, the last one would have 2 ** 40 terms."""
+    """As a single sum, the last one would have 2 ** 40 terms."""
     total = x
     for _ in range(40):
         total = F.add_n(total, total)
@@ -320,14 +319,14 @@ def test_sums_that_repeat_sums_stay_short():
 
 @ALL
 @pytest.mark.parametrize("product", [False, True])
-def test_other_halves_of_one_product(product, granularity):
-    """Nothing but the half differs, so the two are no equal calls."""
+def test_different_halves_of_one_product(product, granularity):
+    """The calls differ only in the half that they return, and must not count as equal."""
 
-    def half(which):
+    def half(index):
         def take(F, x, weight):
             if product:
                 x = F.FullyConnected(x, weight, num_hidden=WIDTH, no_bias=True)
-            return F.split(x, num_outputs=2, axis=1)[which]
+            return F.split(x, num_outputs=2, axis=1)[index]
 
         return cell(take)
 
@@ -340,6 +339,6 @@ def test_other_halves_of_one_product(product, granularity):
 
 
 def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
-    """Which is right, if not the best; the table of who delivers what would get too large."""
+    """The plan is right but not the best; the table of edges between callees would be too large."""
     monkeypatch.setattr(expand, "MOST_EDGES", 0)
     check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

@@ -1,4 +1,4 @@
-"""Reads the imports of the package and holds the direction of the architecture."""
+"""The imports in the package follow the order of docs/design/architecture.md."""
 
 import ast
 from pathlib import Path
@@ -7,13 +7,13 @@ import networkx as nx
 
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
-#: The rooms and the modules beside them; each imports only from those before it.
+#: Folders and top-level modules; each imports only from those before it.
 ORDER = [
     "errors", "modes", "native", "show", "report", "cache", "rules", "record", "trace", "schedule",
     "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
     "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
 ]  # fmt: skip
-#: What never imports MXNet.
+#: Those that never import MXNet.
 PURE = [
     "errors", "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
@@ -31,22 +31,22 @@ def is_pure(module):
     return any(f"{module}.".startswith(f"{PACKAGE}.{pure}.") for pure in PURE)
 
 
-def place(module):
-    """Return where a module stands in `ORDER`; what users import comes last."""
-    room = module.split(".")[1:2]
-    return ORDER.index(room[0]) if room else len(ORDER)
+def position(module):
+    """Return the position of a module in `ORDER`; the package itself comes last."""
+    folder = module.split(".")[1:2]
+    return ORDER.index(folder[0]) if folder else len(ORDER)
 
 
 def running(node):
-    """Yield a node and those in it that can run: nothing below ``if TYPE_CHECKING:``."""
+    """Yield a node and all nodes in it, except those below ``if TYPE_CHECKING:``."""
     yield node
     for_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     for child in node.orelse if for_typing else ast.iter_child_nodes(node):
         yield from running(child)
 
 
-def named(node, module):
-    """Return the modules that a node imports, if it does."""
+def imported(node, module):
+    """Return the modules that a node imports; most nodes import none."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if not isinstance(node, ast.ImportFrom):
@@ -54,7 +54,7 @@ def named(node, module):
     is_package = MODULES[module].name == "__init__.py"
     above = module.split(".")[: -node.level + is_package or None] if node.level else []
     base = ".".join([*above, *filter(None, [node.module])])
-    # What is no module of ours is a name inside the module behind "from".
+    # A name that is not a module of the package is defined in the module after "from".
     names = {f"{base}.{alias.name}" for alias in node.names}
     return {name if name in MODULES else base for name in names}
 
@@ -62,29 +62,29 @@ def named(node, module):
 TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
 IMPORTS = nx.from_edgelist(
     [
-        (module, found)
+        (module, target)
         for module, tree in TREES.items()
         for node in running(tree)
-        for found in named(node, module)
+        for target in imported(node, module)
     ],
     create_using=nx.DiGraph,
 )
 
 
 def test_pure_modules_never_import_mxnet():
-    """Neither by themselves nor through another module of ours."""
-    for module, found in IMPORTS.edges:
+    """They do not import it through another module of the package either."""
+    for module, target in IMPORTS.edges:
         if is_pure(module):
-            assert found.split(".")[0] != "mxnet", module
-            assert found not in MODULES or is_pure(found), f"{module} imports {found}"
+            assert target.split(".")[0] != "mxnet", module
+            assert target not in MODULES or is_pure(target), f"{module} imports {target}"
 
 
-def test_every_room_has_its_place():
+def test_the_order_has_every_folder_and_module():
     assert {module.split(".")[1] for module in MODULES if module != PACKAGE} == set(ORDER)
 
 
 def test_imports_only_go_down():
-    wrong = [(m, f) for m, f in IMPORTS.edges if f in MODULES and place(f) > place(m)]
+    wrong = [(a, b) for a, b in IMPORTS.edges if b in MODULES and position(b) > position(a)]
     assert wrong == []
 
 
@@ -92,8 +92,8 @@ def test_no_cycles_among_modules():
     # `from . import native_code` names the package itself.
     ours = IMPORTS.subgraph(MODULES).copy()
     ours.remove_edges_from([(module, module) for module in MODULES])
-    tangled = [sorted(part) for part in nx.strongly_connected_components(ours) if len(part) > 1]
-    assert tangled == []
+    cycles = [sorted(part) for part in nx.strongly_connected_components(ours) if len(part) > 1]
+    assert cycles == []
 
 
 def test_no_function_imports_a_module_of_the_package():
@@ -101,5 +101,5 @@ def test_no_function_imports_a_module_of_the_package():
         for function in running(tree):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for node in running(function):
-                    ours = {name for name in named(node, module) if name.startswith(PACKAGE)}
+                    ours = {name for name in imported(node, module) if name.startswith(PACKAGE)}
                     assert not ours, f"{module}:{node.lineno} imports {ours} in {function.name}()"

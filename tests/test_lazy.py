@@ -1,6 +1,6 @@
 """A lazy array can be used like any NDArray: in its scope, after it, and by any other code.
 
-The reference is the same use of a real array of equal values.
+Each use is compared with the same use of a real array of equal values.
 """
 
 import copy
@@ -18,8 +18,6 @@ from tests.fuzz.recipes import CHAINS, EAGER
 
 SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
-
-
 VALUES = np.random.RandomState(0).uniform(-1, 1, SHAPE).astype("float32")
 
 
@@ -45,7 +43,7 @@ def check_use(use):
         same(got, wanted)
 
 
-def test_what_is_known_without_running():
+def test_shape_and_type_are_known_without_a_flush():
     x = mx.nd.array(VALUES, dtype="float64")
     with gdb.batching(policy="depth") as batch:
         y = SHIFT(x, 1)
@@ -84,7 +82,7 @@ def test_indexing_is_that_of_numpy(key):
     same(got, wanted + 1)
 
 
-def test_basic_indexing_costs_no_flush_and_rows_no_call():
+def test_basic_indexing_needs_no_flush_and_rows_need_no_call():
     with gdb.batching(policy="depth") as batch:
         y = lazy()
         got = [y[1], y[1:3], y[-1][0], y[1:][1:][0], y[:, 1], y[::2, 1], y.reshape((2, 12))[1]]
@@ -93,7 +91,7 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call():
 
 
 def assigned(y, key):
-    """Assign a part to that of a real array."""
+    """Assign a part of `y` to that part of a real array, and return the real array."""
     target = mx.nd.array(np.zeros(SHAPE))
     target[key] = y if key == slice(None) else y[key]
     return target
@@ -131,7 +129,7 @@ USES = {
     "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()),
     **{f"assigned to {key}": lambda y, key=key: assigned(y, key)
        for key in (slice(None), 1, (1, 2), slice(1, 3), (slice(None), 0), (0, 1, 1), [0, 2])},
-    # What programs of the fuzzer are made of.
+    # Expressions that the fuzzer uses.
     **{text: lambda y, text=text: eval(text.format("y"), {"mx": mx, "F": mx.nd, "y": y})
        for text in (*EAGER, *CHAINS)},
 }  # fmt: skip
@@ -142,12 +140,12 @@ def test_uses(use):
     check_use(use)
 
 
-#: Empty slices, and one value asked of several.
+#: Empty slices, and several values that are converted to one.
 REFUSED = [lambda y: y[2:1], lambda y: y[0, 1:1], bool, lambda y: y.asscalar()]
 
 
 @pytest.mark.parametrize("use", REFUSED)
-def test_what_a_real_array_refuses(use):
+def test_uses_that_a_real_array_refuses(use):
     with pytest.raises(Exception) as wanted:
         host(use(real()))
     with gdb.batching(policy="depth"), pytest.raises(wanted.type) as got:
@@ -158,6 +156,6 @@ def test_what_a_real_array_refuses(use):
 def test_hash_and_identity():
     with gdb.batching(policy="depth"):
         y = SHIFT(real(), 1)
-        known = {y: "y"}
+        names = {y: "y"}
         y.asnumpy()
-        assert known[y] == "y" and y in known and SHIFT(real(), 1) not in known
+        assert names[y] == "y" and y in names and SHIFT(real(), 1) not in names

@@ -1,4 +1,4 @@
-"""Numbers that differ from call to call: their calls share a launch."""
+"""Calls that differ in a number share a launch."""
 
 import operator as python_operator
 
@@ -18,7 +18,7 @@ CELL = cell(lambda F, x: F.tanh(x))
 
 
 def drawn(shape=(2, 3), dtype="float32", ctx=None):
-    """Samples of an array and a number."""
+    """Return samples of an array and a number each."""
     arrays = [mx.nd.array(np.random.normal(size=shape), ctx, dtype) for _ in range(7)]
     return list(zip(attached(arrays), (np.random.rand(7) + 0.5).tolist()))
 
@@ -33,7 +33,7 @@ def test_operators(name, dtype):
 
     for options in (FIXED, {**FIXED, "debug": True}, {"granularity": "graph"}, FIXED):
         batch = check_against_loop(fn, drawn(shape, dtype), **options)
-    assert batch.report.launches == 3, "after the first one, numbers are known to differ"
+    assert batch.report.launches == 3, "after the first scope, numbers are expected to differ"
     known = len(RUNTIME.library.operators)
     check_against_loop(fn, drawn(shape, dtype))
     assert len(RUNTIME.library.operators) == known, "numbers are not kept"
@@ -42,7 +42,7 @@ def test_operators(name, dtype):
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("operator", ["add", "sub", "mul", "truediv", "pow", "mod"])
 def test_python_operators(operator, swapped):
-    """Of a lazy array with anything that MXNet's take, on either side."""
+    """A lazy array is either operand; the other is anything that MXNet accepts."""
     apply = getattr(python_operator, operator)
 
     def fn(x, other):
@@ -56,7 +56,7 @@ def test_python_operators(operator, swapped):
         check_against_loop(fn, samples, **FIXED)
 
 
-def test_a_number_that_is_the_same_belongs_to_the_operator():
+def test_a_constant_number_is_an_attribute_of_the_operator():
     samples = [(x, 0.5) for x, _ in drawn()]
     for _ in range(2):
         batch = check_against_loop(
@@ -84,7 +84,7 @@ SCALED = cell(lambda F, x, number: F.tanh(x * number) + number)
 
 @pytest.mark.parametrize("fn", [SCALED, lambda x, number: mx.nd.clip(CELL(x), 0, number)])
 @pytest.mark.parametrize("numbers", [[2, -1, 2, -1, 0.0, -0.0, 2], np.arange(7.0).tolist()])
-def test_numbers_that_are_attributes_are_parts_of_a_launch(fn, numbers):
+def test_numbers_that_stay_attributes_are_parts_of_a_launch(fn, numbers):
     samples = [(x, number) for (x, _), number in zip(drawn(), numbers)]
     batch = check_against_loop(lambda x, number: fn(x, number), samples, **FIXED)
     assert batch.report.launches == (1 if fn is SCALED else 2)

@@ -1,4 +1,4 @@
-"""What pip is told, which Pythons it refuses, and that what it builds works elsewhere."""
+"""Metadata, supported versions of Python, and a wheel that works in another environment."""
 
 import importlib.metadata
 import importlib.util
@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 SUPPORTED = ("3.8", "3.9", "3.10", "3.11")
-OTHERS = ("3.6", "3.7", "3.12", "3.13", "3.14")
+UNSUPPORTED = ("3.6", "3.7", "3.12", "3.13", "3.14")
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def metadata(tmp_path_factory):
     return importlib.metadata.PathDistribution(next(folder.glob("*.egg-info")))
 
 
-@pytest.mark.parametrize("version", SUPPORTED + OTHERS)
-def test_dependencies_are_those_of_a_supported_python(metadata, version):
-    """Elsewhere none: pip may build them before it looks at which Python is required."""
+@pytest.mark.parametrize("version", SUPPORTED + UNSUPPORTED)
+def test_only_supported_pythons_have_dependencies(metadata, version):
+    """For others, pip might build dependencies before it checks the required Python."""
     supported = version in SUPPORTED
     assert SpecifierSet(metadata.metadata["Requires-Python"]).contains(version) == supported
     for extra in ("", "draw", "examples", "serve", "dev"):
@@ -45,9 +45,9 @@ def test_dependencies_are_those_of_a_supported_python(metadata, version):
         assert bool(names) == supported
 
 
-def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
-    """In an environment of its own that sees MXNet, built from what a release would hold."""
-    # Unoptimized, whatever setup.py asks for: what is tested is that everything is there.
+def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_path):
+    """The environment sees MXNet, but not the repository."""
+    # Not optimized, whatever setup.py sets: the test is that no file is missing.
     compiler = tmp_path / "cc"
     compiler.write_text(f'#!/bin/sh\nexec {sysconfig.get_config_var("CC")} "$@" -O0 -g0\n')
     compiler.chmod(0o755)
@@ -55,24 +55,24 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     env.update(CC=str(compiler), PIP_DISABLE_PIP_VERSION_CHECK="1", TMPDIR=str(tmp_path))
 
     def run(*command, cwd=tmp_path):
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
-        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
-        return ran.stdout
+        process = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+        assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
+        return process.stdout
 
     build = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
     run(*build, "sdist", "--dist-dir", str(tmp_path), cwd=ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        made = [name for name in archive.getnames() if name.endswith((".c", ".so"))]
-        assert all("/native/c/" in name for name in made)
+        compiled = [name for name in archive.getnames() if name.endswith((".c", ".so"))]
+        assert all("/native/c/" in name for name in compiled)
         archive.extractall(tmp_path)
     source = next(tmp_path.glob("gluon_dynbatch-*/"))
-    pip, alone = [sys.executable, "-m", "pip", "--quiet"], ["--no-deps", "--no-index"]
-    run(*pip, "wheel", *alone, "--no-build-isolation", str(source), "--wheel-dir", str(tmp_path))
+    pip, offline = [sys.executable, "-m", "pip", "--quiet"], ["--no-deps", "--no-index"]
+    run(*pip, "wheel", *offline, "--no-build-isolation", str(source), "--wheel-dir", str(tmp_path))
     venv.create(tmp_path / "env", symlinks=True)
     python = str(tmp_path / "env" / "bin" / "python")
     site = next((tmp_path / "env").glob("lib/*/site-packages"))
     (site / "mxnet.pth").write_text(str(Path(setuptools.__file__).parents[1]))
-    run(*pip, "--python", python, "install", *alone, str(next(tmp_path.glob("*.whl"))))
+    run(*pip, "--python", python, "install", *offline, str(next(tmp_path.glob("*.whl"))))
     for line in run(python, str(ROOT / "tools" / "smoke.py")).splitlines():
         assert site in Path(line).parents, line
 
@@ -85,21 +85,23 @@ def test_make_says_what_to_type_where_python_is_not_supported(tmp_path, version)
     python.write_text(f"#!/bin/sh\necho {version}\n")
     python.chmod(0o755)
     command = ["make", f"PYTHON={python}", "demo"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode and "MXNet 1.9.1 needs Python 3.8 to 3.11" in ran.stderr
-    assert "\n  uv python install 3.11\n  make PYTHON=$(uv python find 3.11) demo\n" in ran.stderr
-    assert "is 3.12." in ran.stderr if version else "does not run." in ran.stderr
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    message = process.stderr
+    assert process.returncode and "MXNet 1.9.1 needs Python 3.8 to 3.11" in message
+    assert "\n  uv python install 3.11\n  make PYTHON=$(uv python find 3.11) demo\n" in message
+    assert "is 3.12." in message if version else "does not run." in message
 
 
 def test_without_native_code_the_import_says_how_to_build_it(tmp_path):
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "gluon_dynbatch", tmp_path / "gluon_dynbatch", ignore=ignore)
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import gluon_dynbatch"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    assert ran.returncode and "ImportError: the native code of gluon_dynbatch is not" in ran.stderr
-    assert "pip install ." in ran.stderr and "setup.py build_ext --inplace" in ran.stderr
+    message = process.stderr
+    assert process.returncode and "ImportError: the native code of gluon_dynbatch is not" in message
+    assert "pip install ." in message and "setup.py build_ext --inplace" in message

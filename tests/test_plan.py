@@ -1,7 +1,7 @@
 """Plans as text.
 
-The golden plans in ``tests/golden`` are meant to be read.  After a change that is wanted, run
-``python -m tests.test_plan`` to write them anew, and look at the difference.
+The golden plans in ``tests/golden`` are meant to be read.  After an intended change, run
+``python -m tests.test_plan`` to write them again, and review the difference.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.test_launches import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
 BLOCK, OPERATOR, GRAPH = ({"granularity": name} for name in ("block", "operator", "graph"))
-#: By name of a plan, the program of `tests/test_launches.py` and options of the scope.
+#: Golden plans: the case of `tests/test_launches.py`, and options of the scope.
 PLANS = {
     "chains": ("chains", BLOCK),
     "trees": ("a long arm", BLOCK),
@@ -42,7 +42,7 @@ def plan_of(name):
     return batch.plan
 
 
-def test_plans_read_as_they_did_and_show_every_kind_of_operand():
+def test_golden_plans_are_unchanged_and_show_every_kind_of_operand():
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(PLANS)
     launches = []
     for name in PLANS:
@@ -55,13 +55,13 @@ def test_plans_read_as_they_did_and_show_every_kind_of_operand():
         sizes = [n * arena.row_size for n, arena in zip(plan.sizes, plan.arenas)]
         assert plan.arena_bytes >= 4 * sum(sizes)
         launches += plan.launches
-    assert {type(o) for launch in launches for o in launch.operands} == {Whole, Slice, Rows}
+    assert {type(read) for launch in launches for read in launch.operands} == {Whole, Slice, Rows}
     layouts = {launch.segment.layout for launch in launches}
     assert layouts == {"rows", "stack", "concat", "unbatched"}
 
 
 def test_a_transposed_plan_reads_like_a_plan():
-    """Trees: the last launch goes first, and each result gets what its readers wrote."""
+    """The launches of trees run in reverse; a result gets the gradients of all its readers."""
     plan = plan_of("trees")
     roots = plan.launches[-1]
     heads = heads_of(plan, plan.graph.slot0[roots.units].tolist())
