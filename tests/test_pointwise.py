@@ -1,4 +1,4 @@
-"""Functions of native code over their whole range, on every instruction set, against NumPy."""
+"""Native functions equal NumPy's over their whole range, on every instruction set."""
 
 import math
 
@@ -28,7 +28,7 @@ def run(program, arrays, rows):
 
 
 def apply(name, *operands):
-    """Return what a function gives for arrays of equal shape and type."""
+    """Return the results of a native function for arrays of equal shape and type."""
     arity = executing.CODES[name][1]
     assert arity == len(operands)
     rows = [np.ascontiguousarray(operand)[None] for operand in operands]
@@ -48,12 +48,12 @@ def specials(dtype):
 
 
 def sample(dtype, count, rng):
-    """Return numbers of all exponents and both signs, many of them where functions bend."""
+    """Return numbers of all exponents and both signs, many of them where functions are curved."""
     bits = {np.float32: np.uint32, np.float64: np.uint64}[dtype]
-    every = rng.integers(0, np.iinfo(bits).max, count, bits).view(dtype)
+    any_bits = rng.integers(0, np.iinfo(bits).max, count, bits).view(dtype)
     near = [rng.uniform(-a, a, count // 4) for a in (1, 2, 12, 120)]
     at_one = 1 + rng.choice([-1, 1], count // 4) * 2.0 ** rng.uniform(-24, 0, count // 4)
-    return np.concatenate([every, *near, at_one, -at_one, specials(dtype)]).astype(dtype)
+    return np.concatenate([any_bits, *near, at_one, -at_one, specials(dtype)]).astype(dtype)
 
 
 def sigmoid(x):
@@ -61,7 +61,7 @@ def sigmoid(x):
     return np.where(x < 0, e, 1) / (1 + e)
 
 
-# What NumPy computes in the next wider type.
+# Functions that NumPy computes in the next wider type.
 NAMES = (
     "negative reciprocal square sqrt cbrt exp expm1 log log1p log2 log10 sin cos tan arcsin arccos "
     "arctan sinh cosh tanh arcsinh arctanh ceil floor trunc"
@@ -93,11 +93,9 @@ WIDE_BINARY.update(
     lesser=np.less, lesser_equal=np.less_equal, gate=lambda a, b: np.where(a == 0, 0, a * b),
     mod=lambda a, b: np.where(b == 0, 0, np.mod(a, b)),
 )  # fmt: skip
-# What SciPy computes in double precision only.
+# A function that SciPy computes in double precision only.
 DOUBLE = {"erf": special.erf}
-
-
-#: Whose zeros may have another sign than NumPy's.
+#: Functions whose zeros may have another sign than NumPy's.
 ANY_ZERO = {"greatest", "maximum", "minimum", "mod"}
 
 
@@ -106,8 +104,8 @@ def check_function(name, function, *operands):
     got, exact = apply(name, *operands), widened(function, *operands)
     assert_close(got, exact, *operands)
     zeros = (got == 0) & (exact == 0)
-    same = np.signbit(got[zeros]) == np.signbit(exact[zeros])
-    assert same.all() or name in ANY_ZERO, name
+    same_sign = np.signbit(got[zeros]) == np.signbit(exact[zeros])
+    assert same_sign.all() or name in ANY_ZERO, name
 
 
 def widened(function, *operands):
@@ -125,12 +123,12 @@ def assert_close(got, exact, *operands, ulps=4.0):
         _, exponent = np.frexp(np.minimum(np.abs(rounded), info.max))
         unit = np.ldexp(info.eps, np.maximum(exponent - 1, info.minexp))
         good = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
-        # Infinity stands for the power of two after the greatest number.
+        # Infinity counts as the power of two above the largest number.
         top = np.where(np.isinf(got), np.copysign(exact.dtype.type(2) ** info.maxexp, got), got)
         good |= np.isfinite(exact) & (np.abs(top - exact) <= ulps * unit)
     bad = np.flatnonzero(~good)[:5]
-    told = [operand[bad] for operand in operands]
-    assert not bad.size, f"{told} gave {got[bad]}, not {rounded[bad]}"
+    arguments = [operand[bad] for operand in operands]
+    assert not bad.size, f"{arguments} gave {got[bad]}, not {rounded[bad]}"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -168,14 +166,14 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
 @pytest.mark.parametrize("width", [1, 3, 8, 21, 100, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_of_any_width_equal_mxnet(instruction_set, width, dtype):
-    """Columns beside others, a number for each row, arrays that all share, sums and maxima."""
+    """The cell reads slices of columns, a number per row and a shared array."""
 
     def fn(F, x, number, shared):
         left = F.slice_axis(x, axis=1, begin=0, end=width)
         right = F.slice_axis(x, axis=1, begin=width, end=None)
-        made = F.broadcast_maximum(left - right, F.cast(number, dtype)) * 2
-        made = F.where(right, F.broadcast_add(made, F.sum(shared, axis=0, keepdims=True)), -left)
-        return F.concat(right, made, dim=1), F.sum(made, axis=1), F.max(made, axis=1)
+        y = F.broadcast_maximum(left - right, F.cast(number, dtype)) * 2
+        y = F.where(right, F.broadcast_add(y, F.sum(shared, axis=0, keepdims=True)), -left)
+        return F.concat(right, y, dim=1), F.sum(y, axis=1), F.max(y, axis=1)
 
     (shared,) = attached([mx.nd.round(9 * array(2, width, dtype=dtype))])
     samples = []

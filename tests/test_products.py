@@ -1,4 +1,4 @@
-"""Native matrix products, for every instruction set that this processor has, against NumPy."""
+"""Native matrix products equal NumPy's, on every instruction set of this processor."""
 
 from itertools import product
 
@@ -12,8 +12,6 @@ from tests.kernel.native import add_up, launch
 
 SIZES = [(1, 1, 1), (2, 3, 5), (3, 16, 4), (5, 33, 1), (4, 48, 17), (7, 49, 31), (23, 100, 64)]
 SIZES += [(131, 53, 20), (9, 17, 600), (10, 97, 257), (0, 5, 3), (5, 0, 3), (6, 50, 0)]
-
-
 pytestmark = [
     pytest.mark.usefixtures("instruction_set"),
     pytest.mark.parametrize("dtype", ["float32", "float64"]),
@@ -25,7 +23,7 @@ def draw(seed, dtype, *shape):
 
 
 def within(array, margin=3):
-    """Return a view of a copy that has values around it, and what it is a view of."""
+    """Copy an array into the middle of a larger one; return the view and the larger array."""
     rows, columns = array.shape
     whole = np.full((rows + 2, columns + 2 * margin + 1), 12345, array.dtype)
     view = whole[1 : rows + 1, margin : margin + columns]
@@ -34,34 +32,34 @@ def within(array, margin=3):
 
 
 def surrounded(whole, margin=3):
-    """Whether nothing was written around the view."""
+    """Return whether the margin around the view is unchanged."""
     whole = whole.copy()
     whole[1:-1, margin : -margin - 1] = 12345
     return (whole == 12345).all()
 
 
 def check(got, terms, length):
-    """Compare with the sum of products of matrices, a bound on the error of which is known."""
-    type_ = np.float64 if got.dtype == np.float32 else np.longdouble
-    wide = [(np.asarray(a, type_), np.asarray(b, type_)) for a, b in terms]
-    wanted = sum(a @ b for a, b in wide)
-    size = sum(np.abs(a) @ np.abs(b) for a, b in wide)
-    bound = 2 * max(length, 1) * np.finfo(got.dtype).eps * size
+    """Check that a sum of matrix products is within the bound on its rounding error."""
+    wide = np.float64 if got.dtype == np.float32 else np.longdouble
+    terms = [(np.asarray(a, wide), np.asarray(b, wide)) for a, b in terms]
+    wanted = sum(a @ b for a, b in terms)
+    magnitude = sum(np.abs(a) @ np.abs(b) for a, b in terms)
+    bound = 2 * max(length, 1) * np.finfo(got.dtype).eps * magnitude
     assert (np.abs(got - wanted) <= bound).all()
 
 
-def beside(array):
-    """Return a factor that makes a matrix a term of a sum of products."""
+def as_term(array):
+    """Return a matrix as a product, which can be a term of a sum of products."""
     return np.eye(array.shape[0]), array
 
 
 def multiply(a, b, c, bias=None, accumulate=False, transposed=False, few=False):
-    """Write the product of two matrices, plus a vector, to a third, or add it."""
-    left, weight, shift, result = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
-    arrays = {left: a, weight: b.ravel(), result: c, shift: bias}
+    """Write the product of `a` and `b`, plus a bias, to `c`, or add it to `c`."""
+    left, weight, vector, result = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
+    arrays = {left: a, weight: b.ravel(), result: c, vector: bias}
     factor = Weight(Place(weight), *b.shape, transposed)
-    own = None if bias is None else Place(shift)
-    step = Product(Place(left), factor, Place(result), own, accumulate, 1, a.dtype.name)
+    bias_at = None if bias is None else Place(vector)
+    step = Product(Place(left), factor, Place(result), bias_at, accumulate, 1, a.dtype.name)
     launch([step], arrays, len(a), few)
 
 
@@ -72,14 +70,14 @@ def test_multiply(m, n, k, transposed, dtype):
     b = draw(2, dtype, *((n, k) if transposed else (k, n)))
     bias, before = draw(3, dtype, n), draw(4, dtype, m, n)
     rows = np.broadcast_to(bias, (m, n))
-    for shift in (None, bias):
+    for vector in (None, bias):
         for accumulate in (False, True):
-            terms = [(a, b.T if transposed else b)] + [beside(rows)] * (shift is not None)
-            terms += [beside(before)] * accumulate
+            terms = [(a, b.T if transposed else b)] + [as_term(rows)] * (vector is not None)
+            terms += [as_term(before)] * accumulate
             for few in (False, True)[: 1 + transposed]:
-                # What is not added to may hold anything.
+                # If `c` is overwritten, its old contents must not matter.
                 c, whole = within(before if accumulate else np.full_like(before, np.nan))
-                multiply(a, b, c, shift, accumulate, transposed, few)
+                multiply(a, b, c, vector, accumulate, transposed, few)
                 check(c, terms, k + 1)
                 assert surrounded(whole)
 
@@ -93,19 +91,19 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
 
 
 @pytest.mark.parametrize("m, k, n", [(1, 20, 7), (1, 5, 9), (1, 64, 33), (3, 40, 18), (9, 25, 50)])
-@pytest.mark.parametrize("turned", product([False, True], repeat=2))
-def test_rows_with_matrices_of_their_own(m, k, n, turned, dtype):
+@pytest.mark.parametrize("transposed", product([False, True], repeat=2))
+def test_rows_with_matrices_of_their_own(m, k, n, transposed, dtype):
     a, b, got = draw(1, dtype, 5, m, k), draw(2, dtype, 5, k, n), np.empty((5, m * n), dtype)
-    stored = (each.swapaxes(1, 2) if t else each for each, t in zip((a, b), turned))
+    stored = (each.swapaxes(1, 2) if t else each for each, t in zip((a, b), transposed))
     slots = [Slot("in", 0), Slot("in", 1), Slot("out", 0)]
-    step = Dots(*map(Place, slots), Dot(1, m, k, n, turned), a.dtype.name)
+    step = Dots(*map(Place, slots), Dot(1, m, k, n, transposed), a.dtype.name)
     launch([step], dict(zip(slots, [*(x.reshape(5, -1) for x in stored), got])), 5)
-    for left, right, found in zip(a, b, got):
-        check(found.reshape(m, n), [(left, right)], k)
+    for left, right, row in zip(a, b, got):
+        check(row.reshape(m, n), [(left, right)], k)
 
 
 @pytest.mark.parametrize("transposed, few", [(False, False), (True, False), (True, True)])
-def test_what_is_not_finite_goes_where_it_does_in_numpy(transposed, few, dtype):
+def test_infinities_and_nans_appear_where_they_do_in_numpy(transposed, few, dtype):
     a, b = draw(1, dtype, 9, 20), draw(2, dtype, 20, 53)
     a[1, 3], a[2, 4], a[4, 5], a[6, 6], a[:, 0] = np.inf, np.nan, 0, -np.inf, 0
     b[7, 50], b[8, 1], b[5, 9], b[0, 2] = np.inf, np.nan, np.inf, -np.inf
@@ -113,8 +111,8 @@ def test_what_is_not_finite_goes_where_it_does_in_numpy(transposed, few, dtype):
     multiply(a, b.T if transposed else b, got, transposed=transposed, few=few)
     with np.errstate(invalid="ignore"):
         wanted = a @ b
-    kinds = [np.isnan, np.isposinf, np.isneginf]
-    assert all((kind(got) == kind(wanted)).all() for kind in kinds)
+    predicates = [np.isnan, np.isposinf, np.isneginf]
+    assert all((is_such(got) == is_such(wanted)).all() for is_such in predicates)
     assert np.isnan(got).any() and np.isposinf(got).any() and np.isfinite(got).any()
 
 
@@ -130,13 +128,13 @@ def test_weight_gradient(rows, n, k, second, dtype):
     before = draw(5, dtype, n, k)
     whole = np.concatenate([before, before, before])
     add_up(executing.MATRIX, whole[n : 2 * n], dys, xs, second)
-    check(whole[n : 2 * n], [beside(before)] + [(dy.T, x) for dy, x in zip(dys, xs)], sum(rows) + 1)
+    check(whole[n : 2 * n], [as_term(before), *((y.T, x) for y, x in zip(dys, xs))], sum(rows) + 1)
     assert (whole[:n] == before).all() and (whole[2 * n :] == before).all()
 
 
 @pytest.mark.parametrize("second", [False, True])
 def test_weight_gradient_skips_rows_of_zeros(second, dtype):
-    """Of either sign, and whatever is in the other factor; but not zeros beside something else."""
+    """Zeros of either sign, whatever the other factor holds; but only rows of zeros alone."""
     dy, x = draw(1, dtype, 300, 70), draw(2, dtype, 300, 60)
     zero, other = (x, dy) if second else (dy, x)
     zero[::3], zero[3::6] = 0, -0.0
@@ -153,7 +151,7 @@ def test_weight_gradient_skips_rows_of_zeros(second, dtype):
 @pytest.mark.parametrize("n, k, columns", [(1, 1, 1), (25, 50, 25), (7, 60, 300)])
 @pytest.mark.parametrize("second", [False, True])
 def test_weight_gradient_of_columns(n, k, columns, second, dtype):
-    """Matrices of zeros are skipped, whatever is in the others."""
+    """Matrices of zeros are skipped, whatever the other factor holds."""
     dys, xs = ([draw(i, dtype, rows, size, columns) for i, rows in enumerate((3, 0, 4))]
                for size in (n, k))  # fmt: skip
     zero, other = (xs, dys) if second else (dys, xs)
@@ -163,8 +161,8 @@ def test_weight_gradient_of_columns(n, k, columns, second, dtype):
     flat = [[x.reshape(len(x), size * columns) for x in each] for size, each in ((n, dys), (k, xs))]
     add_up(executing.MATRIX, got, *flat, second, columns)
     other[2][1] = 0
-    pairs = ((y, x.T) for dy, own in zip(dys, xs) for y, x in zip(dy, own))
-    check(got, [beside(before), *pairs], 7 * columns + 1)
+    pairs = ((y, x.T) for ys, others in zip(dys, xs) for y, x in zip(ys, others))
+    check(got, [as_term(before), *pairs], 7 * columns + 1)
 
 
 @pytest.mark.parametrize("rows", [*ROWS, [100_000]], ids=str)
@@ -175,4 +173,4 @@ def test_bias_gradient(rows, n, dtype):
     before = draw(5, dtype, n)
     db = before.copy()
     add_up(executing.ROW, db, dys, dys)
-    check(db[None], [beside(before[None])] + [(np.ones((1, len(dy))), dy) for dy in dys], 4)
+    check(db[None], [as_term(before[None])] + [(np.ones((1, len(dy))), dy) for dy in dys], 4)

@@ -8,7 +8,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.common import output_of
 
-#: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
+#: Runs in another process, as MXNet's profiler can be set up only once in each.
 PROGRAM = """
 from mxnet import profiler
 from tests.test_profiling import run
@@ -25,7 +25,7 @@ run(dense(prefix="after_"))
 profiler.dump()
 """
 
-#: The profiler starts and stops while backward passes are pending or their graphs go.
+#: The profiler starts and stops while backward passes are pending or their graphs are freed.
 TOGGLES = """
 from mxnet import profiler
 from tests.test_profiling import INPUTS
@@ -45,13 +45,11 @@ for turn in range(50):
 mx.nd.waitall()
 print("all turns")
 """
-
-
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
 
 
 def run(net):
-    """Two launches forward and two backward."""
+    """Run two launches forward and two backward."""
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
         outputs = [mx.nd.relu(net(x)) for x in INPUTS]
     autograd.backward(outputs)
@@ -59,7 +57,7 @@ def run(net):
 
 
 def test_launches_appear_under_the_names_of_blocks_while_the_profiler_runs(tmp_path):
-    """One after another, as the work is done."""
+    """Their times are in the order in which the launches run."""
     path = tmp_path / "trace.json"
     output_of(PROGRAM, str(path))
     times = {}
@@ -70,10 +68,10 @@ def test_launches_appear_under_the_names_of_blocks_while_the_profiler_runs(tmp_p
     assert blocks == {"shown x5", "shown backward x5", "resumed x5", "resumed backward x5"}
     assert len(times["relu x5"]) == len(times["relu backward x5"]) == 4
     order = ["shown x5", "relu x5", "relu backward x5", "shown backward x5"]
-    found = [time for name in order for time in times[name][:2]]
-    assert found == sorted(found)
+    starts = [time for name in order for time in times[name][:2]]
+    assert starts == sorted(starts)
 
 
 def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
-    """MXNet dies if it does so within a call of MXNet in another thread, such as its own."""
+    """MXNet crashes if it does so within a call of MXNet in another thread, such as MXNet's own."""
     assert output_of(TOGGLES, str(tmp_path / "trace.json")) == "all turns\n"

@@ -1,6 +1,6 @@
-"""Memories of different lengths: calls that differ in sizes only share launches.
+"""Memories of different lengths: calls that differ only in sizes share launches.
 
-A program takes some steps; at each, a state looks at a memory of its sample.
+A program takes some steps; in each, a state attends to the memory of its sample.
 """
 
 from functools import lru_cache
@@ -26,13 +26,13 @@ def additive():
 
 
 def multi_head():
-    """Heads are cut out of rows, and turned before lengths."""
+    """Its heads are slices of rows, moved in front of the axis of lengths."""
     inner = nlp.model.DotProductAttentionCell(scaled=True)
     return nlp.model.MultiHeadAttentionCell(inner, *[2 * WIDTH] * 3, num_heads=2)
 
 
 def attention(kind):
-    """Return a cell that looks with a row at the rows of a memory."""
+    """Return a cell in which one row attends to the rows of a memory."""
     if kind is Attention:
         return Attention()
     inner, out = kind(), nn.Dense(WIDTH, flatten=False)
@@ -46,7 +46,7 @@ def attention(kind):
 
 
 class Reader(gdb.DynamicHybridBlock):
-    """Reads a memory some times: its rows come from an encoder, step by step, or as they are."""
+    """Attends to a memory in each step; an encoder computes its rows first, or they are given."""
 
     def __init__(self, kind, encoded, **kwargs):
         super().__init__(**kwargs)
@@ -56,11 +56,11 @@ class Reader(gdb.DynamicHybridBlock):
         self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
 
     def encode(self, rows):
-        state, found = [mx.nd.zeros((1, WIDTH))], []
+        state, outputs = [mx.nd.zeros((1, WIDTH))], []
         for i in range(len(rows)):
             out, state = self.encoder(rows[i : i + 1], state)
-            found.append(out)
-        return mx.nd.concat(*found, dim=0), found[-1]
+            outputs.append(out)
+        return mx.nd.concat(*outputs, dim=0), outputs[-1]
 
     def forward(self, rows, steps):
         memory, h = self.encode(rows) if self._encoded else (rows, rows[:1])
@@ -91,7 +91,7 @@ def compare(net, sizes, **options):
     return batch
 
 
-#: Lengths of memories, and steps.
+#: The length of each memory, and the number of steps.
 SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 3)), min_size=1, max_size=6)
 
 
@@ -100,7 +100,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 3)), min_size=1, ma
     st.sampled_from(KINDS), st.booleans(), SIZES, st.sampled_from(GRANULARITIES),
     st.sampled_from(list(POLICIES)), st.sampled_from([None, 3]), st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_values_and_gradients_are_the_loops(
+def test_values_and_gradients_equal_the_loop(
     kind, encoded, sizes, granularity, policy, max_rows, debug, trace_once
 ):
     net = reader(kind, encoded, **({"trace_once": True} if trace_once else {}))
@@ -115,7 +115,7 @@ LENGTHS = (5, 1, 3, 7, 3, 2, 6)
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
-    """By depth, those that are encoded in fewer steps would not wait for the others."""
+    """With "depth", samples that are encoded in fewer steps would not wait for the others."""
     net, options = reader(kind, encoded), {"granularity": granularity, "analysis_budget": None}
     for policy in set(POLICIES) - ({"depth"} if encoded else set()):
         ragged, padded = (
@@ -127,14 +127,14 @@ def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
         assert "x7 in 6 parts(" in str(ragged.plan)
 
 
-def test_what_mxnet_runs_has_a_launch_for_each_length():
+def test_mxnets_operators_need_a_launch_for_each_length():
     net = cell(lambda F, memory: F.sort(memory, axis=0))
     samples = [rows for rows, _ in samples_of([(3, 0), (2, 0), (3, 0)])]
     batch = check_against_loop(net, samples, granularity="block", policy="depth")
     assert batch.report.launches == 2
-    (told,) = batch.report.split
-    assert (told.name, told.calls) == ("the_cell", 3)
-    assert told.reason.endswith("MXNet's own operators run it: operator sort has no kernel")
+    (split,) = batch.report.split
+    assert (split.name, split.calls) == ("the_cell", 3)
+    assert split.reason.endswith("MXNet's own operators run it: operator sort has no kernel")
     assert "split       3 x the_cell: the sizes" in str(batch.report)
 
 
@@ -144,7 +144,7 @@ def test_what_mxnet_runs_has_a_launch_for_each_length():
     lambda rows: mx.nd.concat(*(row.expand_dims(0) for row in rows), dim=1),
 ])  # fmt: skip
 def test_states_in_lists_of_any_length(join):
-    """Stacked along either axis, or joined along the second, they are a memory of so many rows."""
+    """Stacked along either axis, or concatenated along the second, they become a memory."""
     net = reader(Attention, False)
 
     def read(sample):

@@ -1,4 +1,4 @@
-"""The report says what happened, in print and as JSON."""
+"""What the report says, as text and as JSON."""
 
 import json
 import re
@@ -18,29 +18,29 @@ from tests.common import FIXED, named_lines, output_of
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time passes only where the test says so, and five seconds in every wait of MXNet's."""
+    """Return a function that lets time pass; each wait of MXNet takes five seconds as well."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def take(seconds):
+    def advance(seconds):
         now[0] += seconds
 
     for name in WAITS:
         original = getattr(_LIB, name)
-        monkeypatch.setattr(_LIB, name, lambda *args, real=original: take(5) or real(*args))
-    return take
+        monkeypatch.setattr(_LIB, name, lambda *args, real=original: advance(5) or real(*args))
+    return advance
 
 
 @pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])
-def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, name):
-    """Waiting is a figure of its own, of the flush whose values are waited for."""
+def test_the_time_of_recording_excludes_earlier_work_and_waiting(net, clock, name):
+    """Waiting has a figure of its own, in the flush that computes the values."""
     x = inputs(1)[0]
     with gdb.batching(**FIXED) as batch:
         clock(100)
         getattr(x, name)()  # before any flush
         first = net(x)
         clock(1)
-        getattr(x, name)()  # of nothing that is pending
+        getattr(x, name)()  # `x` is not pending
         clock(1)
         getattr(first, name)()
         clock(100)
@@ -54,10 +54,10 @@ def test_recording_is_without_what_comes_before_it_and_without_waiting(net, cloc
         getattr(second, name)()
         clock(100)
     getattr(second, name)()  # after the scope
-    found = [(flush.recording_ms, flush.waiting_ms) for flush in batch.report.flushes]
-    # The values of a flush are waited for once, arrays each time.
+    times = [(flush.recording_ms, flush.waiting_ms) for flush in batch.report.flushes]
+    # `asnumpy` waits once per flush, `wait_to_read` each time.
     waited = 5000 if name == "asnumpy" else 15000
-    assert found == [(2000, waited), (7000, 5000)]
+    assert times == [(2000, waited), (7000, 5000)]
     assert batch.report.waiting_ms == waited + 15000
     assert "recording 7000.0 ms" in str(batch.report)
     assert str(batch.report).count("waiting for values") == 2
@@ -72,14 +72,14 @@ def test_values_read_by_line_and_count(net):
         y = net(x)
         y.asnumpy()  # once
         y.asnumpy()
-        batch.flush()  # of nothing
-        # Within a library it is put down to the user.
+        batch.flush()  # nothing is pending
+        # A read within a library counts for the line of the user.
         mx.metric.MSE().update([mx.nd.ones((1, 3))], [net(x)])  # by a metric
         net(x)
     y.asnumpy()
-    batch.flush()  # of a scope that is over
-    told = batch.report.forced.items()
-    read = {named_lines(str(where))[0].split("# ")[-1]: times for where, times in told}
+    batch.flush()  # the scope has ended
+    forced = batch.report.forced.items()
+    read = {named_lines(str(where))[0].split("# ")[-1]: times for where, times in forced}
     assert read == {"five times": 5, "once": 1, "by a metric": 1}
     assert len(batch.report.flushes) == 5 + 1 + 1 + 1
     (first, *_) = batch.report.forced
@@ -90,18 +90,18 @@ def test_values_read_by_line_and_count(net):
 
 
 def test_lines_of_a_program_without_a_file():
-    """As of ``python -c``: it looks like functions that MXNet makes, but nothing called it."""
-    told = output_of("""
+    """With ``python -c``, it looks like a function that MXNet generates, but has no caller."""
+    printed = output_of("""
         from gluon_dynbatch.record.state import STATE
         for _ in range(3):
             with gdb.batching() as batch:
                 (mx.nd.zeros((1, 2)) + 1).asnumpy()
         print(*batch.report.forced, len(STATE.decisions))
     """)
-    assert told == "<string>:8 in <module> 1\n"
+    assert printed == "<string>:8 in <module> 1\n"
 
 
-MADE_UP = FlushReport(
+EXAMPLE = FlushReport(
     nodes=4, units=4, widths=(3, 1), granularity="block", policy="agenda", budget="2 ms",
     cached=True, alone=(), rows_gathered=5, arena_bytes=2_500_000, recording_ms=1.0,
     analysis_ms=2.0, dispatch_ms=5.0,
@@ -126,9 +126,9 @@ def summed(F, rows):
     (None, "operator", None),
 ])  # fmt: skip
 def test_lists_of_several_lengths(how, granularity, wanted):
-    """A concatenation inside of the cell is a launch per length, one before it is not."""
-    made = how or (lambda F, rows: rows)
-    net = cell(lambda F, rows: F.tanh(made(F, rows)).sum(axis=0, keepdims=True))
+    """A concatenation in the cell needs a launch per length, one before the cell does not."""
+    join = how or (lambda F, rows: rows)
+    net = cell(lambda F, rows: F.tanh(join(F, rows)).sum(axis=0, keepdims=True))
     lists = [inputs(6)[:length] for length in (3, 5, 2, 5, 1)]
     with gdb.batching(granularity=granularity, policy="depth") as batch:
         for rows in lists:
@@ -138,21 +138,21 @@ def test_lists_of_several_lengths(how, granularity, wanted):
         assert batch.report.split == []
         return
     assert batch.report.launches >= 4
-    (told,) = batch.report.split
-    assert (told.name, told.calls) == ("the_cell", 5) and wanted in told.reason
-    assert named_lines(str(told.where))[0].endswith("# the line")
-    assert f"split       {told}" in str(batch.report)
-    assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
+    (split,) = batch.report.split
+    assert (split.name, split.calls) == ("the_cell", 5) and wanted in split.reason
+    assert named_lines(str(split.where))[0].endswith("# the line")
+    assert f"split       {split}" in str(batch.report)
+    assert split.reason in batch.report._repr_html_().replace("&quot;", '"')
 
 
 def test_operators_on_ordinary_arrays(net):
-    """They run at once; the report tells if they are the most of a program."""
+    """They run immediately; the report says so if they are most of a program."""
     for times in (1, 6):
         with gdb.batching(**FIXED) as batch:
             xs = [x for x in inputs(3) for _ in range(times) if mx.nd.relu(x) is not None]
             _ = [net(x) for x in xs[:4]]
-        told = f"at once     {len(xs)} operators on ordinary arrays, most often relu: a scope"
-        assert (told in str(batch.report)) == (times > 1)
+        line = f"at once     {len(xs)} operators on ordinary arrays, most often relu: a scope"
+        assert (line in str(batch.report)) == (times > 1)
 
 
 def test_print():
@@ -160,9 +160,9 @@ def test_print():
     assert report.analysis_share == 0
     assert re.match(r"nothing was recorded(.|\n)*hybridize\(\)", str(report))
     alone = Alone("lone", "because", 3, Where("a.py", 9, "g"))
-    often = MADE_UP._replace(alone=(Alone("rnn", "why", 2, Where("a.py", 1, "f")),))
-    report.flushes = [often] * 2 + [MADE_UP._replace(alone=(alone,))]
-    assert [(one.name, one.calls) for one in report.alone] == [("rnn", 4), ("lone", 3)]
+    often = EXAMPLE._replace(alone=(Alone("rnn", "why", 2, Where("a.py", 1, "f")),))
+    report.flushes = [often] * 2 + [EXAMPLE._replace(alone=(alone,))]
+    assert [(call.name, call.calls) for call in report.alone] == [("rnn", 4), ("lone", 3)]
     assert report.analysis_share == pytest.approx(0.25)
     del report.flushes[1:]
     report.forced = {Where("a.py", 3, "f"): 7}
@@ -177,12 +177,12 @@ def test_print():
         "value read  7 x at a.py:3 in f",
         "auto: block",
     ]
-    report.flushes = [MADE_UP._replace(nodes=i) for i in range(20)]
+    report.flushes = [EXAMPLE._replace(nodes=i) for i in range(20)]
     first, *rest = str(report).splitlines()
     assert first == "20 flushes, 190 calls, 40 launches; the last 8:"
     shown = [line.split()[1] for line in rest if line.startswith("calls")]
     assert shown == [str(i) for i in range(12, 20)]
-    line = MADE_UP.line
+    line = EXAMPLE.line
     assert line.startswith("calls 4 in 2 launches; 2.0 wide on average, 3 at most; setting gran")
     assert line.endswith("; time recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms")
 
@@ -191,21 +191,20 @@ def test_json_round_trip(net):
     with gdb.batching() as batch:
         net(inputs(1)[0]).asnumpy()
         mx.nd.shape_array(net(inputs(1)[0]))
-    told, nothing = json.loads(batch.report.to_json()), json.loads(gdb.Report().to_json())
-    assert set(told) == set(nothing) == {*vars(batch.report)} and not any(
-        nothing["traced"].values()
-    )
-    assert told["waiting_ms"] == batch.report.waiting_ms > 0
-    assert told["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
-    assert len(told["flushes"]) == len(batch.report.flushes) == 2
-    for fields, flush in zip(told["flushes"], batch.report.flushes):
+    data, empty = json.loads(batch.report.to_json()), json.loads(gdb.Report().to_json())
+    assert set(data) == set(empty) == {*vars(batch.report)}
+    assert not any(empty["traced"].values())
+    assert data["waiting_ms"] == batch.report.waiting_ms > 0
+    assert data["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
+    assert len(data["flushes"]) == len(batch.report.flushes) == 2
+    for fields, flush in zip(data["flushes"], batch.report.flushes):
         alone, split = fields.pop("alone"), fields.pop("split")
         for name in ("launches", "mean_width", "largest_width"):
             assert fields.pop(name) == getattr(flush, name)
         fields["widths"] = tuple(fields["widths"])
         assert FlushReport(alone=(), **fields) == flush._replace(alone=(), split=())
-        for found, listed in ((flush.alone, alone), (flush.split, split)):
-            assert [tuple(one.values()) for one in listed] == [
-                (*one[:3], str(one.where)) for one in found
+        for calls, listed in ((flush.alone, alone), (flush.split, split)):
+            assert [tuple(item.values()) for item in listed] == [
+                (*call[:3], str(call.where)) for call in calls
             ]
-    assert told["flushes"][1]["nodes"] == 2
+    assert data["flushes"][1]["nodes"] == 2
