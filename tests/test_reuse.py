@@ -1,4 +1,4 @@
-"""What is kept between flushes: compiled operators, plans and buffers; and what is not."""
+"""Flushes reuse compiled operators, plans and buffers, and free everything else."""
 
 import gc
 import weakref
@@ -29,12 +29,12 @@ A, JOIN = ready(unary(prefix="reuse_a_")), ready(binary(prefix="reuse_join_"))
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
-    """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
-    one, join = ready(unary()), ready(binary())
+    """CachedOps belong to segments of cells: neither the minibatch nor the trees matter."""
+    leaf, join = ready(unary()), ready(binary())
 
     def run(samples):
         with autograd.record(), gdb.batching(granularity=granularity) as batch:
-            outputs = [tree(one, join, s) for s in samples]
+            outputs = [tree(leaf, join, s) for s in samples]
         autograd.backward(outputs)
         return batch
 
@@ -51,7 +51,7 @@ def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_calls_are_analysed_once_whatever_the_number_of_rows(granularity, monkeypatch):
-    """Once for one row, and once for several: values and gradients are those of the loop."""
+    """Once for one row, and once for several; values and gradients equal the loop."""
     embedding, norm = gluon.nn.Embedding(9, 6), gluon.nn.LayerNorm(in_channels=6)
     dense, loss = gluon.nn.Dense(4, flatten=False, in_units=3), gluon.loss.SoftmaxCrossEntropyLoss()
 
@@ -60,22 +60,22 @@ def test_calls_are_analysed_once_whatever_the_number_of_rows(granularity, monkey
 
     net = ready(cell(run, embedding, norm, dense))
     loss.hybridize()
-    infer, asked = entry.infer, []
-    monkeypatch.setattr(entry, "infer", lambda *args: asked.append(args) or infer(*args))
+    infer, calls = entry.infer, []
+    monkeypatch.setattr(entry, "infer", lambda *args: calls.append(args) or infer(*args))
     check_against_loop(
         lambda n: loss(net(mx.nd.arange(n)), mx.nd.ones((n,))), (4, 1, 7, 3), net.collect_params(),
         granularity=granularity,
     )  # fmt: skip
-    assert {types[0].shape[0] for _, types, *_ in asked} == {4, 1}
+    assert {types[0].shape[0] for _, types, *_ in calls} == {4, 1}
 
 
 def cached(fn, samples, **options):
-    """Whether the plan of a scope was known, after comparing with the loop."""
+    """Compare with the loop, and return whether the plan came from the cache."""
     return check_against_loop(fn, samples, **{**FIXED, **options}).report.flushes[-1].cached
 
 
 def test_plans_are_reused_for_equal_graphs():
-    """By structure: other values hit, another order or another shape does not."""
+    """Other arrays of equal structure are a cache hit; another order or structure is not."""
     RUNTIME.plans.clear()
     x, y, z = inputs(3)
 
@@ -93,36 +93,36 @@ def test_plans_are_reused_for_equal_graphs():
     assert not run((x, y), x)
 
 
-def test_options_and_what_is_read_of_an_array_are_part_of_what_a_plan_is_for():
+def test_options_and_offsets_of_reads_are_part_of_the_key_of_a_plan():
     RUNTIME.plans.clear()
 
     def run(**options):
         return cached(lambda x: chain([A, A], x), inputs(4), **options)
 
-    found = [run(), run(), run(max_rows=2), run(granularity="operator"), run()]
-    assert found == [False, True, False, False, True]
+    hits = [run(), run(), run(max_rows=2), run(granularity="operator"), run()]
+    assert hits == [False, True, False, False, True]
     table = array(3, WIDTH)
-    found = [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)]
-    assert found == [False, False, True], "of other rows of an equal result"
+    hits = [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)]
+    assert hits == [False, False, True], "the calls read other rows of an equal result"
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))
 
 
 @given(STEPS, st.booleans())
-def test_the_plan_cache_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
-    """What is made twice counts once; what is not worth it or too large is not kept."""
+def test_the_plan_cache_is_an_ordered_dictionary_with_a_limit_in_bytes(steps, again):
+    """A plan that is kept twice counts once; one of no size or beyond the limit is not kept."""
     cache, model = SizedCache(capacity=100), OrderedDict()
     for number, (key, size) in enumerate(steps):
-        known = cache.find(key)
-        assert known == (model[key][0] if key in model else None)
+        plan = cache.find(key)
+        assert plan == (model[key][0] if key in model else None)
         if key in model:
             model.move_to_end(key)
-        if known is None or again:
-            cache.keep(key, f"made {number}", size)
+        if plan is None or again:
+            cache.keep(key, f"plan {number}", size)
             if 0 < size <= 100:
                 model.pop(key, None)
-                model[key] = f"made {number}", size
+                model[key] = f"plan {number}", size
         while sum(size for _, size in model.values()) > 100:
             model.popitem(last=False)
         assert len(cache) == len(model)
@@ -131,7 +131,7 @@ def test_the_plan_cache_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
     assert len(cache) == cache.bytes == 0 and cache.find("a") is None
 
 
-#: Eighths of the least size that is kept, a type, and whether somebody holds a part of the array.
+#: Eighths of the smallest size that is kept, a dtype, and whether a view of the array is held.
 TAKES = st.tuples(
     st.sampled_from([7, 8, 9, 13, 33, 144]), st.sampled_from(["float32", "float64"]), st.booleans()
 )
@@ -139,39 +139,39 @@ TAKES = st.tuples(
 
 @given(st.lists(TAKES, max_size=20))
 @examples(80)
-def test_the_pool_has_buffers_of_so_many_bytes(takes):
-    """What fits is used again, the last one first; what was not taken for long is let go of."""
+def test_the_pool_reuses_buffers_within_its_limits(takes):
+    """The last free buffer that fits is reused; buffers that are idle for long are freed."""
     buffers, model, held, most, taken = pool.Pool(), OrderedDict(), {}, 1 << 22, 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "MOST_BYTES", most)
         patch.setattr(pool, "MOST_IDLE", 4)
         for number, (eighths, dtype, holds) in enumerate(takes):
             array = buffers.take((eighths, pool.LARGE // 8), dtype, mx.cpu())
-            place = address_of(array)
-            assert array.shape == (eighths, pool.LARGE // 8) and place not in held
+            address = address_of(array)
+            assert array.shape == (eighths, pool.LARGE // 8) and address not in held
             if eighths > 7:
-                alike = {p: own for p, (t, own, *_) in model.items() if t == dtype}
-                fit = [p for p in alike if p not in held and eighths <= alike[p] <= 2 * eighths]
-                assert place == fit[-1] if fit else place not in model
-                # In steps of an eighth.
-                own, taken = alike[place] if fit else {33: 36}.get(eighths, eighths), taken + 1
-                model[place] = dtype, own, own * array[0].size * np.dtype(dtype).itemsize, taken
-                model.move_to_end(place)
+                sizes = {a: size for a, (t, size, *_) in model.items() if t == dtype}
+                fit = [a for a in sizes if a not in held and eighths <= sizes[a] <= 2 * eighths]
+                assert address == fit[-1] if fit else address not in model
+                # The size of a new buffer is rounded up to four significant bits.
+                size, taken = sizes[address] if fit else {33: 36}.get(eighths, eighths), taken + 1
+                model[address] = dtype, size, size * array[0].size * np.dtype(dtype).itemsize, taken
+                model.move_to_end(address)
             if holds:
-                held[place] = array[1:3], number
+                held[address] = array[1:3], number
                 array[:] = number
             del array
-            while sum(one[2] for one in model.values()) > most or taken - 4 > min(
-                (one[3] for one in model.values()), default=taken
+            while sum(nbytes for _, _, nbytes, _ in model.values()) > most or taken - 4 > min(
+                (last_taken for *_, last_taken in model.values()), default=taken
             ):
                 model.popitem(last=False)
-            assert [address_of(one.array) for one in buffers._buffers] == [*model][::-1]
-        assert all((one.asnumpy() == number).all() for one, number in held.values())
+            assert [address_of(buffer.array) for buffer in buffers._buffers] == [*model][::-1]
+        assert all((view.asnumpy() == number).all() for view, number in held.values())
     buffers.clear()
     assert not buffers._buffers
 
 
-#: Backward passes begin when the next minibatch is with the engine.
+#: Each backward pass starts after the next minibatch has been pushed to the engine.
 LATE = """
     import threading
     from mxnet import gluon
@@ -205,16 +205,16 @@ LATE = """
 
 
 def test_a_late_backward_pass_does_not_wait_for_a_later_flush():
-    """That waits for the optimizer, and this for gradients: they share no buffer."""
+    """The flush waits for the optimizer, and that for gradients: the two must share no buffer."""
     assert output_of(LATE) == "done\n"
 
 
-def recordings():
+def tapes():
     gc.collect()
-    return sum(isinstance(one, Tape) for one in gc.get_objects())
+    return sum(isinstance(item, Tape) for item in gc.get_objects())
 
 
-def test_a_recording_is_freed_with_its_arrays():
+def test_a_tape_is_freed_with_its_arrays():
     x = array(4, WIDTH)
 
     def flush():
@@ -223,20 +223,20 @@ def test_a_recording_is_freed_with_its_arrays():
             return [A(rows[i : i + 1]) for i in range(4)] + [rows[1], rows[-1], rows[0:2]]
 
     flush()
-    before = recordings()
+    before = tapes()
     held = [flush() for _ in range(3)]
-    watched = [weakref.ref(one) for arrays in held for one in arrays]
+    watched = [weakref.ref(result) for results in held for result in results]
     with pytest.raises(KeyError), gdb.batching(granularity="block", policy="depth"):
         held.append([A(x[0:1])])
         watched.append(weakref.ref(held[-1][0]))
         raise KeyError
     assert all(reference() is not None for reference in watched)
     del held
-    assert recordings() == before
+    assert tapes() == before
     assert all(reference() is None for reference in watched)
 
 
-def test_what_is_compiled_goes_with_the_calls():
+def test_segments_are_freed_with_the_block():
     net = ready(unary())
     with gdb.batching(granularity="block", policy="depth") as batch:
         results = [net(array(1, WIDTH))]
@@ -249,31 +249,29 @@ def test_what_is_compiled_goes_with_the_calls():
     assert watched() is None
 
 
-def test_the_collector_does_not_look_at_what_a_flush_makes():
-    """Else it would look through the whole heap every few minibatches."""
+def test_the_collector_does_not_track_the_objects_of_a_flush():
+    """Otherwise it would search the whole heap every few minibatches."""
     x = array(100, WIDTH)
 
-    def seen():
+    def tracked():
         with gdb.batching(granularity="block", policy="depth") as batch:
             results = [A(row) for row in [x[i : i + 1] for i in range(100)]]
-        return {type(one).__name__ for one in gc.get_objects(0)}, results, batch
+        return {type(item).__name__ for item in gc.get_objects(0)}, results, batch
 
-    seen()
+    tracked()
     gc.collect()
-    found, results, _ = seen()
-    assert len(results) == 100 and not found & {"NDArray", "LazyNDArray", "Region", "Slot"}
+    types, results, _ = tracked()
+    assert len(results) == 100 and not types & {"NDArray", "LazyNDArray", "Region", "Slot"}
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_rests_during_a_flush(enabled, monkeypatch):
+def test_the_collector_is_disabled_during_a_flush(enabled, monkeypatch):
     RUNTIME.plans.clear()
-    during, real = [], flush.make_plan
-    monkeypatch.setattr(
-        flush, "make_plan", lambda *args: during.append(gc.isenabled()) or real(*args)
-    )
+    states, make = [], flush.make_plan
+    monkeypatch.setattr(flush, "make_plan", lambda *a: states.append(gc.isenabled()) or make(*a))
     (gc.enable if enabled else gc.disable)()
     try:
         gdb.map(A, [array(1, WIDTH)], granularity="block", policy="depth")
-        assert during == [False] and gc.isenabled() == enabled
+        assert states == [False] and gc.isenabled() == enabled
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Pictures of plans and reports show what these say, and say what they need."""
+"""Pictures of plans and reports agree with these, and name what is not installed."""
 
 import re
 import shutil
@@ -19,12 +19,12 @@ from tests.test_plan import PLANS, plan_of
 
 @pytest.fixture(autouse=True)
 def dot(monkeypatch):
-    """Nothing here but rendering runs it."""
+    """Pretend that Graphviz is installed: drawing without rendering does not run it."""
     monkeypatch.setattr(shutil, "which", lambda name: name)
 
 
 def chain(lengths):
-    """Run a cell as often as each sample says, and at last an operator that never merges."""
+    """Run a cell as often as each length says, then an operator that never merges."""
     net = dense(4, prefix="cell_")
 
     def sample(x, length):
@@ -39,38 +39,38 @@ def chain(lengths):
 
 
 def flow_by_reads(plan):
-    """Count elements from maker to reader as reads have them; fills are one maker."""
-    readers = [one.number for one in plan.launches for _ in one.operands]
-    makers = [one.number for one in plan.launches for _ in one.outputs]
-    makers += ["fill"] * len(plan.fills)
-    found = Counter()
-    for source, operand, length in zip(plan.reads.region, plan.reads.operand, plan.reads.length):
-        found[makers[source], readers[operand]] += int(length)
-    return found
+    """Count the elements that each launch reads of each other, or of all fills together."""
+    readers = [launch.number for launch in plan.launches for _ in launch.operands]
+    writers = [launch.number for launch in plan.launches for _ in launch.outputs]
+    writers += ["fill"] * len(plan.fills)
+    edges = Counter()
+    for region, operand, length in zip(plan.reads.region, plan.reads.operand, plan.reads.length):
+        edges[writers[region], readers[operand]] += int(length)
+    return edges
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_what_flows_is_what_the_graph_says(name):
+def test_edges_of_the_picture_agree_with_the_reads_of_the_plan(name):
     plan = plan_of(name)
-    found = Counter()
-    for (maker, reader), rows in flow(plan, groups(plan, 10_000)).items():
-        if maker != ("whole", 0):
-            maker = maker[0] if isinstance(maker, tuple) else maker
-            found[maker, reader] += sum(size * count for size, count in rows.items())
+    edges = Counter()
+    for (writer, reader), rows in flow(plan, groups(plan, 10_000)).items():
+        if writer != ("whole", 0):
+            writer = writer[0] if isinstance(writer, tuple) else writer
+            edges[writer, reader] += sum(size * count for size, count in rows.items())
     wanted = flow_by_reads(plan)
-    assert set(found) == set(wanted)
-    # Part of a row counts as a row.
-    assert all(found[edge] >= wanted[edge] for edge in wanted)
+    assert set(edges) == set(wanted)
+    # A part of a row counts as a row.
+    assert all(edges[edge] >= wanted[edge] for edge in wanted)
     backward = transpose(plan, heads_of(plan))
-    turned = {
-        (reader, maker)
-        for maker, reader in flow(backward, groups(backward, 10_000))
-        if isinstance(maker, int) and isinstance(reader, int)
+    reversed_edges = {
+        (reader, writer)
+        for writer, reader in flow(backward, groups(backward, 10_000))
+        if isinstance(writer, int) and isinstance(reader, int)
     }
-    assert turned <= set(found)
+    assert reversed_edges <= set(edges)
 
 
-def test_a_plan_is_drawn_launch_by_launch_with_the_rows_that_flow():
+def test_a_drawn_plan_has_launches_and_the_rows_between_them():
     """Two of three samples take a second step."""
     plan = chain([1, 2, 2]).plan
     assert [launch.units.size for launch in plan.launches] == [3, 2, 1, 1, 1]
@@ -82,17 +82,17 @@ def test_a_plan_is_drawn_launch_by_launch_with_the_rows_that_flow():
     assert source.count("not merged") == 3 and "its gradient ignores the head" in source
 
 
-def test_many_launches_that_run_the_same_are_one_node():
+def test_many_launches_of_one_segment_are_one_node():
     plan = chain([*range(1, 40)]).plan
     source = plan.draw().source
     assert source.count("cell × ") == 1 and "39 launches" in source and "█" in source
     assert bars([8, 1, 0]) == "█▁▁" and len(bars([*range(1, 1000)])) == 16
-    found = groups(plan, 1)
-    assert [group.name for group in found.values()] == ["cell", "other calls"]
-    assert sum(sum(group.widths) for group in found.values()) == plan.graph.dependencies.size
+    merged = groups(plan, 1)
+    assert [group.name for group in merged.values()] == ["cell", "other calls"]
+    assert sum(sum(group.widths) for group in merged.values()) == plan.graph.dependencies.size
 
 
-def test_the_backward_pass_can_be_looked_at():
+def test_the_backward_pass_can_be_drawn():
     batch = chain([1, 2, 2])
     assert [launch.number for launch in batch.backward_plan.launches[-2:]] == [1, 0]
     source = batch.backward_plan.draw().source
@@ -102,15 +102,15 @@ def test_the_backward_pass_can_be_looked_at():
     assert batch.plan is not None and batch.backward_plan is None and y.shape
 
 
-def test_graphviz_renders_it(monkeypatch):
+def test_graphviz_renders_a_plan(monkeypatch):
     monkeypatch.undo()
     if shutil.which("dot") is None:
         pytest.skip("no Graphviz on this machine")
-    drawn = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
-    assert len(re.findall('class="node"', drawn)) == 7  # two fills
+    svg = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
+    assert len(re.findall('class="node"', svg)) == 7  # two fills
 
 
-def test_a_figure_has_the_times_and_widths_of_the_report_and_of_fibers_the_flushes():
+def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():
     report = chain([1, 2, 2]).report
     left, right = report.plot().axes
     (flush,) = report.flushes
@@ -130,12 +130,12 @@ def test_notebooks_show_plan_and_report():
     batch.report.forced[gdb.errors.Where("<stdin>", 1, "<listcomp>")] = 2
     for shown in (batch.plan, batch.report):
         page = ElementTree.fromstring(shown._repr_html_())
-        told = "".join(page.itertext())
-        assert str(shown) in told and "SoftmaxOutput" in told and "in 5 launches" in told
+        text = "".join(page.itertext())
+        assert str(shown) in text and "SoftmaxOutput" in text and "in 5 launches" in text
     assert page.findall("table/tr/td")[-1].text == "2 x at <stdin>:1 in <listcomp>"
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_errors_name_missing_programs_and_packages(monkeypatch):
     batch = chain([1, 2])
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(gdb.MissingError, match=r"program 'dot'(.|\n)*install Graphviz"):

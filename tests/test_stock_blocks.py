@@ -26,8 +26,8 @@ def test_other_stock_blocks(make, others, calls):
     assert batch.report.nodes == len(samples) * (1 + calls)
 
 
-class Own(HybridBlock):
-    """Not MXNet's: what it does in Python is to be done each time."""
+class UserBlock(HybridBlock):
+    """A block of a user, whose Python code must run each time."""
 
     def hybrid_forward(self, F, x):
         SEEN.append(self)
@@ -37,25 +37,25 @@ class Own(HybridBlock):
 SEEN = []
 
 
-@pytest.mark.parametrize("who", ["own", "hook", "before"])
+@pytest.mark.parametrize("code", ["block", "hook", "pre-hook"])
 @pytest.mark.parametrize("kind", ["block", "within another", "hybridized", "converted"])
-def test_python_of_the_users_runs_for_each_sample(kind, who):
-    """Their own blocks, and hooks: a block with hooks is entered, and what is inside merges."""
-    block = Own() if who == "own" else nn.Dense(WIDTH, in_units=WIDTH)
+def test_python_code_of_users_runs_for_each_sample(kind, code):
+    """Code of blocks or hooks: the calls inside a block with hooks are recorded, and merge."""
+    block = UserBlock() if code == "block" else nn.Dense(WIDTH, in_units=WIDTH)
     net = several(nn.HybridSequential, block) if kind == "within another" else block
     net.initialize()
-    if kind == "converted" and who != "own":
+    if kind == "converted" and code != "block":
         gdb.convert(net)
-    net.hybridize(kind in ("converted", "hybridized") and who != "own")
-    if who == "hook":
+    net.hybridize(kind in ("converted", "hybridized") and code != "block")
+    if code == "hook":
         handle = block.register_forward_hook(lambda *args: SEEN.append(args[2].shape))
-    if who == "before":
+    if code == "pre-hook":
         handle = block.register_forward_pre_hook(lambda *args: SEEN.append(args[1][0].shape))
     SEEN.clear()
     with gdb.batching(**FIXED) as batch:
         results = [net(FIRST(array(1, WIDTH, seed=i))) for i in range(3)]
     assert len(SEEN) == len(results) == 3 and batch.report.launches <= 4
-    if who != "own":
+    if code != "block":
         assert SEEN == [(1, WIDTH)] * 3
         handle.detach()
         with gdb.batching():
@@ -85,7 +85,7 @@ def test_results_that_are_arguments(granularity):
     samples = attached([array(1, 4, seed=i) for i in range(3)])
     check_against_loop(lambda x: through(x, x * 2), samples, granularity=granularity)
     with gdb.batching(granularity=granularity):
-        a, _, b, again = through(*samples[:2])
+        a, _, b, same = through(*samples[:2])
     a[:] = 0
     assert (b.asnumpy() == samples[1].asnumpy()).all()
-    assert (again.asnumpy() == samples[0].asnumpy()).all()
+    assert (same.asnumpy() == samples[0].asnumpy()).all()

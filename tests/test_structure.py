@@ -18,11 +18,10 @@ from tests.test_pieces import Node, chain, scope, traced, x
 
 
 class Leaf:
-    """Stands for an array; compared by identity."""
+    """Takes the place of an array; compared by identity."""
 
 
 Pair = namedtuple("Pair", ["left", "right"])
-
 STATICS = st.one_of(
     st.none(),
     st.booleans(),
@@ -52,7 +51,7 @@ def nests(atoms):
 
 
 def described(value, leaf=lambda leaf: "leaf"):
-    """Write a nest with its types and values, dictionaries in their order, arrays as told."""
+    """Describe a nest by types and values: dictionaries in their order, arrays by `leaf`."""
     if isinstance(value, Leaf):
         return leaf(value)
     if isinstance(value, dict):
@@ -69,7 +68,7 @@ def test_unflatten_undoes_flatten(value):
     assert described(unflatten(spec, leaves), id) == described(value, id)
 
 
-#: Values that look alike, of which some nests are made, too.
+#: Values that look alike; each is also put into a nest.
 CLOSE = [
     0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1), Leaf(),
     "*", 0.1, 0.1 + 1e-17 + 2e-17, [], (), {}, [[]], [()], (1, 2), Pair(1, 2), [[1], 2], [1, [2]],
@@ -79,14 +78,14 @@ CLOSE = [
 
 def test_specs_and_keys_are_equal_exactly_if_the_structures_are():
     nests = [*CLOSE, *([x, {"a": (x,)}] for x in CLOSE)]
-    told = [
+    forms = [
         (described(nest), flatten(nest, Leaf)[1], Structure(None).write(0, copy.deepcopy(nest)))
         for nest in nests
     ]
-    for (a, first, key), (b, second, other) in product(told, told):
-        assert (first == second) == (key == other) == (a == b), (a, b)
-        assert (first != second) == (a != b), (a, b)
-        assert first != second or hash(first) == hash(second), (a, b)
+    for (a, spec, key), (b, other_spec, other_key) in product(forms, forms):
+        assert (spec == other_spec) == (key == other_key) == (a == b), (a, b)
+        assert (spec != other_spec) == (a != b), (a, b)
+        assert spec != other_spec or hash(spec) == hash(other_spec), (a, b)
 
 
 def key(value):
@@ -143,9 +142,9 @@ class Extended(NamedTuple("Extended", [("names", tuple)])):
 
 
 def extended(times):
-    made = Extended(())
-    made.times = times
-    return made
+    value = Extended(())
+    value.times = times
+    return value
 
 
 class Kind(enum.Enum):
@@ -157,21 +156,21 @@ class Kind(enum.Enum):
 
 
 def ring(times):
-    one, other = Node(times), Node(times)
-    one.next, other.next = other, one
-    return one
+    first, second = Node(times), Node(times)
+    first.next, second.next = second, first
+    return first
 
 
 MAKERS = [
     lambda n: Shape(n, ("a",)), Frozen, Node, Slotted, lambda n: Node(np.int32(n)), extended, Kind,
     lambda n: Node(range(n)[-1] + 1, np.arange(3)), lambda n: ring(n).next,
-    lambda n: Node(n, x(n)),  # which is an argument
+    lambda n: Node(n, x(n)),  # its array is an argument
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_objects_are_told_apart_by_value(make):
-    """One that was changed is another."""
+def test_objects_are_compared_by_value(make):
+    """After a change, an object has another structure."""
     block = traced(lambda block, x, shape: chain(block, x, shape.times))
     account = scope(block, [(x(1), make(1)), (x(2), make(1)), (x(3), make(2)), (x(4), make(2))])
     assert (account.new, account.known, account.refused) == (2, 2, {})
@@ -182,7 +181,7 @@ def test_objects_are_told_apart_by_value(make):
         assert scope(block, [(x(), shape)]).new == 1
 
 
-def test_the_same_array_twice_is_another_structure_than_two():
+def test_one_array_twice_is_another_structure_than_two_arrays():
     block = traced(lambda block, a, b: block.net(a) + 2 * block.net(b))
     same = x(1)
     account = scope(block, [(same, same), (x(1), x(2)), (x(3), x(4)), (same, same)])
