@@ -206,7 +206,7 @@ def equal(got, wanted, rtol=1e-5, atol=1e-6):
 
 
 def heads_of(plan, slots=None):
-    """Return the results of a plan that can have a gradient, or those in `slots`, as heads.
+    """Return the results of a plan, or those in `slots`, that can have a gradient, as heads.
 
     All external arrays count as being in a graph.
     """

@@ -9,7 +9,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
-from tests.test_pieces import Given
+from tests.test_pieces import FunctionBlock
 
 
 def make_net():
@@ -25,7 +25,7 @@ def gru():
 
 
 def run(net, samples, **options):
-    """Open a scope, always at this one place."""
+    """Open a scope; all scopes of a test are opened at this line."""
     with gdb.batching(**options) as batch:
         outputs = [net(x) for x in samples]
     return batch, outputs
@@ -141,10 +141,10 @@ def test_exceptions_decide_nothing_and_hybridizing_resets_decisions(net):
     assert batch.report.at_once == 0 and batch.report.flushes[0].granularity == "block"
 
 
-def test_another_place_or_model_is_recorded(net):
-    other = make_net()
+def test_a_scope_at_another_line_or_with_another_model_is_recorded(net):
+    wide_net = make_net()
     for _ in range(3):
-        small, large = run(net, inputs(1, 3))[0], run(other, inputs(300, 3))[0]
+        small, large = run(net, inputs(1, 3))[0], run(wide_net, inputs(300, 3))[0]
         assert large.report.at_once == 0 and large.report.nodes == 300
     assert small.report.at_once == 1
     with gdb.batching() as batch:
@@ -215,7 +215,7 @@ def test_only_the_first_minibatch_of_a_stream_runs_ahead(wide, caplog):
 
 
 def test_pieces_run_ahead_but_a_traced_call_is_not_split(wide):
-    chain = Given(lambda block, *arrays: mx.nd.add_n(*map(block.net, arrays)), wide)
+    chain = FunctionBlock(lambda block, *arrays: mx.nd.add_n(*map(block.net, arrays)), wide)
     samples = wide_rows(1100)
     with gdb.batching() as batch:
         first = chain(*samples)

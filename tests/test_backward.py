@@ -231,10 +231,10 @@ def test_arrays_that_only_a_cycle_holds_get_no_gradient():
 @pytest.mark.parametrize("retain", [False, True])
 def test_the_backward_pass_frees_the_graph_unless_it_is_retained(retain):
     """MXNet alone would keep it as long as anything, even garbage, holds one of its arrays."""
-    net, known = dense(), set(_ALIVE)
+    net, earlier = dense(), set(_ALIVE)
     with autograd.record(), gdb.batching():
         losses = [net(x).sum() for x in inputs(3)]
-    (number,) = set(_ALIVE) - known
+    (number,) = set(_ALIVE) - earlier
     weight_grads = []
     for again in [True, False] if retain else [False]:
         autograd.backward(losses, retain_graph=again)

@@ -20,13 +20,13 @@ class Tree:
         return "Tree(3)"
 
 
-def called(fn):
+def calling(fn):
     """Call a cell that does something that no cell can do."""
     block = cell(fn)
     return lambda net, y: block(y)  # wrong
 
 
-def given(argument):
+def passing(argument):
     """Call a cell with something that cannot be an argument."""
     block = cell(lambda F, x, other: x)
     return lambda net, y: block(y, argument)  # wrong
@@ -70,14 +70,14 @@ WRONG = {
         gdb.ArgumentError, ["takes 3 arrays (data, weight, bias), not 1"],
         lambda net, y: mx.nd.FullyConnected(y, num_hidden=2)),  # wrong
     # Gluon refuses these arguments and results as well.
-    **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], given(wrong))
+    **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], passing(wrong))
        for wrong in (object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), iter([]))},
-    "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], given([Tree()])),
+    "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], passing([Tree()])),
     "cell, too few arrays": (
         gdb.CellError, [CELL, "without the array", "_weight"],
-        called(lambda F, x: F.FullyConnected(x, num_hidden=2))),
-    "axis": (gdb.ShapeError, [CELL, "axis 7"], called(lambda F, x: F.sum(x, axis=7))),
-    **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], called(fn)) for name, fn in {
+        calling(lambda F, x: F.FullyConnected(x, num_hidden=2))),
+    "axis": (gdb.ShapeError, [CELL, "axis 7"], calling(lambda F, x: F.sum(x, axis=7))),
+    **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], calling(fn)) for name, fn in {
         "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),
         "asscalar": lambda F, x: x * x.sum().asscalar(),
         "shape": lambda F, x: x * x.shape[0],
@@ -85,7 +85,7 @@ WRONG = {
         "float": lambda F, x: x * float(x.sum()),
         "int": lambda F, x: x * int(x.sum()),
     }.items()},
-    **{f"cell, {name}": (gdb.CellError, [CELL], called(fn)) for name, fn in {
+    **{f"cell, {name}": (gdb.CellError, [CELL], calling(fn)) for name, fn in {
         "result None": lambda F, x: None,
         "result number": lambda F, x: 3,
         "result object": lambda F, x: object(),

@@ -77,11 +77,11 @@ def test_values_and_gradients_equal_the_loop(assemblers, dtype, index_dtype, tab
     samples = sentences(3, index_dtype, dtype)
     check_against_loop(lambda s: net(*s), samples, net.collect_params(), tolerance)
     keys = keys_in(assemblers)
-    known = np.concatenate([rows[rows[:, 0] >= 0] for rows in keys])
-    assert len(set(known[:, 0])) == tables, "rows of two tables have different keys"
-    assert set(known[:, 4]) == {np.dtype(index_dtype).itemsize}
+    embedded = np.concatenate([rows[rows[:, 0] >= 0] for rows in keys])
+    assert len(set(embedded[:, 0])) == tables, "rows of two tables have different keys"
+    assert set(embedded[:, 4]) == {np.dtype(index_dtype).itemsize}
     words = tables * sum(len(words) for words, *_ in samples)
-    assert known[:, 3].sum() % words == 0, "a row was not recognised"
+    assert embedded[:, 3].sum() % words == 0, "a row was not recognised"
     assert any((rows[:, 0] < 0).any() for rows in keys), "no array replaces an embedding"
     backward = [a for a in assemblers if isinstance(a, assembling.Backward)]
     assert any(a.distinct for a in backward), "no gradients of equal rows were added up"
@@ -99,9 +99,9 @@ def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
         wanted = net.score(net.tables[0](words)[:1])
         np.testing.assert_allclose(result.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
     (keys,) = keys_in(assemblers)
-    known = keys[:, 0] >= 0
+    embedded = keys[:, 0] >= 0
     # A piece with rows of both flushes counts as one of earlier rows.
-    assert 1 < keys[known, 3].sum() <= len(samples) <= keys[~known, 3].sum()
+    assert 1 < keys[embedded, 3].sum() <= len(samples) <= keys[~embedded, 3].sum()
 
 
 WEIGHT = Weight(Place(Slot("param", 0)), 3, 3, transposed=True)

@@ -56,20 +56,20 @@ class Object:
 
 
 PARTIAL = functools.partial(lambda scale, left, right: left * scale + right, 3)
-TWO = [lambda left, right: left * 2 + right, PARTIAL, Object(), Object().__call__]
+OF_TWO_ARGUMENTS = [lambda left, right: left * 2 + right, PARTIAL, Object(), Object().__call__]
 BLOCKS = [Cell, Plain, Dynamic, Called, lambda: gdb.convert(Plain()), gluon.loss.L2Loss]
-
-
-ONE = [lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len, str]
+OF_ONE_ARGUMENT = [
+    lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len, str,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("apply", [gdb.map, lambda *args: [*gdb.imap(*args)]], ids=["map", "imap"])
 def test_tuples_are_arguments_of_a_function_of_several(apply):
-    for fn in [*TWO, *[ready(make()) for make in BLOCKS]]:
+    for fn in [*OF_TWO_ARGUMENTS, *[ready(make()) for make in BLOCKS]]:
         equal(apply(fn, PAIRS), [fn(*pair) for pair in PAIRS])
     block, samples = ready(Dynamic()), [PAIRS[0], (*PAIRS[1], 3)]
     equal(apply(block, samples), [block(*sample) for sample in samples])
-    for fn in ONE:
+    for fn in OF_ONE_ARGUMENT:
         assert apply(fn, PAIRS) == [fn(pair) for pair in PAIRS]
 
 

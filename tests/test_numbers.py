@@ -12,7 +12,7 @@ from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
 from tests.common import FIXED
-from tests.test_pieces import Given
+from tests.test_pieces import FunctionBlock
 
 CELL = cell(lambda F, x: F.tanh(x))
 
@@ -34,9 +34,9 @@ def test_operators(name, dtype):
     for options in (FIXED, {**FIXED, "debug": True}, {"granularity": "graph"}, FIXED):
         batch = check_against_loop(fn, drawn(shape, dtype), **options)
     assert batch.report.launches == 3, "after the first scope, numbers are expected to differ"
-    known = len(RUNTIME.library.operators)
+    count = len(RUNTIME.library.operators)
     check_against_loop(fn, drawn(shape, dtype))
-    assert len(RUNTIME.library.operators) == known, "numbers are not kept"
+    assert len(RUNTIME.library.operators) == count, "numbers are not kept"
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -92,7 +92,7 @@ def test_numbers_that_stay_attributes_are_parts_of_a_launch(fn, numbers):
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_in_traced_blocks_numbers_are_arguments(debug):
-    net, samples = Given(lambda block, x, number: block.net(x) * number, CELL), drawn()
-    for known in (0, 0 if debug else len(samples)):
+    net, samples = FunctionBlock(lambda block, x, number: block.net(x) * number, CELL), drawn()
+    for known_calls in (0, 0 if debug else len(samples)):
         batch = check_against_loop(lambda x, n: net(x, n), samples, debug=debug)
-        assert batch.report.traced.known == known and not batch.report.traced.refused
+        assert batch.report.traced.known == known_calls and not batch.report.traced.refused

@@ -23,11 +23,11 @@ from tests.common import FIXED, SCOPES, named_lines
 from tests.strategies import PROGRAMS, examples
 
 
-class Given(gdb.DynamicHybridBlock):
+class FunctionBlock(gdb.DynamicHybridBlock):
     """A dynamic block that applies a function; each run of ``forward`` is listed in `RUNS`."""
 
     def __init__(self, fn, net=None, **attributes):
-        super().__init__(prefix="given_")
+        super().__init__(prefix="function_")
         self._fn = fn
         if net is not None:
             self.net = net
@@ -44,7 +44,7 @@ RUNS = []
 
 
 def traced(fn, **attributes):
-    return Given(fn, dense(WIDTH, flatten=False), **attributes)
+    return FunctionBlock(fn, dense(WIDTH, flatten=False), **attributes)
 
 
 def chain(block, x, times=1):
@@ -67,7 +67,7 @@ def x(seed=0, rows=1):
 @examples(5)
 def test_random_programs_equal_the_loop_when_traced_and_when_known(program, options):
     """With ``debug=True``, the program is known from a scope without it."""
-    block = Given(lambda block, sample: program.fn(sample), program.block)
+    block = FunctionBlock(lambda block, sample: program.fn(sample), program.block)
     try:
         for scope_options in (FIXED if options.get("debug") else options, options, options):
             batch = check_against_loop(block, program.samples, program.params, **scope_options)
@@ -163,7 +163,7 @@ def unrolled(block, x, times):
 def stock_cell():
     cell = rnn.LSTMCell(WIDTH, input_size=WIDTH)
     cell.initialize()
-    return Given(unrolled, cell=cell)
+    return FunctionBlock(unrolled, cell=cell)
 
 
 def outer(block, x):
@@ -288,7 +288,7 @@ def test_calls_of_pieces_keep_the_lines_of_the_user():
 
 
 def test_pieces_belong_to_one_block_and_are_off_by_default():
-    block = Given(chain)
+    block = FunctionBlock(chain)
     copied = copy.deepcopy(block)
     assert copied._pieces is not block._pieces and len(copied._pieces.held) == 0
     block = traced(chain)

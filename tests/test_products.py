@@ -134,7 +134,7 @@ def test_weight_gradient(rows, n, k, second, dtype):
 
 @pytest.mark.parametrize("second", [False, True])
 def test_weight_gradient_skips_rows_of_zeros(second, dtype):
-    """Zeros of either sign, whatever the other factor holds; but only rows of zeros alone."""
+    """Zeros of either sign, whatever the other factor holds; but only if the whole row is zero."""
     dy, x = draw(1, dtype, 300, 70), draw(2, dtype, 300, 60)
     zero, other = (x, dy) if second else (dy, x)
     zero[::3], zero[3::6] = 0, -0.0

@@ -22,7 +22,7 @@ from tests.common import FIXED, ROOT, SAMPLES
 
 
 def test_scope_entered_again_and_within_itself(net):
-    """The report is of the last entry; values of all entries stay, also after failures."""
+    """The report describes the last entry; values of all entries stay, even after failures."""
     batch = gdb.batching(granularity="block")
     results = []
     for count in (2, 3, 4):
@@ -172,7 +172,7 @@ def replaced():
 
 
 def listed(*tables):
-    return {(one.owner, one.name) for table in tables for one in table}
+    return {(hook.owner, hook.name) for table in tables for hook in table}
 
 
 def test_without_a_scope_only_permanent_replacements_are_in_place():

@@ -1,4 +1,4 @@
-"""Requests of threads and tasks: each gets its own answer, also if others fail."""
+"""Requests of threads and tasks: each gets its own answer, even if others fail."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ def factor(scale):
 
 
 class Gate:
-    """A function that waits until it is opened, and counts its calls."""
+    """A function that waits until it is opened, and lists its calls."""
 
     def __init__(self):
         self.calls, self.entered, self.opened = [], threading.Event(), threading.Event()
@@ -59,9 +59,9 @@ class Gate:
 
 @pytest.fixture
 def gate():
-    made = Gate()
-    yield made
-    made.opened.set()
+    closed_gate = Gate()
+    yield closed_gate
+    closed_gate.opened.set()
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
@@ -206,7 +206,7 @@ def test_an_error_keeps_no_other_request_alive():
     samples = [Sample() for _ in range(5)]
     samples[2].wrong = True
     others = [weakref.ref(sample) for sample in samples if not sample.wrong]
-    with gdb.RequestBatcher(lambda one: {}["no"] if one.wrong else one, 5, FOREVER) as batcher:
+    with gdb.RequestBatcher(lambda s: {}["no"] if s.wrong else s, 5, FOREVER) as batcher:
         futures = list(map(batcher.submit, samples))
     error = futures[2].exception()
     del futures, samples

@@ -50,7 +50,7 @@ def sequences(seed, count=12):
 
 
 def in_threads(work, count=THREADS):
-    """Run ``work(number)`` in threads at once; fail on an exception or if one hangs."""
+    """Run ``work(number)`` in threads that start together; fail on an exception or a hang."""
     failures = []
     start = threading.Barrier(count)
 
@@ -75,7 +75,7 @@ def in_threads(work, count=THREADS):
 @pytest.mark.parametrize("options", [FIXED, {"granularity": "operator", "policy": "depth"}, {}])
 @pytest.mark.parametrize("known", [True, False], ids=["model traced", "model new"])
 def test_threads_with_scopes_of_their_own(model, options, known):
-    """With a new model, all threads trace and compile the same calls at once; some fail."""
+    """With a new model, all threads trace and compile the same calls together; some fail."""
     work = [sequences(n) for n in range(THREADS)]
     reference = Chain(params=model.collect_params())
     wanted = [[reference(s) for s in samples] for samples in work]
@@ -114,7 +114,7 @@ def test_threads_examine_a_block_independently(model):
             with gdb.batching(**FIXED) as batch:
                 outputs = [model(s) for s in samples]
             equal(outputs, wanted)
-            reasons = {one.reason for one in batch.report.traced.refused.values()}
+            reasons = {refusal.reason for refusal in batch.report.traced.refused.values()}
             assert reasons <= {"it changes an attribute of a block"}
 
     with interpreter_with("switchinterval", 1e-6):
@@ -182,7 +182,7 @@ for _ in range(3):
     trainer.step(30)
 kept = [turn() for _ in range(3)]
 if end == "profiled":
-    name = os.path.join(tempfile.mkdtemp(), "profile.json")  # MXNet removes what is there
+    name = os.path.join(tempfile.mkdtemp(), "profile.json")  # MXNet deletes an existing file
     mx.profiler.set_config(filename=name, profile_all=True)
     mx.profiler.set_state("run")
     kept.append(turn())
