@@ -190,7 +190,7 @@ CASES = {
         FOREST, list(zip([[[[]] * n] * n for n in (1, 2, 3)], inputs(3))), ("depth",),
         {"block": 7, "operator": [14, 14, 9, 6, 6, 3]},
     ),
-    # One result of a step reads both results of the last step, the other only one: one launch.
+    # One result of a step reads both results of the last step, the other one of them: one launch.
     "a result that reads less": (
         lambda x: steps_of(PARTS, [x, x], [()] * 3), inputs(2), ("depth",), {"operator": [2, 2, 2]},
     ),
