@@ -1,7 +1,7 @@
-"""``make fuzz``: random programs against the loop for a chosen time.
+"""``make fuzz``: compares random programs with the loop for a given time.
 
-Prints every failing program as a script, shrunk unless it ends its process.  Programs run in
-processes of their own, as a crash or a deadlock of MXNet may end one.
+Prints every failing program as a script, shrunk unless it crashes its process.  Programs run in
+separate processes, as MXNet itself may crash or deadlock.
 """
 
 import argparse
@@ -24,19 +24,19 @@ from tests.strategies import examples
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
 
-#: Programs of one process, as Hypothesis varies what it has drawn; seconds after which it hangs.
+#: Programs per process: few, as Hypothesis varies earlier ones; seconds until it counts as hung.
 ROUND, PATIENCE = 20, 600.0
-#: How often the loop is run to see whether it crashes or hangs, which it may do now and then.
+#: How often the loop is run to see whether it crashes or hangs, which it may do only sometimes.
 LOOP_RUNS = 3
 
 
 def worker(seed, path, count=ROUND, shrinks=True):
-    """Draw and check programs until one fails, and tell in a file what is known so far."""
-    told = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
+    """Draw and check programs until one fails, and keep a file of the progress so far."""
+    progress = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
 
-    def tell(**more):
-        told.update(more)
-        path.write_text(json.dumps(told), encoding="utf-8")
+    def save(**changes):
+        progress.update(changes)
+        path.write_text(json.dumps(progress), encoding="utf-8")
 
     @hypothesis.seed(seed)
     @settings(
@@ -47,31 +47,31 @@ def worker(seed, path, count=ROUND, shrinks=True):
     )
     @given(programs())
     def check(program):
-        tell(programs=told["programs"] + 1, running=program.script)
+        save(programs=progress["programs"] + 1, running=program.script)
         try:
             for batch in program.compare():
                 check_invariants(batch)
             with by_mxnets_operators():
                 program.compare()
         except ExcusedError as excuse:
-            told["excused"][str(excuse).split(":")[0]] += 1
+            progress["excused"][str(excuse).split(":")[0]] += 1
         except Exception as error:
-            told["failure"] = program.script, f"{type(error).__name__}: {error}"
+            progress["failure"] = program.script, f"{type(error).__name__}: {error}"
             raise
         finally:
-            # What ends the process from here on is a line that is tried for another program.
-            tell(running=None)
+            # Only a line that is tried for the next program can crash the process now.
+            save(running=None)
 
     logging.getLogger("hypothesis").setLevel(logging.ERROR)
     try:
         check()
     except Exception:
-        if told["failure"] is None:
+        if progress["failure"] is None:
             raise
 
 
-def ending(script, patience=60):
-    """Run a script in a process of its own and return its exit code; None if it hangs."""
+def exit_code(script, patience=60):
+    """Run a script in a separate process and return its exit code; None if it hangs."""
     command = [sys.executable, "-W", "ignore", "-c", script]
     try:
         return subprocess.run(command, timeout=patience, capture_output=True, cwd=ROOT).returncode
@@ -80,7 +80,7 @@ def ending(script, patience=60):
 
 
 class Findings:
-    """What workers have found so far; failing programs are written into a folder."""
+    """Results of all workers so far; failing programs are written into a folder."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -90,30 +90,30 @@ class Findings:
     def run_worker(self, seed, count=ROUND):
         """Run one worker and wait for it; it may crash or hang."""
         with tempfile.TemporaryDirectory() as name:
-            path = Path(name) / "told.json"
+            path = Path(name) / "progress.json"
             call = f"worker({seed}, Path({str(path)!r}), {count})"
-            code = ending(f"from tests.fuzz.__main__ import *\n{call}", PATIENCE)
+            code = exit_code(f"from tests.fuzz.__main__ import *\n{call}", PATIENCE)
             if not path.exists():
                 self.report(seed, call, f"the worker ended with {code}")
                 return
-            told = json.loads(path.read_text(encoding="utf-8"))
-        self.programs += told["programs"]
-        self.excused.update(told["excused"])
-        if told["failure"]:
-            self.report(seed, *told["failure"])
-        elif code != 0 and told["running"]:
-            self._judge(seed, told["running"], code)
+            progress = json.loads(path.read_text(encoding="utf-8"))
+        self.programs += progress["programs"]
+        self.excused.update(progress["excused"])
+        if progress["failure"]:
+            self.report(seed, *progress["failure"])
+        elif code != 0 and progress["running"]:
+            self._judge_crash(seed, progress["running"], code)
         elif code != 0:
-            self.excused["MXNet crashes on a line that is tried"] += 1
+            self.excused["MXNet crashes while a line is tried"] += 1
 
-    def _judge(self, seed, script, code):
-        """Report a program that ended its process or hung, unless the loop does so too."""
-        if ending(script) == 0:
-            self.report(seed, script, f"{code} in a process that ran others before it")
-        elif any(ending(script.replace(CALL, LOOPS)) != 0 for _ in range(LOOP_RUNS)):
+    def _judge_crash(self, seed, script, code):
+        """Report a program that crashed or hung, unless the loop does so too."""
+        if exit_code(script) == 0:
+            self.report(seed, script, f"exit code {code}, but only after other programs")
+        elif any(exit_code(script.replace(CALL, LOOPS)) != 0 for _ in range(LOOP_RUNS)):
             self.excused["the loop itself crashes or hangs"] += 1
         else:
-            self.report(seed, script, f"ends its process with {code}")
+            self.report(seed, script, f"exit code {code}")
 
     def report(self, seed, script, message):
         self.failures += 1
@@ -126,24 +126,24 @@ class Findings:
     def __str__(self):
         return (
             f"{self.programs} programs, {self.failures} failures; "
-            f"{sum(self.excused.values())} prove nothing: {dict(self.excused)}"
+            f"{sum(self.excused.values())} excused: {dict(self.excused)}"
         )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=None, help="of the first programs")
-    parser.add_argument("--folder", type=Path, default=Path("runs/fuzz"), help="of what failed")
+    parser.add_argument("--seed", type=int, default=None, help="of the first process")
+    parser.add_argument("--folder", type=Path, default=Path("runs/fuzz"), help="of failed programs")
     options = parser.parse_args()
-    began = time.time()
-    seed = int(began) % 1_000_000_000 if options.seed is None else options.seed
+    start = time.time()
+    seed = int(start) % 1_000_000_000 if options.seed is None else options.seed
     findings = Findings(options.folder)
     print(f"first seed  {seed}", flush=True)
-    while time.time() < began + 60 * options.minutes:
+    while time.time() < start + 60 * options.minutes:
         findings.run_worker(seed)
         seed += 1
-        print(f"{(time.time() - began) / 60:.0f} minutes, {findings}", flush=True)
+        print(f"{(time.time() - start) / 60:.0f} minutes, {findings}", flush=True)
     return 1 if findings.failures else 0
 
 

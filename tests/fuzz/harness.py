@@ -1,4 +1,4 @@
-"""What every generated program ends with: run it as a loop and in a scope, and compare."""
+"""Helpers of generated programs; runs a program as a loop and in scopes, and compares them."""
 
 from contextlib import nullcontext
 from math import prod
@@ -15,24 +15,24 @@ from tests.rules.interpreter import Array
 
 
 class ExcusedError(Exception):
-    """Loop and scope differ, but the loop is no standard to compare with."""
+    """Loop and scope differ, but the loop is no valid reference."""
 
 
-# What programs are written with
+# Helpers that programs call
 
 
 def draw(seed, kind, shape, bound=0, dtype="float32", grad_req="null"):
-    """Return an array with values of a kind that some operator asks for."""
-    made = Array(shape, kind, bound).draw(np.random.default_rng(seed), 0)
+    """Return an array with values of the kind that an operator needs."""
+    array = Array(shape, kind, bound).draw(np.random.default_rng(seed), 0)
     if not kind.endswith("32"):
-        made = made.astype(dtype)
+        array = array.astype(dtype)
         if grad_req != "null":
-            made.attach_grad(grad_req)
-    return made
+            array.attach_grad(grad_req)
+    return array
 
 
 def build(make, dtype, grad_req="write"):
-    """Return an initialised network; `grad_req` is asked of all gradients that are wanted."""
+    """Return an initialised network; `grad_req` replaces that of all trainable parameters."""
     mx.random.seed(5)
     net = make()
     net.initialize(mx.init.Uniform(0.8))
@@ -44,40 +44,40 @@ def build(make, dtype, grad_req="write"):
     return net
 
 
-def cut(F, made):
-    """Let no gradient through what an operator without one has made."""
-    several = isinstance(made, (list, mx.sym.Symbol))
-    parts = [F.BlockGrad(part) for part in (made if several else [made])]
+def cut(F, results):
+    """Block the gradient of one or several results of an operator that has none."""
+    several = isinstance(results, (list, mx.sym.Symbol))
+    parts = [F.BlockGrad(part) for part in (results if several else [results])]
     return parts[0] if len(parts) == 1 else parts
 
 
 def fit(F, x, shape):
-    """Bring what an array holds into another shape; one that begins with 0 keeps the rows."""
+    """Repeat and cut elements to fill another shape; one that begins with 0 keeps the rows."""
     axis, size = int(shape[:1] == (0,)), prod(n for n in shape if n)
     x = F.tile(F.reshape(x, (0, -1)[1 - axis :]), (1, size)[1 - axis :])
     return F.reshape(F.slice_axis(x, axis=axis, begin=0, end=size), shape)
 
 
 def walk(cell, rows, tree):
-    """Run a cell bottom up over a tree whose leaves are numbers of rows."""
-    at = 0 if isinstance(tree, list) else tree % len(rows)
+    """Run a cell bottom up over a tree whose leaves are row numbers; inner nodes read row 0."""
+    row = 0 if isinstance(tree, list) else tree % len(rows)
     children = tree if isinstance(tree, list) else []
-    return cell(rows[at : at + 1], [walk(cell, rows, child) for child in children])
+    return cell(rows[row : row + 1], [walk(cell, rows, child) for child in children])
 
 
 def scan(cell, rows, state):
-    """Run a cell over rows, each time with the state that it returned."""
+    """Run a cell over rows, with the previous result as its state."""
     for i in range(len(rows)):
         state = cell(rows[i : i + 1], [state])
     return state
 
 
-#: Arrays that got a gradient while the program ran, in the order in which they did.
+#: Arrays to which the running program attaches a gradient, in that order.
 LATE = []
 
 
 def late(array):
-    """Compare the gradient of an array as well, which the program is about to attach."""
+    """Return an array to which the program attaches a gradient; that is compared as well."""
     LATE.append(array)
     return array
 
@@ -85,14 +85,14 @@ def late(array):
 class Setting(NamedTuple):
     #: ``"infer"``, ``"predict"`` (recorded, not training) or ``"train"``.
     mode: str
-    #: What is asked of every gradient that is wanted at all.
+    #: The request of all gradients, ``"write"`` or ``"add"``.
     grad_req: str
     #: Options of the scope.
     options: Dict[str, Any]
 
     @property
     def start(self):
-        """What gradients hold before, so that one that is to be added shows."""
+        """The initial content of gradients; not zero for ``"add"``, so that overwriting shows."""
         return 0.25 if self.grad_req == "add" else 0
 
 
@@ -115,22 +115,21 @@ class Case(NamedTuple):
 
     @property
     def variables(self):
-        params = self.params.values()
-        found = {p.name: p.data() for p in params if p.grad_req != "null"}
-        found.update((f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None)
-        return found
+        named = [(p.name, p.data()) for p in self.params.values() if p.grad_req != "null"]
+        named += [(f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None]
+        return dict(named)
 
 
-# How they are run
+# Runs and comparisons
 
 
-def entered(mode):
-    """Return a context in which autograd does as `mode` says."""
+def autograd_mode(mode):
+    """Return a context manager for the mode of a `Setting`."""
     return nullcontext() if mode == "infer" else autograd.record(train_mode=mode == "train")
 
 
 def loss_of(leaf):
-    """Return a weighted sum of a result; it has a gradient even if the result has none."""
+    """Return a weighted sum of a result, recorded even if the result is not."""
     weight = np.random.RandomState(leaf.size).uniform(0.5, 1.5, leaf.shape)
     anchor = mx.nd.zeros((1,), dtype=leaf.dtype)
     anchor.attach_grad()
@@ -139,30 +138,29 @@ def loss_of(leaf):
 
 
 def run(case, mode, scope=None, start=0):
-    """Run the program once, as a loop or in a scope; return results and gradients by name."""
+    """Run a case as a loop or in a scope; return results and gradients by name."""
     variables = case.variables
     for array in variables.values():
         array.grad[:] = start
     LATE.clear()
-    with entered(mode), nullcontext() if scope is None else scope:
+    with autograd_mode(mode), nullcontext() if scope is None else scope:
         leaves = flatten([case.fn(sample) for sample in case.samples])[0]
         floats = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
         losses = [loss_of(leaf) for leaf in floats if mode != "infer"]
     values = {f"result {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
     if losses:
         autograd.backward(losses, train_mode=mode == "train")
-        values.update(
-            (f"the gradient of {n}", a.grad.asnumpy() - start) for n, a in variables.items()
-        )
-        values.update((f"what late array {i} got", a.grad.asnumpy()) for i, a in enumerate(LATE))
+        grads = [(name, a.grad.asnumpy() - start) for name, a in variables.items()]
+        grads += [(f"late array {i}", a.grad.asnumpy()) for i, a in enumerate(LATE)]
+        values.update((f"the gradient of {name}", grad) for name, grad in grads)
     return values
 
 
 def difference(wanted, got, part=1):
-    """Say what differs first by more than a part of the tolerance; nothing if nothing does."""
+    """Describe the first difference beyond a part of the tolerance; "" if there is none."""
     if wanted.keys() != got.keys():
         return f"{sorted(wanted)} in the loop, {sorted(got)} in the scope"
-    # What was computed in single precision does not get more exact by a cast to double.
+    # Values computed in single precision and cast to double have errors of single precision.
     coarsest = max((TOLERANCES.get(a.dtype.name, (0, 0)) for a in wanted.values()), default=(0, 0))
     for name, a in wanted.items():
         b = got[name]
@@ -174,13 +172,13 @@ def difference(wanted, got, part=1):
     return ""
 
 
-def shaky(case, mode, wanted):
-    """Whether the loop moves by the tolerance if its inputs move by a few rounding errors."""
+def is_ill_conditioned(case, mode, wanted):
+    """Whether a few rounding errors of its inputs change the loop's values noticeably."""
     params = [p.data() for p in case.params.values()]
     floats = [a for a in params + case.arrays if np.dtype(a.dtype).kind == "f"]
-    kept, random = [a.asnumpy() for a in floats], np.random.RandomState(0)
+    originals, random = [a.asnumpy() for a in floats], np.random.RandomState(0)
     for _ in range(4):
-        for array, values in zip(floats, kept):
+        for array, values in zip(floats, originals):
             eps = 8 * np.finfo(values.dtype).eps
             array[:] = values * (1 + eps * random.uniform(-1, 1, values.shape))
         if difference(wanted, run(case, mode), 1 / 8):
@@ -189,22 +187,22 @@ def shaky(case, mode, wanted):
 
 
 def loops(make, setting):
-    """Run both loops and no scope: MXNet itself cannot always add gradients up, or hybridize."""
-    found = []
+    """Run the imperative and the hybridized loop: MXNet itself gets "add" or graphs wrong."""
+    values = []
     for hybridized in (False, True):
         case = make(setting.grad_req)
         case.block.hybridize(hybridized)
-        found.append(run(case, setting.mode, None, setting.start))
-    return found
+        values.append(run(case, setting.mode, None, setting.start))
+    return values
 
 
 def compare(make, setting, *scopes):
-    """Compare the loop with two scopes of the program's own options and some of others.
+    """Compare the loop with two scopes of the program's options and one of each of `scopes`.
 
     Parameters
     ----------
     make : callable
-        Returns the program anew, with what is asked of its gradients.
+        Returns a new `Case` of the program whose gradients have a given ``grad_req``.
 
     Returns
     -------
@@ -214,10 +212,9 @@ def compare(make, setting, *scopes):
     Raises
     ------
     AssertionError
-        A value or a gradient differs, or an external array was written to.
+        A value or a gradient differs, or an input was written to.
     ExcusedError
-        The loop is no standard: MXNet's own hybridized loop differs from it as well, or it is so
-        ill-conditioned that rounding decides.
+        The loop is no valid reference: MXNet's own loops differ from it, or it is ill-conditioned.
     """
     loop, case, mode = make("write"), make(setting.grad_req), setting.mode
     before = [array.asnumpy() for array in case.arrays]
@@ -230,14 +227,14 @@ def compare(make, setting, *scopes):
     for options in (setting.options, setting.options, *scopes):
         batches.append(gdb.batching(**options))
         try:
-            told = difference(wanted, run(case, mode, batches[-1], setting.start))
-            assert not told, told
+            message = difference(wanted, run(case, mode, batches[-1], setting.start))
+            assert not message, message
         except Exception as error:
             try:
-                excused = any(difference(wanted, found) for found in loops(make, setting))
+                excused = any(difference(wanted, values) for values in loops(make, setting))
             except Exception:
                 excused = True
-            if excused or shaky(loop, mode, wanted):
+            if excused or is_ill_conditioned(loop, mode, wanted):
                 raise ExcusedError("MXNet's loops differ, or rounding decides") from error
             raise
     for number, (array, values) in enumerate(zip(case.arrays, before)):

@@ -1,4 +1,4 @@
-"""Which operators programs are made of: those of the rule table, as their cases call them."""
+"""The operators of random programs: those of the rule table, called as in their test cases."""
 
 import ast
 from functools import lru_cache, reduce
@@ -7,20 +7,20 @@ from docs.list_operators import spelling
 from gluon_dynbatch import rules
 from tests.rules.all_cases import draw
 
-#: Operators of the rule table that no program calls, with the reason.
+#: Operators of the rule table that programs never call, with the reason.
 LEFT_OUT = {
     **dict.fromkeys(
         ("MakeLoss", "make_loss"),
-        "its gradient ignores the head gradient, so results that are not used count too",
+        "its gradient ignores the head gradient, so unused results have gradients too",
     ),
     **dict.fromkeys(
         ("_linalg_det", "_linalg_slogdet"),
         "with grad_req add, MXNet's gradient of a variable corrupts its heap",
     ),
-    "RNN": "MXNet's gradients of states and lower layers need gradients of weights and data, which "
-    "they read, or are what was in memory",
+    "RNN": "MXNet computes gradients of states and lower layers from those of weights and data; "
+    "if these are not wanted, from memory that was never written",
 }
-#: Operators that are no danger to their process, as MXNet crashes on some.
+#: Operators that do not crash MXNet, unlike some others.
 TAME = (
     "Concat Embedding LayerNorm Pad Reshape SliceChannel SwapAxis _np_cumsum _split_v2 argmax "
     "batch_dot broadcast_add broadcast_maximum broadcast_mul dot expand_dims gather_nd log_softmax "
@@ -30,41 +30,41 @@ TAME = (
 
 
 def spelled(op):
-    """Return how programs write a canonical operator name after ``F.``."""
+    """Return the spelling of a canonical operator name after ``F.``."""
     name = spelling(op)
     return f"_internal.{op}" if name.startswith("_") else name
 
 
 def function(op, attrs):
     """Return an operator as a function of ``F`` and arrays."""
-    given = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
+    keywords = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
 
     def call(F, *args):
-        return reduce(getattr, spelled(op).split("."), F)(*args, **given)
+        return reduce(getattr, spelled(op).split("."), F)(*args, **keywords)
 
     return call
 
 
 @lru_cache(maxsize=None)
 def cases(extents):
-    found = {}
+    by_operator = {}
     for case in draw(*extents):
-        if case.stack and case.op not in LEFT_OUT and not _left_out(case):
-            found.setdefault(case.op, []).append(case)
-    return found
+        if case.stack and case.op not in LEFT_OUT and not _has_no_reference(case):
+            by_operator.setdefault(case.op, []).append(case)
+    return by_operator
 
 
-def _left_out(case):
-    """Whether a call has no loop to compare with.
+def _has_no_reference(case):
+    """Whether MXNet's loop is wrong for a call.
 
-    It is in single precision always, or corrupts MXNet's heap; with a bias beside a weight that has
-    no gradient, MXNet gives the bias none either, nor, in prediction mode, an array that is a
-    running statistic, wherever else it is read.
+    In prediction mode, a running statistic gets no gradient, wherever else it is read.  Without
+    lengths, SequenceLast corrupts MXNet's heap.  A bias gets no gradient if its weight has none.
+    PReLU always computes in single precision.
     """
-    moves = "BatchNorm" in case.op
+    statistics = "BatchNorm" in case.op
     no_lengths = case.op == "SequenceLast" and "use_sequence_length" not in case.attrs
     bias = case.op == "FullyConnected" and len(case.inputs) == 3
-    return moves or no_lengths or bias or case.attrs.get("act_type") == "prelu"
+    return statistics or no_lengths or bias or case.attrs.get("act_type") == "prelu"
 
 
 def generated():
@@ -73,8 +73,8 @@ def generated():
 
 def not_generated():
     """Return the operators of the rule table that programs never call, with the reason."""
-    left = sorted(set(rules.TABLE) - set(generated()))
-    return {op: LEFT_OUT.get(op, "no case in tests/rules") for op in left}
+    missing = sorted(set(rules.TABLE) - set(generated()))
+    return {op: LEFT_OUT.get(op, "no case in tests/rules") for op in missing}
 
 
 def arguments(attrs):

@@ -1,4 +1,4 @@
-"""Whole programs as text: cells, what each sample does with them, and how it is run."""
+"""Whole programs as text: cells, functions of a sample that call them, and the setting."""
 
 from contextlib import suppress
 from typing import NamedTuple, Tuple
@@ -15,14 +15,14 @@ from .operators import generated
 from .recipes import JOINED, add_call
 from .writer import Body, Draw, Shape
 
-#: The last line of a script, and one that runs the loops alone.
+#: The last line of a script, and one that only runs the loops.
 CALL, LOOPS = "compare(make, setting)", "loops(make, setting)"
-#: Features of a state, of trees and sequences.
+#: Features of the states of recursive cells.
 WIDTH = 3
 
 
 class Input(NamedTuple):
-    """An external array: an argument of a cell, or what a sample brings along."""
+    """An array that is an argument of a cell, or belongs to a sample."""
 
     template: Shape
     kind: str
@@ -32,15 +32,15 @@ class Input(NamedTuple):
 
     def text(self, seed, rows, dtype):
         shape = tuple(rows if n == R else n for n in self.template)
-        wish = ", grad_req" * self.trained
-        return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}{wish})"
+        grad_req = ", grad_req" * self.trained
+        return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}{grad_req})"
 
 
 class Cell(NamedTuple):
     name: str
     text: str
     inputs: Tuple[Input, ...]
-    #: Whether it takes a list of states as last argument, and returns one.
+    #: Whether its last argument is a list of states, and its result a state.
     recursive: bool
 
 
@@ -51,14 +51,14 @@ class Program(NamedTuple):
 
     @property
     def script(self):
-        """The program as a file, to be run in the folder that holds ``tests``."""
+        """The program as a script, to be run in the folder that contains ``tests``."""
         return f"from tests.fuzz.harness import *\n\n{self.body}\n{CALL}\n"
 
     def case(self):
         return run(self.body)["make"]("write")
 
     def compare(self, *scopes):
-        """Compare with the loop in two scopes of the program's own options and some of others."""
+        """Compare the loop with two scopes of the program's options and one of each of `scopes`."""
         names = run(self.body)
         return harness.compare(names["make"], names["setting"], *scopes)
 
@@ -67,21 +67,20 @@ class Program(NamedTuple):
 
 
 def run(text, **names):
-    """Run a part of a program; return all names that it knows then."""
+    """Run a part of a program; return its global variables."""
     names = {**vars(harness), "grad_req": "write", **names}
     exec(compile(text, "program", "exec"), names)
     return names
 
 
 def evaluate(text):
-    return run(f"made = {text}")["made"]
+    return run(f"value = {text}")["value"]
 
 
 class Author:
     """Draws one program.
 
-    A `tame` one leaves out what needs half precision or many operators: it is no danger to its
-    process, as MXNet crashes on some.
+    A `tame` program avoids half precision and the operators on which MXNet may crash.
     """
 
     def __init__(self, draw, tame):
@@ -94,25 +93,25 @@ class Author:
         self._seed = 0
 
     def program(self):
-        with suppress(mx.MXNetError):  # of what a program before may have left
+        with suppress(mx.MXNetError):  # of pending work of an earlier program
             mx.nd.waitall()
-        with harness.entered(self.mode):
+        with harness.autograd_mode(self.mode):
             for _ in range(self.choose.count(1, 3)):
                 self.cells.append(self._cell(self.choose.count(0, 3) == 3))
-            made = [f"self.{cell.name.lower()} = {cell.name}()" for cell in self.cells]
-            classes = "\n\n".join([cell.text for cell in self.cells] + [_class("Net", made)])
+            attributes = [f"self.{cell.name.lower()} = {cell.name}()" for cell in self.cells]
+            classes = "\n\n".join([cell.text for cell in self.cells] + [_class("Net", attributes)])
             names = run(classes)
             functions = [self._function(i, names) for i in range(self.choose.count(1, 2))]
         parts = [classes, *(text for text, _ in functions)]
         parts += [self._make([inputs for _, inputs in functions]), self._setting()]
         return Program("\n\n".join(parts) + "\n")
 
-    def _text(self, given, rows=0):
+    def _text(self, array, rows=0):
         self._seed += 1
-        return given.text(self._seed, rows, self.dtype)
+        return array.text(self._seed, rows, self.dtype)
 
     def _add_any(self, body, eager):
-        """Append a call of any operator of the rule table, or what users write."""
+        """Append a call of any operator of the rule table, or an expression as users write it."""
         if self._tame or self.choose.flag():
             return add_call(body, eager)
         return body.add_case(generated())
@@ -120,26 +119,27 @@ class Author:
     # Cells
 
     def _cell(self, recursive):
-        """Write a cell and try every line of it with two numbers of rows."""
+        """Write a cell, and try every line with two numbers of rows."""
         name, choose, leading = f"Cell{len(self.cells)}", self.choose, (2, 3)
         inputs = []
-        made = []
+        attributes = []
         parameters = []
         environments = [run("", F=mx.nd, children=[]) for _ in leading]
 
         def add_input(template, kind, bound):
-            given = Input(template, kind, bound)
+            array = Input(template, kind, bound)
             if inputs and kind == "normal" and R not in template and choose.flag():
-                title = f"w{len(parameters)}"
-                still = choose.pick(["", "", ", grad_req='null'"])
-                made.append(f"self.{title} = self.params.get({title!r}, shape={template}{still})")
-                parameters.append(title)
+                variable = f"w{len(parameters)}"
+                frozen = choose.pick(["", "", ", grad_req='null'"])
+                parameter = f"self.params.get({variable!r}, shape={template}{frozen})"
+                attributes.append(f"self.{variable} = {parameter}")
+                parameters.append(variable)
             else:
-                title = f"a{len(inputs)}"
-                inputs.append(given)
+                variable = f"a{len(inputs)}"
+                inputs.append(array)
             for rows, env in zip(leading, environments):
-                env[title] = evaluate(self._text(given, rows))
-            return title
+                env[variable] = evaluate(self._text(array, rows))
+            return variable
 
         body = Body(choose, environments, leading, self.dtype, add_input, compiled=True)
         body.input((1, WIDTH) if recursive else choose.pick([(R, 3), (R, 4), (R, 2, 4), (2, 4)]))
@@ -149,20 +149,20 @@ class Author:
                 env["children"] += [ones * 0.1, ones * 0.2]
             body.add(f"{choose.pick(JOINED)} if children else F.zeros_like(a0)")
         for _ in range(choose.count(1, 8)):
-            found = self._add_any(body, eager=False)
-            if found and choose.count(0, 7) == 7:
-                body.hide(found)
+            result = self._add_any(body, eager=False)
+            if result and choose.count(0, 7) == 7:
+                body.hide(result)
         results = f"F.tanh({body.need((1, WIDTH))})" if recursive else ", ".join(body.unread())
         if not recursive and choose.flag():
             results = f"dict(all=[{results}, None])"
-        heads = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
-        return Cell(name, _class(name, made, heads, [*body.lines, f"return {results}"]),
+        arguments = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
+        return Cell(name, _class(name, attributes, arguments, [*body.lines, f"return {results}"]),
                     tuple(inputs), recursive)  # fmt: skip
 
-    # What samples do
+    # Functions of a sample
 
     def _function(self, number, names):
-        """Write what samples of one kind do, and try it with two numbers of rows."""
+        """Write a function of a sample, and try every line with two numbers of rows."""
         inputs = []
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
         net = harness.build(names["Net"], self.dtype)
@@ -172,41 +172,41 @@ class Author:
         ]
 
         def add_input(template, kind, bound):
-            given = Input(template, kind, bound, self.choose.pick([True, True, False]))
+            array = Input(template, kind, bound, self.choose.pick([True, True, False]))
             if inputs and R not in template and self.choose.flag():
-                self.shared.append(self._text(given))
+                self.shared.append(self._text(array))
                 shared.append(evaluate(self.shared[-1]))
                 return f"shared[{len(shared) - 1}]"
-            title = f"x{len(inputs)}"
-            inputs.append(given)
+            key = f"x{len(inputs)}"
+            inputs.append(array)
             for rows, env in zip(leading, environments):
-                env["s"][title] = evaluate(self._text(given, rows))
-            return f's["{title}"]'
+                env["s"][key] = evaluate(self._text(array, rows))
+            return f's["{key}"]'
 
         body = Body(self.choose, environments, leading, self.dtype, add_input, compiled=False)
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
             self._add_step(body)
-        some = body.unread() + [body.value().name] * self.choose.flag()
-        lines = ["F = mx.nd", *body.lines, f"return [{', '.join(some)}]"]
+        results = body.unread() + [body.value().name] * self.choose.flag()
+        lines = ["F = mx.nd", *body.lines, f"return [{', '.join(results)}]"]
         return _function(f"run{number}(net, shared, s)", lines), inputs
 
     def _add_step(self, body):
-        what, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
+        choice, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
         if self.choose.count(0, 13) == 13:
             body.add(f"{body.value().name} {self.choose.pick(['+', '*', '-', '/'])} s['number']")
-        elif what < 9:
-            found = self._add_cell_call(body) if what < 5 else self._add_any(body, eager=True)
-            if found and what in (4, 8):
-                body.hide(found)
-        elif what < 10:
+        elif choice < 9:
+            name = self._add_cell_call(body) if choice < 5 else self._add_any(body, eager=True)
+            if name and choice in (4, 8):
+                body.hide(name)
+        elif choice < 10:
             body.run(f"({twice}).asnumpy()")
-        elif what < 11:
+        elif choice < 11:
             body.add(twice, "with autograd.pause(): {} = {}")
-        elif what < 13:
-            # A gradient between two uses of an array, or of a result that may be pending.
-            outside = Input((self.choose.count(1, 2), 3), "normal", 0)
-            name = body.add(self._text(outside) if what == 11 else twice)
+        elif choice < 13:
+            # Attach a gradient between two uses of a new array, or of a pending result.
+            array = Input((self.choose.count(1, 2), 3), "normal", 0)
+            name = body.add(self._text(array) if choice == 11 else twice)
             if name:
                 body.add(f"F.tanh({name})")
                 body.run(f"late({name}).attach_grad()")
@@ -226,28 +226,28 @@ class Author:
         if not cell.recursive:
             return body.add(f"{target}({', '.join([first, *rest])})")
         more = "".join(f", {a}" for a in rest)
-        how = self.choose.pick(["walk", "scan", "list"])
-        if how == "list":
-            others = [body.need((1, WIDTH)) for _ in range(self.choose.count(0, 2))]
-            return body.add(f"{target}({first}{more}, [{', '.join(others)}])")
-        about = 's["tree"]' if how == "walk" else first
+        driver = self.choose.pick(["walk", "scan", "list"])
+        if driver == "list":
+            states = [body.need((1, WIDTH)) for _ in range(self.choose.count(0, 2))]
+            return body.add(f"{target}({first}{more}, [{', '.join(states)}])")
+        last = 's["tree"]' if driver == "walk" else first
         return body.add(
-            f"{how}(lambda x, cs: {target}(x{more}, cs), {body.need((R, WIDTH))}, {about})"
+            f"{driver}(lambda x, cs: {target}(x{more}, cs), {body.need((R, WIDTH))}, {last})"
         )
 
-    # How it is run
+    # Samples and settings
 
     def _make(self, inputs):
         lines = [f"shared = [{', '.join(self.shared)}]", "samples = ["]
         for _ in range(self.choose.count(1, 5)):
-            kind = self.choose.count(0, len(inputs) - 1)
+            index = self.choose.count(0, len(inputs) - 1)
             rows = self.choose.pick([1, 3, 3, 2])
             tree = self.choose.pick([[0, [1, 2]], 0, [[[0], 1]], [0, 1, 2], []])
             arrays = "".join(
-                f', "x{i}": {self._text(given, rows)}' for i, given in enumerate(inputs[kind])
+                f', "x{i}": {self._text(array, rows)}' for i, array in enumerate(inputs[index])
             )
             number = self.choose.pick([0.5, 1.5, -2.0])
-            lines.append(f'    {{"run": run{kind}, "tree": {tree}, "number": {number}{arrays}}},')
+            lines.append(f'    {{"run": run{index}, "tree": {tree}, "number": {number}{arrays}}},')
         lines += ["]", f"net = build(lambda: Net(prefix='net_'), {self.dtype!r}, grad_req)"]
         lines.append('return Case(lambda s: s["run"](net, shared, s), samples, shared, net)')
         return _function("make(grad_req)", lines)
@@ -271,14 +271,14 @@ class Author:
         )
 
 
-def _class(name, made, arguments=(), lines=()):
+def _class(name, attributes, arguments=(), lines=()):
     head = [
         f"class {name}(gdb.DynamicHybridBlock):",
         "    def __init__(self, **kwargs):",
         "        super().__init__(**kwargs)",
     ]
-    if made:
-        head += ["        with self.name_scope():"] + [f"            {line}" for line in made]
+    if attributes:
+        head += ["        with self.name_scope():"] + [f"            {line}" for line in attributes]
     if lines:
         method = _function(f"hybrid_forward(self, F, {', '.join(arguments)})", lines)
         head += [""] + [f"    {line}" for line in method.splitlines()]

@@ -1,4 +1,4 @@
-"""Calls and Python operators, as users write them."""
+"""Calls and Python expressions, as users write them."""
 
 from tests.rules.interpreter import R
 
@@ -6,15 +6,15 @@ from .operators import TAME
 
 
 def _python(body, v):
-    """Combine an array with another one of its shape."""
+    """Combine an array with another of the same shape."""
     rows = R if tuple(s[0] for s in v.shapes) == body.leading else v.shape[0]
-    # MXNet's loop crashes on some comparisons of two computed arrays.
+    # No comparisons: MXNet's loop crashes on some of two computed arrays.
     op = body.choose.pick(["+", "-", "*"])
     return f"{v.name} {op} {body.need((rows, *v.shape[1:]))}"
 
 
 def _nested_sum(body, v):
-    """Sums of sums, of what is there or computed for them, some of them twice."""
+    """Nest sums of existing values and of functions of them; a term may occur twice."""
     alike = [u.name for u in body.floats() if u.shapes == v.shapes]
     text = v.name
     for _ in range(body.choose.count(2, 4)):
@@ -25,11 +25,11 @@ def _nested_sum(body, v):
 
 
 def _branch(body, v):
-    """Branch on a value, which has to be computed for that."""
+    """Branch on a value, which forces its computation."""
     return f"{v.name} * 2 if float({body.value().name}.sum().asscalar()) > 0 else 1 - {v.name}"
 
 
-#: What is done with one array, in cells and outside.
+#: Expressions of one array, in cells and outside.
 CHAINS = [
     "F.tanh({})", "F.sigmoid({})", "F.relu({})", "F.exp(-F.square({}))", "F.BlockGrad({})",
     "F.flip({}, axis=0)", "F.Activation({}, act_type='softrelu')", "F.identity({})",
@@ -37,7 +37,7 @@ CHAINS = [
     "F.LeakyReLU({}, act_type='elu')", "F.clip({}, -0.5, 0.5)", "F.L2Normalization({})",
     "2 - {}", "{} * 0.5", "-{}", "{} / 3", "{} ** 2", "1 / (2 + {} ** 2)", "{} > 0", "{} % 2",
 ]  # fmt: skip
-#: What is done with it outside of cells only.
+#: Expressions of one array, outside of cells only.
 EAGER = [
     *(f"{{}}[{key}]" for key in (
         "0:1", "0", "-1", "-1:", ":1", "0:100", "None", ":, 0", ":, -1:", "..., 0", "0:1, 0:1",
@@ -54,7 +54,7 @@ EAGER = [
 ]  # fmt: skip
 
 
-#: What a recursive cell makes of the states of its children.
+#: How a recursive cell combines the states of its children.
 JOINED = [
     "F.add_n(*[F.tanh(c) for c in children])",
     "F.max(F.stack(*children), axis=0)",
@@ -66,16 +66,16 @@ JOINED = [
 
 
 def add_call(body, eager):
-    """Append a call of a tame operator, or what users write with arrays."""
+    """Append a call of a tame operator, or an expression as users write it."""
     choose = body.choose
     if choose.flag():
         return body.add_case(TAME.split())
-    v, what = body.value(), choose.count(0, 9)
+    v, choice = body.value(), choose.count(0, 9)
     if not v.shape:
         return body.add(f"2 * {v.name}")
-    if what < 3:
-        return body.add((_python, _nested_sum, _branch if eager else _nested_sum)[what](body, v))
-    if eager and what < 7:
+    if choice < 3:
+        return body.add((_python, _nested_sum, _branch if eager else _nested_sum)[choice](body, v))
+    if eager and choice < 7:
         return body.add(choose.pick(EAGER).format(v.name))
     text = v.name
     for _ in range(choose.count(1, 3)):

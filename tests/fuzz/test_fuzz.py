@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, and that it finds and prints what is wrong."""
+"""A short run of the fuzzer; it finds a wrong rule and prints the program."""
 
 import json
 import subprocess
@@ -8,22 +8,22 @@ from gluon_dynbatch import rules
 from tests.common import output_of
 
 from . import operators
-from .__main__ import Findings, ending
+from .__main__ import Findings, exit_code
 
 
-def wrong_rule(right, op, attrs):
-    """Return rules like the `right` ones, but with other attributes of one operator."""
+def wrong_rule(merge, op, wrong_attrs):
+    """Return a function like `rules.merge` that appends one operator with wrong attributes."""
 
-    def wrong(site, stacked, inputs, append):
-        def wrongly(name, refs, given):
-            return append(name, refs, {**given, **attrs} if name == op else given)
+    def merge_wrongly(site, stacked, inputs, append):
+        def append_wrongly(name, refs, attrs):
+            return append(name, refs, {**attrs, **wrong_attrs} if name == op else attrs)
 
-        return right(site, stacked, inputs, wrongly)
+        return merge(site, stacked, inputs, append_wrongly)
 
-    return wrong
+    return merge_wrongly
 
 
-#: In a process of its own, as MXNet itself crashes on some programs, or hangs.
+#: Runs in a separate process, as MXNet itself crashes or hangs on some programs.
 WRONG = """
 from pathlib import Path
 from gluon_dynbatch import rules
@@ -35,29 +35,29 @@ worker(int(sys.argv[2]), Path(sys.argv[1]), 15, shrinks=False)
 
 
 def test_a_wrong_rule_is_found_and_printed_as_a_program(tmp_path):
-    """The printed program runs by itself; without the fault, which is not in it, it passes."""
-    failure, path = None, tmp_path / "told.json"
+    """The printed program runs by itself, and passes, as it does not contain the wrong rule."""
+    failure, path = None, tmp_path / "progress.json"
     for seed in range(9):
         if failure is None:
-            # MXNet may crash, or hang.
+            # MXNet may crash or hang.
             with suppress(AssertionError, subprocess.TimeoutExpired):
                 output_of(WRONG, str(path), str(seed))
             failure = json.loads(path.read_text(encoding="utf-8"))["failure"]
-    assert failure is not None, "a wrong rule was not found"
+    assert failure is not None, "the wrong rule was not found"
     script, message = failure
     assert "Activation" in script and message
-    assert ending(script) == 0
+    assert exit_code(script) == 0
 
 
-def test_operators_are_those_of_the_table():
-    made, left = set(operators.generated()), operators.not_generated()
-    assert made | set(left) == set(rules.TABLE) and not made & set(left)
+def test_programs_call_nearly_all_operators_of_the_rule_table():
+    generated, missing = set(operators.generated()), operators.not_generated()
+    assert generated | set(missing) == set(rules.TABLE) and not generated & set(missing)
     assert set(operators.LEFT_OUT) <= set(rules.TABLE)
-    assert len(made) > 0.95 * len(rules.TABLE), left
+    assert len(generated) > 0.95 * len(rules.TABLE), missing
 
 
-def test_random_whole_programs(tmp_path):
-    """As ``make fuzz`` does, in other processes: MXNet itself crashes on some programs."""
+def test_random_programs_equal_the_loop(tmp_path):
+    """In separate processes, as ``make fuzz`` does: MXNet itself crashes on some programs."""
     findings = Findings(tmp_path)
     for seed in range(6, 10):
         if findings.programs <= 5:

@@ -1,4 +1,4 @@
-"""What random programs have found, each as small as it became."""
+"""Bugs that random programs have found, each as a minimal program."""
 
 from contextlib import nullcontext
 
@@ -21,35 +21,35 @@ def rows(dtype="float32"):
 WEIGHTS = mx.nd.ones((1, 2))
 (SHARED,) = attached([array(2, 2)])
 
-#: What a cell did wrong, the cell, and samples, each a list of its arguments; and options.
+#: By name: a cell, samples, each a list of arguments, and options; comments say what failed.
 CELLS = {
-    # The symbol of the other result has no gradient: MXNet refused to differentiate the launch.
+    # MXNet refused to differentiate the launch, as one of its results has no gradient.
     "a result without a gradient beside one with": (
         lambda F, x, y: (F.BlockGrad(y), x), [[x, mx.nd.ones((1, 2))] for x in rows()],
     ),
-    # Its gradient is the head's: MXNet aliases it and leaves the given buffer unwritten.
-    "a sum with what is passed on": (
+    # The gradient of `h` is the head gradient: MXNet aliases it and does not write its buffer.
+    "a sum with an argument": (
         lambda F, x, h: F.tanh(x) + h, [[x, y] for x, y in zip(rows(), rows())],
     ),
-    # They were made with an operator that knows single and double precision only.
+    # The merged call used an operator that supports single and double precision only.
     "diagonals in half precision": (
         lambda F, x: F.diag(x, k=-1), [[x] for x in attached([array(2, dtype="float16")] * 3)],
     ),
-    # MXNet leaves the cast out of symbols that it saves, unless it is told not to.
+    # By default, MXNet removes amp_cast from symbols that it saves.
     "amp_cast": (
         lambda F, x, w: F.dot(F.amp_cast(x, dtype="float32"), w),
         [[mx.nd.array([[k]], dtype="float16"), WEIGHTS] for k in range(3)],
     ),
-    # Launches know it without the array; its gradient was what happened to be in memory.
-    "an array of which only the shape counts": (
+    # Launches do not read the array; its gradient buffer was never written.
+    "an array of which only the shape is used": (
         lambda F, x, y: F.reshape_like(x, F.tanh(y)), [[x, y] for x, y in zip(rows(), rows())],
     ),
-    # Kernels, which were exact, differed from MXNet, of which some constants are single.
-    "constants of gelu for doubles": (
+    # Kernels were more exact than MXNet, whose constants have single precision.
+    "gelu in double precision": (
         lambda F, x: F.LeakyReLU(x * 0.5, act_type="gelu"), [[x] for x in rows("float64")],
     ),
-    # MXNet cannot add up the gradients of a mean: they were overwritten by the next launch.
-    "gradients of a shared array": (
+    # MXNet cannot accumulate the gradient of a mean: the next launch overwrote it.
+    "the gradient of a shared array": (
         lambda F, x, w: F.broadcast_mul(x, F.reshape(F.mean(w, axis=1), (1, 2))),
         [[array(n, 2), SHARED] for n in (1, 2, 3)], {"max_rows": 1},
     ),
@@ -60,7 +60,7 @@ CELLS = {
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("name", CELLS)
 def test_cells(name, steps, granularity):
-    """The loop is imperative, as MXNet's own hybridized one fails on some of them."""
+    """The loop is imperative, as MXNet's hybridized loop fails on some cells."""
     fn, samples, *more = CELLS[name]
     options = {"granularity": granularity, **dict(*more)}
     hybridized, plain = cell(fn), Apply(fn)
@@ -70,8 +70,8 @@ def test_cells(name, steps, granularity):
 
 
 @ALL
-def test_a_result_of_parameters_alone(granularity):
-    """Its flush has nothing for native code to do: there was no program."""
+def test_a_result_that_depends_on_parameters_only(granularity):
+    """Its flush has nothing for native code to do, and failed without a program."""
 
     class Constant(Signs):
         def hybrid_forward(self, F, x, w):
@@ -84,7 +84,7 @@ def test_a_result_of_parameters_alone(granularity):
 @ALL
 @pytest.mark.parametrize("budget", [None, 0])
 def test_a_variance_without_its_mean(budget, granularity):
-    """MXNet computes it from memory that was never written, also in a hybridized loop."""
+    """MXNet reads memory that was never written, so the loop is no reference."""
     net = cell(lambda F, x: F.moments(x, axes=(1,), keepdims=True)[1])
     samples = [mx.nd.random.normal(shape=(k + 1, 2, 2)) for k in range(3)]
     with gdb.batching(granularity=granularity, analysis_budget=budget):
@@ -95,10 +95,7 @@ def test_a_variance_without_its_mean(budget, granularity):
 @ALL
 @pytest.mark.parametrize("calls", [1, 2])
 def test_an_index_with_a_gradient(calls, granularity):
-    """The backward pass asked MXNet to add to it, which failed in a thread that nobody waited for.
-
-    The result that needs the index is not read.
-    """
+    """MXNet failed to accumulate it, unnoticed in a thread; the result of the index is unread."""
     net = cell(lambda F, x, w, index: (F.take(w, index, axis=-1, mode="wrap"), F.dot(x, w)))
     table, index = mx.nd.ones((2, 4)), mx.nd.array([0, 1])
 
@@ -115,8 +112,8 @@ def test_an_index_with_a_gradient(calls, granularity):
     np.testing.assert_allclose(wanted[0], 0.25 + calls)
 
 
-def test_debug_expects_no_more_of_a_cast_than_of_what_was_cast():
-    """It took the last bit of a number in single precision for a wrong value."""
+def test_debug_allows_a_cast_the_tolerance_of_its_operand():
+    """It reported rounding in single precision as a wrong double."""
     net = cell(lambda F, x: F.cast(F.tanh(F.exp(x)), dtype="float64"))
     samples = [mx.nd.random.normal(shape=(1 + k, 40)) for k in range(8)]
     with gdb.batching(granularity="block", debug=True):
@@ -129,7 +126,7 @@ NORMS = {
     "operator": lambda x, *moving: mx.nd.BatchNorm(
         mx.nd.BatchNorm(mx.nd.relu(x) * 2, ONES, ZEROS, *moving) * 1, ONES, ZEROS, *moving
     ),
-    # MXNet crashed, as the statistics came to it through a reshape.
+    # MXNet crashed, as the statistics were results of a reshape.
     "operator with new parameters": lambda x, *moving: mx.nd.BatchNorm(
         x, mx.nd.ones(3), mx.nd.zeros(3), *moving, fix_gamma=False
     ),
@@ -144,8 +141,8 @@ NORMS = {
 @ALL
 @pytest.mark.parametrize("train_mode", [False, True])
 @pytest.mark.parametrize("name", NORMS)
-def test_statistics_that_are_the_users_arrays(name, train_mode, granularity):
-    """They were taken for parameters, or their update was lost and the backward pass failed."""
+def test_running_statistics_that_are_not_parameters(name, train_mode, granularity):
+    """They were treated as parameters, or their update was lost and the backward pass failed."""
 
     def run(scope):
         mean, var = mx.nd.ones(3) * 0.5, mx.nd.ones(3) * 2
@@ -161,18 +158,18 @@ def test_statistics_that_are_the_users_arrays(name, train_mode, granularity):
 
 @ALL
 def test_a_cell_that_mxnet_cannot_compile(granularity):
-    """Its operator has no gradient.  The launch failed, far from the line; now it runs at once."""
+    """It has an operator without a gradient; the launch failed.  Now the call runs at once."""
     net = cell(lambda F, x: F.shuffle(F.BlockGrad(x * 2)) * 0 + x)
-    before = cell(lambda F, x: F.relu(x))
+    relu = cell(lambda F, x: F.relu(x))
     samples = [mx.nd.ones((2, 3)) * k for k in range(3)]
     with gdb.batching(granularity=granularity) as batch:
-        results = [net(before(x)) for x in samples]
+        results = [net(relu(x)) for x in samples]
     equal(results, samples)
     assert [row.name for row in batch.report.alone] == ["_shuffle"]
 
 
 def test_a_scale_that_is_a_running_mean():
-    """MXNet has no gradient for it, and refused to go backward without any other."""
+    """MXNet has no gradient for it, and refused a backward pass without any other variable."""
     net = cell(lambda F, x, w: F.BatchNorm(F.tile(x, 2), w, w, w, w, use_global_stats=True))
 
     def run(scope):
