@@ -1,4 +1,4 @@
-"""Runs steps and records of programs on arrays of NumPy's, without MXNet."""
+"""Runs steps and records of programs on NumPy arrays, without MXNet."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from gluon_dynbatch.native import executing
 
 
 class Code:
-    """A program in the making, and the arrays that it works on."""
+    """A program under construction, and the arrays that it uses."""
 
     def __init__(self):
         self.code = []
@@ -25,64 +25,66 @@ class Code:
 
 
 def pitch(array):
-    """Return how many elements rows are apart."""
+    """Return the distance between rows, in elements."""
     return array.strides[0] // array.itemsize
 
 
 def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, executing.REPEAT)):
-    """Run steps on matrices, of which each row has its own, and vectors, which all rows share.
+    """Run steps on matrices, which have one row per member, and vectors, which all members share.
 
-    Keys tell rows of the first input apart: tables and numbers.  Then `equal` says what is done
-    with equal rows of it, and of the first result.
+    `keys` are pairs of a table and row numbers in it, which identify rows of the first input.
+    Then `equal` has the records that handle its equal rows, and those of the first result.
     """
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
-    every = {slot: array.ndim == 1 for slot, array in arrays.items()}
-    described = {
-        slot: Array(len(array) if every[slot] else pitch(array), array.dtype.name, every[slot])
+    shared = {slot: array.ndim == 1 for slot, array in arrays.items()}
+    operands = {
+        slot: Array(len(array) if shared[slot] else pitch(array), array.dtype.name, shared[slot])
         for slot, array in arrays.items()
     }
-    native, made = Kernel(tuple(steps), described).native(few), Code()
+    native, program = Kernel(tuple(steps), operands).native(few), Code()
     places = []
     for slot in native.slots:
         if isinstance(slot, Weight):
-            places += (pack(made, slot, arrays[slot.place.slot]), 0)
+            places += (pack(program, slot, arrays[slot.place.slot]), 0)
         else:
-            places += (made.base(arrays[slot]), 0)
+            places += (program.base(arrays[slot]), 0)
     if keys:
         pieces = [
-            (table, made.base(numbers), 0, len(numbers), numbers.itemsize)
+            (table, program.base(numbers), 0, len(numbers), numbers.itemsize)
             for table, numbers in keys
         ]
-        kept = made.base(np.empty(2 + 2 * rows, np.int32))
-        made.code += [executing.DISTINCT, kept, 0, rows, len(keys), 2, *np.ravel(pieces).tolist()]
-        for what, slot in zip(equal, (Slot("in", 0), Slot("out", 0))):
-            array, place = arrays[slot], 2 * native.slots.index(slot)
-            source = places[place]
+        table = program.base(np.empty(2 + 2 * rows, np.int32))
+        program.code += [executing.DISTINCT, table, 0, rows, len(keys), 2]
+        program.code += np.ravel(pieces).tolist()
+        for record, slot in zip(equal, (Slot("in", 0), Slot("out", 0))):
+            array, index = arrays[slot], 2 * native.slots.index(slot)
+            source = places[index]
             if slot.kind == "in":
-                places[place] = made.base(np.empty_like(array))
-            kind = executing.DTYPES[array.dtype.name]
-            made.code += [what, kind, pitch(array), places[place], 0, source, 0]
-    made.code += [executing.LAUNCH, 1, native.address, rows, *places]
-    made.run([native])
+                places[index] = program.base(np.empty_like(array))
+            dtype = executing.DTYPES[array.dtype.name]
+            program.code += [record, dtype, pitch(array), places[index], 0, source, 0]
+    program.code += [executing.LAUNCH, 1, native.address, rows, *places]
+    program.run([native])
 
 
-def pack(made, weight, matrix):
-    """Add the packing of a matrix; return where it is."""
-    kind = executing.DTYPES[matrix.dtype.name]
+def pack(program, weight, matrix):
+    """Append a record that packs a matrix; return the base of the result."""
+    dtype = executing.DTYPES[matrix.dtype.name]
     size, strides = (weight.rows, weight.columns), (weight.columns, 1)
     if weight.transposed:
         size, strides = size[::-1], strides[::-1]
-    target = made.base(np.empty(executing.packed_bytes(kind, *size), np.uint8))
-    made.code += [executing.PACK, kind, made.base(matrix), 0, *strides, *size, target, 0]
+    target = program.base(np.empty(executing.packed_bytes(dtype, *size), np.uint8))
+    program.code += [executing.PACK, dtype, program.base(matrix), 0, *strides, *size, target, 0]
     return target
 
 
 def add_up(record, total, gradients, rows, second=False, columns=0):
-    """Add up sums; of matrices in rows, their columns are multiplied."""
-    made, kind = Code(), executing.DTYPES[total.dtype.name]
+    """Run a record that adds sums over rows to `total`; rows may be matrices of `columns`."""
+    program, dtype = Code(), executing.DTYPES[total.dtype.name]
     size = total.shape if total.ndim == 2 else (1, len(total))
-    made.code += [record, kind, *size, made.base(total), 0]
-    made.code += [second + 2 * columns, len(gradients)]
+    program.code += [record, dtype, *size, program.base(total), 0]
+    program.code += [second + 2 * columns, len(gradients)]
     for dy, x in zip(gradients, rows):
-        made.code += [len(dy), -1, 0, made.base(dy), 0, pitch(dy), made.base(x), 0, pitch(x)]
-    made.run(scratch=executing.sum_scratch(kind, *size, len(gradients)))
+        program.code += [len(dy), -1, 0, program.base(dy), 0, pitch(dy)]
+        program.code += [program.base(x), 0, pitch(x)]
+    program.run(scratch=executing.sum_scratch(dtype, *size, len(gradients)))

@@ -1,4 +1,4 @@
-"""Kernels have the results and the gradients that MXNet's operators have."""
+"""Results and gradients of kernels equal those of MXNet's operators."""
 
 import mxnet as mx
 import numpy as np
@@ -14,10 +14,10 @@ from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
 from tests.rules.interpreter import attach
 
-#: Nothing that MXNet draws is compared.
+#: No test compares random numbers of MXNet.
 MXNET_DRAWS = False
 
-#: What is left to MXNet among the cases of operators that have kernels, by words of the reason.
+#: Operators with kernels, some cases of which run in MXNet: words of the reasons.
 LEFT = {
     "Convolution": {"three axes", "fits into the padding", "more elements than its maps"},
     "FullyConnected": {"all rows share its first input"},
@@ -30,9 +30,9 @@ LEFT = {
 
 
 def run(fn, samples, training=True, **options):
-    """Compare a cell with the loop, in which MXNet runs it; return the segments of its launches.
+    """Compare a cell with the loop, which MXNet runs; return the segments of its launches.
 
-    Arrays that several samples bring are weights; others are no variables, so that they batch.
+    Arrays in several samples are weights.  Others are copied, as variables do not merge.
     """
     net, count = cell(fn), {}
     for array in sum(map(list, samples), []):
@@ -48,23 +48,23 @@ def run(fn, samples, training=True, **options):
 
 
 def outcomes(segments):
-    """Return how many of some segments kernels ran, and why others were left to MXNet."""
-    told = [segment.kernels for segment in segments]
-    reasons = {kernels for kernels in told if isinstance(kernels, str)}
-    assert all(kernels is not None for kernels in told)
-    return sum(not isinstance(kernels, str) for kernels in told), reasons
+    """Return how many segments have kernels, and the reasons why others run in MXNet."""
+    kernels = [segment.kernels for segment in segments]
+    assert None not in kernels
+    reasons = [reason for reason in kernels if isinstance(reason, str)]
+    return len(kernels) - len(reasons), set(reasons)
 
 
 def dtype_of(op, attrs):
-    """Doubles have no kernels where MXNet's constants are in single precision."""
-    rough = op in ROUGH or attrs.get("act_type") == "gelu"
-    return "float32" if rough or op == "amp_cast" else "float64"
+    """Return the dtype of a test: single where MXNet's constants are, as doubles have no kernel."""
+    single = op in ROUGH or attrs.get("act_type") == "gelu"
+    return "float32" if single or op == "amp_cast" else "float64"
 
 
 def tolerance_of(op, dtype):
     if dtype == "float32":
         return 1e-5, 1e-6
-    # MXNet has the slope of LeakyReLU in single precision.
+    # MXNet stores the slope of LeakyReLU in single precision.
     return (1e-6, 1e-7) if op == "LeakyReLU" else (1e-8, 1e-9)
 
 
@@ -78,7 +78,7 @@ def samples_of(c, pattern, rng):
     samples = []
     for rows in (2, 1, 3) if ragged else (2, 2, 2):
         arrays = zip(pattern, c.inputs, shared)
-        samples.append([one if letter == "S" else draw(a, rows) for letter, a, one in arrays])
+        samples.append([same if letter == "S" else draw(a, rows) for letter, a, same in arrays])
         attach(c.op, samples[-1])
     return samples
 
@@ -92,19 +92,19 @@ def check(c):
 
 
 BY_OPERATOR = {}
-for one in EVERY:
-    if one.op in HANDLERS and not one.random:
-        BY_OPERATOR.setdefault(one.op, []).append(one)
+for case in EVERY:
+    if case.op in HANDLERS and not case.random:
+        BY_OPERATOR.setdefault(case.op, []).append(case)
 
 
 @pytest.mark.parametrize("op", BY_OPERATOR)
 def test_operators_equal_mxnet(op):
-    found = [check(c) for c in BY_OPERATOR[op]]
-    reasons = set().union(*(reasons for _, reasons in found))
+    counts, reasons = zip(*(check(c) for c in BY_OPERATOR[op]))
+    reasons = set().union(*reasons)
     words = LEFT.get(op, set())
     assert all(any(word in reason for word in words) for reason in reasons), reasons
     assert all(any(word in reason for reason in reasons) for word in words), reasons
-    assert any(count for count, _ in found)
+    assert any(counts)
 
 
 def test_every_operator_has_cases():
@@ -113,9 +113,9 @@ def test_every_operator_has_cases():
 
 #: Kinks, ends of ranges, and poles.
 GRID = np.array([-2, -1, -0.5, 0, 0.5, 1, 2])
-APART = {"Activation", "Cast", "amp_cast", "clip", "hard_sigmoid", "smooth_l1"}
+WITH_ATTRIBUTES = {"Activation", "Cast", "amp_cast", "clip", "hard_sigmoid", "smooth_l1"}
 KINKED = [
-    *((op, 1, {}) for op in UNARY if op in HANDLERS and op not in APART),
+    *((op, 1, {}) for op in UNARY if op in HANDLERS and op not in WITH_ATTRIBUTES),
     *((op, 1, {"scalar": scalar}) for op in SCALAR for scalar in (0, 0.5, 1)),
     *(("LeakyReLU", 1, {"act_type": kind}) for kind in ("leaky", "elu", "gelu")),
     *(("Activation", 1, {"act_type": kind}) for kind in ("relu", "softrelu", "softsign")),
@@ -129,8 +129,7 @@ KINKED = [
 
 
 @pytest.mark.parametrize("op, count, attrs", KINKED)
-def test_kinks(op, count, attrs):
-    """Where there is a choice of derivatives, or none, it is MXNet's."""
+def test_derivatives_at_kinks_and_poles_equal_mxnet(op, count, attrs):
     dtype = dtype_of(op, attrs)
     grids = np.meshgrid(*[GRID] * count)
     samples = []

@@ -1,4 +1,4 @@
-"""Random graphs, and slow but obvious answers to compare with."""
+"""Random graphs, and slow but obvious reference implementations."""
 
 from functools import lru_cache
 
@@ -33,10 +33,10 @@ def as_networkx(graph):
 
 @st.composite
 def graphs(draw, max_units=24):
-    """Any DAG: several edges between two units, gaps between the signature ids, rows of zero."""
+    """Any DAG, also with parallel edges, gaps between signatures, and units without rows."""
     units = draw(st.integers(0, max_units))
-    names = draw(st.sampled_from([[0], [0, 1], [2, 0, 5], [1, 7, 3, 4], [3, 100_000]]))
-    signature = draw(st.lists(st.sampled_from(names), min_size=units, max_size=units))
+    signatures = draw(st.sampled_from([[0], [0, 1], [2, 0, 5], [1, 7, 3, 4], [3, 100_000]]))
+    signature = draw(st.lists(st.sampled_from(signatures), min_size=units, max_size=units))
     rows = draw(st.lists(st.integers(0, 5), min_size=units, max_size=units))
     preds = [
         draw(st.lists(st.integers(0, unit - 1), max_size=3)) if unit else []
@@ -46,7 +46,7 @@ def graphs(draw, max_units=24):
 
 
 def random_graph(seed, units, signatures, window):
-    """Make a larger graph whose edges reach back at most `window` units; wide if that is large."""
+    """Return a larger graph whose edges span at most `window` units; the larger, the wider."""
     rng = np.random.default_rng(seed)
     preds = [
         rng.integers(max(0, unit - window), unit, rng.integers(0, 4)).tolist() if unit else []
@@ -57,27 +57,28 @@ def random_graph(seed, units, signatures, window):
 
 def slow_depth(graph):
     layers = enumerate(nx.topological_generations(as_networkx(graph)))
-    return [depth for _, depth in sorted((unit, depth) for depth, some in layers for unit in some)]
+    depths = sorted((unit, depth) for depth, layer in layers for unit in layer)
+    return [depth for _, depth in depths]
 
 
 def slow_bound(graph):
-    """Count, per signature, the units on a path that has most of them, one start after another."""
+    """Sum up, over signatures, the most units of the signature on a path from any start."""
     dag, signature, most = nx.DiGraph(as_networkx(graph)), graph.signature.tolist(), {}
-    for start, own in enumerate(signature):
+    for start, key in enumerate(signature):
         for _, unit, edge in dag.edges(data=True):
-            edge["weight"] = int(signature[unit] == own)
-        reached = dag.subgraph({start} | nx.descendants(dag, start))
-        most[own] = max(most.get(own, 0), 1 + nx.dag_longest_path_length(reached))
+            edge["weight"] = int(signature[unit] == key)
+        reachable = dag.subgraph({start} | nx.descendants(dag, start))
+        most[key] = max(most.get(key, 0), 1 + nx.dag_longest_path_length(reachable))
     return sum(most.values())
 
 
 def fewest_launches(graph):
-    """Try all schedules; launching every ready unit of a signature is never a mistake."""
+    """Search all schedules whose launches take every ready unit, which is never worse."""
     preds = [sum({1 << pred for pred in units}) for units in pred_lists(graph)]
     everything = (1 << graph.size) - 1
 
     @lru_cache(maxsize=None)
-    def rest(done):
+    def remaining(done):
         if done == everything:
             return 0
         ready = {}
@@ -85,26 +86,26 @@ def fewest_launches(graph):
             if not done >> unit & 1 and preds[unit] & ~done == 0:
                 key = int(graph.signature[unit])
                 ready[key] = ready.get(key, 0) | 1 << unit
-        return 1 + min(rest(done | units) for units in ready.values())
+        return 1 + min(remaining(done | units) for units in ready.values())
 
-    return rest(0)
+    return remaining(0)
 
 
-def check_promises(graph, visits):
-    """Check that groups are valid, and that neither more visits nor a policy add launches."""
-    around = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
-    budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *around])), Budget()]
+def check_contract(graph, visits):
+    """Check groups, and that no larger budget and no policy but "depth" adds launches."""
+    edges = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
+    budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *edges])), Budget()]
     counts = {}
     for policy in POLICIES:
-        found = [analyze(graph, policy, budget) for budget in budgets]
-        for budget, analysis in zip(budgets, found):
+        analyses = [analyze(graph, policy, budget) for budget in budgets]
+        for budget, analysis in zip(budgets, analyses):
             check_groups(graph, analysis.groups)
             assert budget.visits is None or analysis.visits <= budget.visits
-        counts[policy] = [analysis.launches for analysis in found]
+        counts[policy] = [analysis.launches for analysis in analyses]
         assert counts[policy] == sorted(counts[policy], reverse=True)
         assert counts[policy][0] == graph.size
-        # With as many visits as are charged, all is the same.
-        charged = analyze(graph, policy, Budget(visits=found[-1].visits))
-        assert (charged.groups == found[-1].groups).all()
+        # A budget of the visits that were charged gives the same groups.
+        charged = analyze(graph, policy, Budget(visits=analyses[-1].visits))
+        assert (charged.groups == analyses[-1].groups).all()
         assert all(count <= depth for count, depth in zip(counts[policy], counts["depth"]))
     assert lower_bound(graph) <= counts["search"][-1] <= counts["agenda"][-1]

@@ -1,4 +1,4 @@
-"""Every way to group is valid and does what it promises; the bound equals a slow one."""
+"""Every grouping algorithm is valid and keeps its contract; bounds equal slow references."""
 
 from itertools import combinations
 
@@ -25,8 +25,7 @@ def pairs(first, second):
 
 
 @given(dags.graphs() | LARGER)
-def test_depth(graph):
-    """Groups are numbered as the pairs of a longest path and a signature are sorted."""
+def test_depth_orders_groups_by_longest_path_and_signature(graph):
     groups, depth = group_by_depth(graph), dags.slow_depth(graph)
     check_groups(graph, groups)
     assert unit_depth(graph).tolist() == depth
@@ -35,50 +34,48 @@ def test_depth(graph):
 
 
 @given(dags.graphs() | LARGER)
-def test_agenda(graph):
-    """A launch takes all units of its signature that are ready; the least mean depth is first."""
+def test_agenda_launches_all_ready_units_of_the_signature_of_least_mean_depth(graph):
     depth, preds = unit_depth(graph), dags.pred_lists(graph)
     groups = group_by_agenda(graph)
     check_groups(graph, groups)
     for launch, chosen in dict(zip(groups, graph.signature)).items():
-        left = groups >= launch
-        ready = [unit for unit in np.flatnonzero(left) if (groups[preds[unit]] < launch).all()]
+        remaining = groups >= launch
+        ready = [u for u in np.flatnonzero(remaining) if (groups[preds[u]] < launch).all()]
         assert all(groups[unit] == launch for unit in ready if graph.signature[unit] == chosen)
         keys = set(graph.signature[ready])
-        urgency = {key: depth[left & (graph.signature == key)].mean() for key in keys}
-        assert urgency[chosen] == min(urgency.values())
+        mean_depth = {key: depth[remaining & (graph.signature == key)].mean() for key in keys}
+        assert mean_depth[chosen] == min(mean_depth.values())
 
 
-def starts(graph, kind):
+def initial_groups(graph, kind):
     return np.arange(graph.size, dtype=np.int32) if kind == "single" else group_by_depth(graph)
 
 
 @given(dags.graphs() | LARGER, st.sampled_from(["depth", "single"]))
-def test_merge(graph, kind):
-    """Groups stay together and are merged until no two of a signature can be."""
-    start = starts(graph, kind)
+def test_groups_are_merged_whole_until_no_two_of_a_signature_can_be(graph, kind):
+    start = initial_groups(graph, kind)
     before = start.copy()
     merged = merge_groups(graph, start)
     check_groups(graph, merged)
     assert len(pairs(start, merged)) == start.max(initial=-1) + 1 and (start == before).all()
     launches = nx.relabel_nodes(nx.DiGraph(dags.as_networkx(graph)), dict(enumerate(merged)))
     reach, signature = nx.transitive_closure(launches), dict(zip(merged, graph.signature))
-    for one, other in combinations(signature, 2):
-        tied = reach.has_edge(one, other) or reach.has_edge(other, one)
-        assert tied or signature[one] != signature[other]
+    for a, b in combinations(signature, 2):
+        dependent = reach.has_edge(a, b) or reach.has_edge(b, a)
+        assert dependent or signature[a] != signature[b]
 
 
 @given(dags.graphs() | LARGER, st.sampled_from(["depth", "merged", "single"]))
-def test_drop(graph, kind):
-    """Groups are dropped until each is needed: without it, some units could not run."""
-    start = starts(graph, kind)
+def test_groups_are_dropped_until_each_is_needed(graph, kind):
+    """Without any one of the launches that are left, some units could not run."""
+    start = initial_groups(graph, kind)
     start = merge_groups(graph, start) if kind == "merged" else start
     before = start.copy()
-    left = drop_groups(graph, start)
-    check_groups(graph, left)
+    needed = drop_groups(graph, start)
+    check_groups(graph, needed)
     assert (start == before).all()
     preds, signature = dags.pred_lists(graph), graph.signature.tolist()
-    launches = list(dict(sorted(zip(left.tolist(), signature))).values())
+    launches = list(dict(sorted(zip(needed.tolist(), signature))).values())
     for number in range(len(launches)):
         done = set()
         for launch in launches[:number] + launches[number + 1 :]:
@@ -87,27 +84,27 @@ def test_drop(graph, kind):
         assert len(done) < graph.size
 
 
-@settings(derandomize=True)  # the last line holds nearly always
+@settings(derandomize=True)  # as the last line does not hold for every graph
 @given(dags.graphs(max_units=8))
-def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
+def test_bounds_do_not_exceed_the_fewest_launches_and_no_policy_makes_fewer(graph):
     fewest = dags.fewest_launches(graph)
     assert lower_bound(graph) == dags.slow_bound(graph)
     assert quick_bound(graph) <= lower_bound(graph) <= fewest
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
-    assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
+    assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is good"
 
 
 @given(dags.graphs(), st.integers(1, 9))
 def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):
-    """What is then alone between two groups stays in the order in which it was recorded."""
+    """Then, units that run alone between two groups keep the order of recording."""
     groups = group_by_depth(graph)
     parts = split_by_rows(groups, graph.rows, max_rows)
     check_groups(graph, parts)
     assert len(pairs(groups, parts)) == parts.max(initial=-1) + 1
     members = [np.flatnonzero(parts == part) for part in range(parts.max(initial=-1) + 1)]
     rows = [graph.rows[units] for units in members]
-    assert all(some.sum() <= max_rows or len(some) == 1 for some in rows)
+    assert all(part.sum() <= max_rows or len(part) == 1 for part in rows)
     for number in range(1, len(members)):
         if groups[members[number - 1][0]] == groups[members[number][0]]:
             assert rows[number - 1].sum() + rows[number][0] > max_rows
@@ -133,8 +130,8 @@ def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):
         (np.arange(4.0), "int32"),
     ],
 )
-def test_check_refuses(groups, reason):
-    """a0 -> a1 -> a2, and b3 by itself."""
+def test_check_groups_refuses(groups, reason):
+    """The graph is a0 -> a1 -> a2, and an isolated b3."""
     graph = dags.build([0, 0, 0, 1], [[], [0], [1], []])
     groups = np.array(groups, None if isinstance(groups, np.ndarray) else np.int32)
     with pytest.raises(AssertionError, match=reason):

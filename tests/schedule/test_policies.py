@@ -1,4 +1,4 @@
-"""What policies promise within a budget, how good they are, and one that is not the library's."""
+"""The contracts of policies and budgets, and a policy of the user's."""
 
 import math
 
@@ -15,21 +15,21 @@ from gluon_dynbatch.schedule.dependencies import reverse, unreverse
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from gluon_dynbatch.schedule.policies import DEFAULT_RATE
 from tests.cells import chain, inputs, launches, ready, unary
-from tests.schedule.dags import build, check_promises, graphs, random_graph
+from tests.schedule.dags import build, check_contract, graphs, random_graph
 
 
 @given(graphs(), st.lists(st.integers(0, 6000), max_size=3))
 @example(random_graph(7, 400, 6, 60), [1, 100, *range(399, 80_000, 2300)])
 @example(random_graph(2, 700, 5, 60), [1, 100, *range(699, 80_000, 2300)])
-def test_promises(graph, visits):
-    check_promises(graph, visits)
+def test_no_larger_budget_and_no_policy_but_depth_adds_launches(graph, visits):
+    check_contract(graph, visits)
 
 
 @pytest.mark.parametrize("visits, wanted", [
     (0, [0, 1, 2, 3, 4, 5]), (4, [0, 0, 1, 1, 2, 3]), (6, [0, 0, 1, 1, 2, 2]),
 ])  # fmt: skip
-def test_a_prefix_keeps_its_groups_and_the_rest_follows(visits, wanted):
-    """Of the chains a0 -> b2 -> b4 and a1 -> b3 -> b5 the first units are analysed."""
+def test_units_within_the_budget_are_grouped_and_the_rest_run_alone(visits, wanted):
+    """The chains are a0 -> b2 -> b4 and a1 -> b3 -> b5."""
     graph = build([0, 0, 1, 1, 1, 1], [[], [], [0], [1], [2], [3]])
     analysis = analyze(graph, "depth", Budget(visits=visits))
     assert analysis.groups.tolist() == wanted
@@ -40,18 +40,16 @@ def test_a_prefix_keeps_its_groups_and_the_rest_follows(visits, wanted):
     (Budget(milliseconds=2), 10, 20), (Budget(2, visits=12), 10, 12), (Budget(2, 30), 10, 20),
     (Budget(milliseconds=2), None, 2 * DEFAULT_RATE), (Budget(milliseconds=2), math.inf, 10**5),
 ])  # fmt: skip
-def test_milliseconds_are_converted_by_the_measured_rate_and_the_tighter_limit_counts(
-    budget, rate, visits
-):
-    """Of units that could all run together, so many are grouped; the others run one by one."""
+def test_milliseconds_become_visits_at_the_measured_rate(budget, rate, visits):
+    """The tighter limit counts.  All units could share a launch; those beyond it run alone."""
     graph = build([0] * 10**5, [[]] * 10**5)
     analysis = analyze(graph, "depth", budget, rate, clock=lambda: 5.0)
     assert analysis.visits == visits
     assert analysis.launches == 1 + graph.size - visits
 
 
-def test_looks_at_the_clock_between_steps():
-    """Each look at the clock takes a millisecond, enough to merge groups of depth and drop some."""
+def test_policies_read_the_clock_between_steps():
+    """A reading takes a millisecond; there is time to merge the groups of depth and drop some."""
     graph = random_graph(seed=1, units=400, signatures=6, window=30)
     ticks = iter(range(10**6))
     analysis = analyze(
@@ -73,8 +71,8 @@ def test_budgets_as_users_write_them(value, budget):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("preds, fewest", [([[]] * 50, 1), ([[], [0]], 2)])
-def test_stops_as_soon_as_no_fewer_launches_are_possible(policy, preds, fewest):
-    """A launch per signature, for which units are looked at once, or per unit of a longest path."""
+def test_policies_stop_when_no_fewer_launches_are_possible(policy, preds, fewest):
+    """That is one per signature, found in one visit per unit, or one per unit of a path."""
     graph = build([0] * len(preds), preds)
     by_depth, analysis = analyze(graph, "depth", Budget()), analyze(graph, policy, Budget())
     assert (analysis.launches, analysis.visits) == (fewest, by_depth.visits)
@@ -82,20 +80,20 @@ def test_stops_as_soon_as_no_fewer_launches_are_possible(policy, preds, fewest):
 
 
 def as_late_as_possible(search):
-    """Group by the distance to the sinks instead of the sources."""
+    """Group by the distance to the sinks instead of that to the sources."""
     visits = 4 * search.graph.size
     yield visits, lambda: unreverse(group_by_depth(reverse(search.graph)))
     yield from merges(search)
 
 
 def all_together(search):
-    """Do wrong on purpose: calls that need each other in one launch, which is fewer than any."""
+    """Put dependent calls into one launch, which is wrong on purpose."""
     yield 1, search.graph.signature.copy
 
 
 @pytest.fixture
 def count(monkeypatch):
-    """Give what counts the launches of two chains under a policy."""
+    """Return a function that counts the launches of two chains under a policy."""
     monkeypatch.setitem(POLICIES, "late", as_late_as_possible)
     monkeypatch.setitem(POLICIES, "wrong", all_together)
     b, c = ready(unary(prefix="b_")), ready(unary(prefix="c_"))
@@ -105,8 +103,8 @@ def count(monkeypatch):
     )
 
 
-def test_users_choose_it_by_name(count):
-    """Depth runs c4 and c5 too early: they have no company then.
+def test_users_choose_a_policy_by_name(count):
+    """Depth runs c4 and c5 too early, each alone.
 
     b0 -> b1 -> c2 -> c3      by depth    {b0} {c4} {c5} {b1 b6} {c2} {c3}
     c4 -> c5 -> b6            late        {b0} {b1} {c2 c4} {c3 c5} {b6}
