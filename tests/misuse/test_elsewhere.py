@@ -1,4 +1,4 @@
-"""Lazy arrays and scopes in other threads and other processes."""
+"""Lazy arrays and scopes in other threads and processes."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,28 +11,30 @@ from tests.cells import equal
 from tests.common import FIXED, SAMPLES, output_of
 
 
-def test_values_asked_for_in_other_threads_are_refused_or_right(net):
-    """While they are pending, also as arguments in a scope of the other thread."""
+def test_other_threads_can_use_computed_arrays_but_no_pending_ones(net):
+    """Neither their values nor, in a scope of the other thread, as arguments."""
 
-    def asked(ask):
+    def in_threads(use):
         with ThreadPoolExecutor(len(outputs)) as pool:
-            return [pool.submit(ask, y) for y in outputs]
+            return [pool.submit(use, y) for y in outputs]
 
-    def use(y):
+    def read(y):
+        return y.asnumpy()
+
+    def call(y):
         with gdb.batching(**FIXED):
             mx.nd.tanh(y)
 
     wanted = net(SAMPLES[0])
     with gdb.batching(**FIXED) as batch:
         outputs = [net(SAMPLES[0]) for _ in range(8)]
-        for ask in (lambda y: y.asnumpy(), use):
-            for told in asked(ask):
-                assert isinstance(told.exception(), gdb.ScopeError)
-                assert f"{__file__}:" in str(told.exception())
+        for future in in_threads(read) + in_threads(call):
+            assert isinstance(future.exception(), gdb.ScopeError)
+            assert f"{__file__}:" in str(future.exception())
         assert all(y.pending for y in outputs)
         batch.flush()
-        equal([told.result() for told in asked(lambda y: y.asnumpy())], [wanted] * 8)
-    equal([told.result() for told in asked(lambda y: y.asnumpy())], [wanted] * 8)
+        equal([future.result() for future in in_threads(read)], [wanted] * 8)
+    equal([future.result() for future in in_threads(read)], [wanted] * 8)
 
 
 LOADING = """
@@ -46,7 +48,7 @@ LOADING = """
         with mode, gdb.batching(granularity="block", policy="depth") as batch:
             before = [net(mx.nd.array(row[None])) for row in numbers]
             data = make(before)
-            # Workers are forked here; the loader waits for all work before: none is pending.
+            # Workers are forked here, after the loader has waited for pending work.
             loaded = list(DataLoader(data, 2, num_workers=2))
             after = [net(x.as_in_context(mx.cpu())) for x in loaded]
         print([y.asnumpy()[0, 0] for y in before])
@@ -60,20 +62,20 @@ LOADING = """
 """
 
 
-def test_loader_whose_workers_are_forked_in_an_open_scope():
-    """With and without gradients; a worker that gets pending arrays computes them itself."""
-    told = [line for line in output_of(LOADING).splitlines() if line[:1] in ("[", "f")]
+def test_loader_that_forks_workers_in_an_open_scope():
+    """With and without gradients; a worker computes the pending arrays that it inherits."""
+    lines = [line for line in output_of(LOADING).splitlines() if line[:1] in ("[", "f")]
     sums = np.arange(24).reshape(6, 4).sum(axis=1).astype(float)
     first = [str(sums.tolist()), str(sums.reshape(3, 2).tolist()), "flushes 2"]
-    assert told[:8] == [*first, *first, first[0], str((4 * sums).reshape(3, 2).tolist())]
+    assert lines[:8] == [*first, *first, first[0], str((4 * sums).reshape(3, 2).tolist())]
 
 
 TRAINING = """
     from mxnet.gluon import nn
 
-    def skips(tied, optimizer):
-        # The loss that is not finite is left out; then there are two backward passes.  Looked up,
-        # a table is not read in the backward pass; as a weight, it is.
+    def stays_finite(tied, optimizer):
+        # Leaving out the loss that is not finite takes two backward passes.  They read the table
+        # if it is tied, as a weight, but not to look up rows.
         table = nn.Embedding(9, 64)
         out = nn.Dense(9, in_units=64, params=table.params if tied else None)
         net = nn.HybridSequential()
@@ -90,11 +92,11 @@ TRAINING = """
         params = net.collect_params().values()
         return all(np.isfinite(p.data().asnumpy()).all() for p in params)
 
-    print("told", skips(False, "sgd"), skips(False, "adam"), skips(True, "adam"))
+    print("finite", *map(stays_finite, (False, False, True), ("sgd", "adam", "adam")))
 """
 
 
 @pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
 def test_trainer_step_right_after_backward(engine):
-    """Nothing waits between the steps: a backward pass that waited for the optimizer would hang."""
-    assert output_of(TRAINING, MXNET_ENGINE_TYPE=engine).endswith("told True True True\n")
+    """Nothing is read in between: a backward pass that waited for the optimizer would hang."""
+    assert output_of(TRAINING, MXNET_ENGINE_TYPE=engine).endswith("finite True True True\n")

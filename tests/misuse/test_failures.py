@@ -1,10 +1,11 @@
-"""Something fails at any stage, or an interrupt comes: nothing is left, the next scope is right."""
+"""A failure at any stage, or an interrupt, leaves nothing behind; the next scope is right."""
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
 import resource
 import sys
 from functools import partial
+from itertools import count
 from traceback import format_exc
 
 import mxnet as mx
@@ -26,9 +27,7 @@ from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refuse
 from tests.misuse.test_generators import batched
 
 SAMPLES = inputs(5)
-
-
-#: Where a failure is put in: an owner and the name of what it calls.
+#: Where a failure is injected: an owner, and the name of a function in it.
 STAGES = {
     "tracing": (RUNTIME.library, "entry"),
     "cutting": (flush, "expand"),
@@ -48,14 +47,13 @@ STAGES = {
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
 
 
-def fails(kind, real=None, after=0):
-    """Return a function that raises, after it did `after` times what it should."""
-    calls = []
+def fails(error, real=None, after=0):
+    """Return a function that raises, after `after` calls that do what the real one does."""
+    calls = count()
 
     def fail(*args, **kwargs):
-        calls.append(1)
-        if len(calls) > after:
-            raise kind("on purpose")
+        if next(calls) >= after:
+            raise error("on purpose")
         return real(*args, **kwargs)
 
     return fail
@@ -63,29 +61,29 @@ def fails(kind, real=None, after=0):
 
 @pytest.fixture
 def unharmed(net):
-    """Give a model with gradients, and look at everything that a failure could have harmed."""
+    """Return a model with gradients; check afterwards all that a failure could have harmed."""
     for p in net.collect_params().values():
         p.grad()[:] = 7
-    works(dense())  # what runs for the first time may keep references to classes
-    before, count = state_of(net), alive()
+    works(dense())  # as first runs may keep references to classes
+    before, arrays = state_of(net), alive()
     yield net
     assert_nothing_is_left()
     equal(state_of(net), before, 0, 0)
-    assert none_left(count), "arrays are left"
+    assert none_left(arrays), "arrays are left"
     works(net)
 
 
-@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: error.__name__)
 @pytest.mark.parametrize("stage", STAGES)
-def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
+def test_failure_of_a_stage(unharmed, monkeypatch, stage, error):
     owner, name = STAGES[stage]
     samples = attached(inputs(5))
-    with pytest.raises((kind, gdb.LaunchError)) as caught, monkeypatch.context() as patch:
-        patch.setattr(owner, name, fails(kind))
+    with pytest.raises((error, gdb.LaunchError)) as caught, monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails(error))
         with autograd.record(), gdb.batching(**FIXED):
-            # What was not seen before has to be traced; two orders need a gather.  MXNet's
-            # operators sort, native steps do the rest.
-            scale = len(stage) + FAILURES.index(kind) / 4
+            # A new scale has to be traced; two orders need a gather.  Sorting runs in MXNet,
+            # the rest in native steps.
+            scale = len(stage) + FAILURES.index(error) / 4
             first = [mx.nd.sort(unharmed(x) * scale) for x in samples]
             outputs = [a * b for a, b in zip(first, [first[i] for i in (2, 0, 2, 4, 1)])]
     assert "on purpose" in str(caught.value)
@@ -98,7 +96,7 @@ def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
 
 
 @pytest.mark.parametrize("stage", [(assembling, "Backward"), (prepare, "find_reach")])
-def test_a_plan_is_used_again_after_its_backward_pass_could_not_be_planned(monkeypatch, stage):
+def test_a_plan_is_reused_after_the_planning_of_its_backward_pass_failed(monkeypatch, stage):
     layer, samples = dense(), attached(inputs(5))
     RUNTIME.plans.clear()
     with pytest.raises(MemoryError), monkeypatch.context() as patch:
@@ -113,9 +111,9 @@ def test_a_plan_is_used_again_after_its_backward_pass_could_not_be_planned(monke
 
 @pytest.mark.parametrize("stage", ["planning", "the third launch"])
 def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
-    """Values from before it stay, those it should have made are refused, and the scope goes on.
+    """Earlier values stay, those of the flush are refused, and the scope goes on.
 
-    Launches that ran before the one that fails have written to arenas only.
+    Launches before the one that fails have written to arenas only.
     """
     wanted = [unharmed(x) for x in SAMPLES]
     third = execute.Execution, "_launch", fails(mx.MXNetError, execute.Execution._launch, 2)
@@ -137,8 +135,7 @@ def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
 
 
 @pytest.mark.parametrize("stage", ["users", "tracing", "analysis", "memory"])
-def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
-    """Before anything has run, nothing has been drawn."""
+def test_a_failure_before_anything_has_run_draws_no_random_numbers(unharmed, monkeypatch, stage):
     mx.random.seed(3)
     wanted = mx.nd.random.uniform(shape=(4,)).asnumpy()
     mx.random.seed(3)
@@ -153,18 +150,18 @@ def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
 
 
 @pytest.mark.parametrize(
-    "recording, operator, told",
+    "recording, operator, text",
     [
         (False, mx.nd.linalg.potrf, "positive definite"),
         (True, mx.nd.linalg.potrf, "positive definite"),
         (False, partial(mx.nd.Custom, **SQUARING), "block: Custom"),
     ],
 )
-def test_launch_that_fails_on_a_value(unharmed, recording, operator, told):
-    """Told by MXNet to whoever reads first, and to nobody else; all others would get garbage."""
+def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
+    """MXNet raises at the first read only; later reads would give garbage, and are refused."""
     good = mx.nd.array(4 * np.eye(3)[None])
     with autograd.record() if recording else autograd.pause():
-        with refused(gdb.LaunchError, told, late=True), gdb.batching(**FIXED):
+        with refused(gdb.LaunchError, text, late=True), gdb.batching(**FIXED):
             results = [mx.nd.zeros((1, 3, 3)) + x for x in (good, -good, good)]
             results = [operator(x) for x in results]  # wrong
     for result in results:
@@ -175,36 +172,36 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, told):
     equal(results, [good / 2] * 3)
 
 
-@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: error.__name__)
 @pytest.mark.parametrize("name", ["_run", "_go_backward", "operand", "_input_gradients"])
-def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
-    """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
+def test_failure_in_the_backward_pass(net, monkeypatch, name, error):
+    """MXNet raises at the first read of a gradient; the log has the original traceback."""
     for p in net.collect_params().values():
         p.grad()[:] = 7
     mx.nd.waitall()
-    count = alive()
-    told = []
+    arrays = alive()
+    logged = []
     with monkeypatch.context() as patch:
         patch.setattr(RUNTIME.dispatcher, "native", False)
-        patch.setattr(backward.GradientTape, name, fails(kind))
-        patch.setattr(gradient.LOGGER, "exception", lambda text: told.append(format_exc()))
+        patch.setattr(backward.GradientTape, name, fails(error))
+        patch.setattr(gradient.LOGGER, "exception", lambda text: logged.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]
         with pytest.raises(mx.MXNetError, match="CustomFunction"):
             autograd.backward(losses)
             mx.nd.waitall()
-    assert len(told) == 1 and f"{kind.__name__}: on purpose" in told[0]
+    assert len(logged) == 1 and f"{error.__name__}: on purpose" in logged[0]
     del losses
     for p in net.collect_params().values():
         np.testing.assert_array_equal(p.grad().asnumpy(), 7)
     mx.nd.waitall()
-    assert none_left(count), "arrays are left"
+    assert none_left(arrays), "arrays are left"
     works(net)
 
 
-def test_memory_that_does_not_suffice(unharmed):
+def test_out_of_memory(unharmed):
     wide = cell(lambda F, x: F.broadcast_to(x, shape=(1 << 29, 4)) * 2)
-    # Whatever the machine has, the process may have two gigabytes more.
+    # Let the process allocate two more gigabytes, whatever the machine has.
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
@@ -218,12 +215,12 @@ def test_memory_that_does_not_suffice(unharmed):
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-#: Every how many instructions there is an interrupt.
+#: The number of instructions from one interrupt to the next.
 EVERY = 5
 
 
 class Interrupt:
-    """Raises ``KeyboardInterrupt`` at one instruction of some files; 0: only counts them."""
+    """Counts the instructions of some files, and raises ``KeyboardInterrupt`` at one, if not 0."""
 
     def __init__(self, instruction, files):
         self._instruction = instruction
@@ -294,14 +291,13 @@ def interrupted(program, net, instruction, files):
         with Interrupt(instruction, files):
             program(net)
     except KeyboardInterrupt as error:
-        # With its traceback, and the frames and scopes in it.
+        # Its traceback keeps the frames alive, and the scopes in them.
         return error
     return None
 
 
-#: Where a scope begins and ends: every fifth instruction, another one for each program; with an
-#: `EVERY` of 1, all.  In mid scope: not where a lock is held, as Python takes no interrupt where
-#: ``with lock`` would not free it.
+#: Modules, and the instructions from one interrupt to the next: 1 if `EVERY` is 1.  Modules
+#: with locks are missing, as Python handles no interrupt at which ``with lock`` would not free it.
 PARTS = {
     "ends": ((batch, intercept, hooks), EVERY),
     "middle": ((auto, chain, flush, hazards, keep, lazy, record, tape), 2 * EVERY - 1),
@@ -311,19 +307,19 @@ PARTS = {
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts(net, program, part):
-    """Interrupt a program at instructions of some files, and look at what follows."""
+    """Wherever a program is interrupted, nothing is left, and the next scope works."""
     files, every = PARTS[part]
     program(net)
     with Interrupt(0, files) as counter:
         program(net)
-    struck = 0
+    raised = 0
     for instruction in range(1 + PROGRAMS.index(program) % EVERY, counter.seen + 1, every):
         error = interrupted(program, net, instruction, files)
-        struck += error is not None
+        raised += error is not None
         assert_nothing_is_left()
-        if not struck % 4:
+        if not raised % 4:
             works(net)
         del error
     works(net)
-    # "auto" may choose another setting meanwhile, which takes fewer instructions.
-    assert struck > 0.8 * (counter.seen // every) > 30 or program is automatic and struck > 10
+    # "auto" may change to a setting that takes fewer instructions.
+    assert raised > 0.8 * (counter.seen // every) > 30 or program is automatic and raised > 10

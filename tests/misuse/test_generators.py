@@ -43,13 +43,13 @@ batched = contextlib.contextmanager(delegating)
 
 
 @contextlib.contextmanager
-def batched_by_another_on_a_stack():
+def batched_on_a_stack():
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.contextmanager(lambda: (yield from delegating(**FIXED)))())
         yield stack.enter_context(gdb.batching())
 
 
-class ByGenerator:
+class BatchedByGenerator:
     def __enter__(self):
         self.generator = delegating(**FIXED)
         return next(self.generator)
@@ -59,16 +59,16 @@ class ByGenerator:
 
 
 @contextlib.asynccontextmanager
-async def batched_in_turns():
+async def batched_asynchronously():
     with gdb.batching(**FIXED) as batch:
         yield batch
 
 
-MANAGERS = [lambda: batched(**FIXED), batched_by_another_on_a_stack, ByGenerator]
+MANAGERS = [lambda: batched(**FIXED), batched_on_a_stack, BatchedByGenerator]
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_scopes_within_a_context_manager_join_its_scope(net, manager):
+def test_scopes_in_the_body_of_a_context_manager_join_its_scope(net, manager):
     wanted = [net(x) for x in SAMPLES]
     with manager() as batch:
         got = [net(SAMPLES[0]), *gdb.map(net, SAMPLES[1:3])]
@@ -80,7 +80,7 @@ def test_scopes_within_a_context_manager_join_its_scope(net, manager):
     assert_nothing_is_left()
     assert inner is batch and batch.report.launches == 1
     equal(got, wanted)
-    if manager is not ByGenerator:
+    if manager is not BatchedByGenerator:
         with pytest.raises(KeyError), manager():
             lost = gdb.map(net, SAMPLES)
             raise KeyError("on purpose")
@@ -91,7 +91,7 @@ def test_scopes_within_a_context_manager_join_its_scope(net, manager):
 
 def test_asynchronous_context_manager(net):
     async def use():
-        async with batched_in_turns() as batch:
+        async with batched_asynchronously() as batch:
             got = gdb.map(net, SAMPLES[:2])
             await asyncio.sleep(0)
             got += gdb.map(net, SAMPLES[2:])
@@ -103,14 +103,14 @@ def test_asynchronous_context_manager(net):
 
 
 @pytest.mark.parametrize("fails", [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("turns", [(2, 5), (5, 2), (3, 3)])
-def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
-    """They share a scope; if one ends or fails, the other still gets its values."""
+@pytest.mark.parametrize("calls", [(2, 5), (5, 2), (3, 3)])
+def test_tasks_that_alternate_in_their_scopes(net, calls, fails):
+    """They share one scope; the end or failure of one task takes no values from the other."""
     got = [], []
 
     async def task(number):
         with contextlib.suppress(KeyError), gdb.batching():
-            for x in SAMPLES[: turns[number]]:
+            for x in SAMPLES[: calls[number]]:
                 got[number].append(net(x))
                 await asyncio.sleep(0)
             if fails[number]:
@@ -127,8 +127,8 @@ def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
             equal(outputs, [net(x) for x in SAMPLES[: len(outputs)]])
 
 
-def test_a_generator_that_is_never_resumed(net):
-    """Later scopes join its scope, and compute their calls at their own end."""
+def test_scope_of_a_suspended_generator(net):
+    """Later scopes join it; nevertheless, their arrays are computed when they end."""
 
     def leak():
         with gdb.batching():
@@ -143,13 +143,13 @@ def test_a_generator_that_is_never_resumed(net):
         assert not any(y.pending for y in got)
         equal(got, 2 * [net(x) for x in SAMPLES])
     with contextlib.suppress(KeyError), gdb.batching():
-        of_failed = net(SAMPLES[1])
+        second = net(SAMPLES[1])
         raise KeyError
     with pytest.raises(gdb.ScopeError, match="max_rows"), gdb.batching(max_rows=3):
         pass
     del generator
     assert_nothing_is_left()
-    equal([first, of_failed], [net(x) for x in SAMPLES[:2]])
+    equal([first, second], [net(x) for x in SAMPLES[:2]])
 
 
 def test_one_scope_in_two_threads(net):
@@ -168,8 +168,8 @@ def test_one_scope_in_two_threads(net):
     equal([first, second], [net(x) for x in SAMPLES[:2]])
 
 
-def test_scope_entered_by_hand(net):
-    """A member that is forgotten does not keep the scope open."""
+def test_scope_entered_without_a_with_statement(net):
+    """An inner scope that is not closed ends with the outer one."""
     with gdb.batching():
         gdb.batching().__enter__()
         net(SAMPLES[0])

@@ -1,6 +1,6 @@
-"""What an array means changes after a call has read it: the call is as of its own time.
+"""Arrays and parameters that change after a call: the call uses them as they were.
 
-Nearly every test runs a program sample by sample, in a scope, and in one with ``debug=True``.
+Nearly every test runs a program as a loop, in a scope, and in a scope with ``debug=True``.
 """
 
 import functools
@@ -17,7 +17,7 @@ from tests.cells import array, cell, equal
 from tests.common import FIXED, same_as_loop
 from tests.misuse.test_writes import numpy_of
 
-#: Functions of MXNet's library as they are before any scope: what reaches them passes us by.
+#: Original functions of MXNet's library, whose calls no scope notices.
 MARK, WRITE = _LIB.MXAutogradMarkVariables, _LIB.MXNDArraySyncCopyFromCPU
 
 
@@ -43,23 +43,23 @@ MARKS = {
 
 @pytest.mark.parametrize("change", MARKS.values(), ids=MARKS)
 @pytest.mark.parametrize("before", [True, False], ids=["a variable", "no variable"])
-def test_array_becomes_a_variable_anew(change, before):
-    """Its first gradient buffer, if there is one, gets the gradient; the new one does not."""
+def test_array_gets_another_gradient_buffer_after_a_call(change, before):
+    """The gradient of the call goes to the buffer at the time of the call, if there was one."""
 
     def program():
-        x, other = array(1, 2), array(1, 2, seed=1)
-        other.attach_grad()
+        x, factor = array(1, 2), array(1, 2, seed=1)
+        factor.attach_grad()
         if before:
             x.attach_grad()
         old = gradient_of(x)
         with autograd.record():
-            y = square()(x) * other
+            y = square()(x) * factor
             change(x)
             z = square()(x) * 3
 
         def end():
             autograd.backward([y, z])
-            return [y, z, other.grad, *old, *gradient_of(x)]
+            return [y, z, factor.grad, *old, *gradient_of(x)]
 
         return end
 
@@ -97,7 +97,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("req", ["write", "add", "null"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_parameter_changes(change, req):
+def test_parameter_changes_after_a_call(change, req):
     def program():
         net = gdb.convert(nn.Dense(2, in_units=3, use_bias=False))
         net.initialize(mx.init.One())
@@ -120,8 +120,7 @@ def test_parameter_changes(change, req):
     same_as_loop(program)
 
 
-def test_seed_is_set_after_a_draw():
-    """What was recorded before draws from the old seed, what comes after from the new one."""
+def test_calls_draw_from_the_seed_at_their_time():
     net = cell(lambda F, x: F.Dropout(x, p=0.5))
 
     def program():
@@ -139,8 +138,8 @@ def test_seed_is_set_after_a_draw():
     assert last.any()
 
 
-def test_data_iterator_uses_memory_again(tmp_path):
-    """MXNet's own iterators write a batch where one was that may still be waiting."""
+def test_data_iterator_reuses_memory(tmp_path):
+    """MXNet's iterators write a batch over an earlier one that a pending call may read."""
     path = str(tmp_path / "data.csv")
     np.savetxt(path, np.arange(100).reshape(100, 1), delimiter=",")
     net = square()
@@ -169,18 +168,18 @@ WAITS = {
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 @pytest.mark.parametrize("lend", LENDING.values(), ids=LENDING)
 def test_write_by_another_library(lend, wait):
-    """Who writes to memory that MXNet lends waits for MXNet before, in a scope as without."""
+    """It waits for MXNet before it writes to lent memory, in a scope as without one."""
 
     def program():
         x, net = array(1, 2), square()
-        before = net(x)
+        first = net(x)
         shared = numpy_of(lend(x))
         shared[:] = 5
-        between = net(x)
-        wait(between)
+        second = net(x)
+        wait(second)
         shared[:] = 7
-        after = net(x[0:1])
-        return lambda: [before, between, after]
+        third = net(x[0:1])
+        return lambda: [first, second, third]
 
     same_as_loop(program)
 
@@ -204,7 +203,7 @@ SHARED = {
 
 @pytest.mark.parametrize("share", SHARED.values(), ids=SHARED)
 def test_write_by_mxnet_to_shared_memory(share):
-    """Two arrays of MXNet's may lie in one place and not be views of each other."""
+    """Two arrays of MXNet may share memory without being views of each other."""
     net = square()
     for options in ({}, {"debug": True}):
         wanted, (x, shared) = net(array(2, 2)), share(array(2, 2))

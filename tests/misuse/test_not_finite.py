@@ -1,4 +1,4 @@
-"""NaN and infinity: as in the loop, and in no sample but their own."""
+"""NaN and infinity stay in the sample that has them in the loop."""
 
 from contextlib import nullcontext
 
@@ -16,7 +16,7 @@ def positive_or_log(y):
     return mx.nd.where(y > 0, y, mx.nd.log(y))
 
 
-#: What each of several samples does; the second, of which the array is bad, does less or more.
+#: Programs of a layer, the number of a sample, and its array; the second array is not finite.
 PROGRAMS = {
     "two layers": lambda f, i, x: f(f(x)),
     "sums of several lengths": lambda f, i, x: f(mx.nd.add_n(*[f(x * k) for k in range(i + 1)])),
@@ -47,34 +47,34 @@ PROGRAMS = {
 
 @pytest.fixture
 def layer():
-    """Make a layer that keeps four features and lets negative values through."""
+    """Return a layer from four features to four, with a gradient for negative values."""
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Dense(4, in_units=4), mx.gluon.nn.LeakyReLU(0.5))
     return prepared(net, scale=1)
 
 
-def both(layer, run, samples, left=-1, **options):
-    """Run in the loop and in a scope; return results, and gradients of the losses but one."""
-    found = []
+def run_both(layer, run, samples, omitted=-1, **options):
+    """Run as a loop and in a scope; return results, and gradients of all losses but one."""
+    outcomes = []
     arrays = [p.data() for p in layer.collect_params().values()] + list(samples)
     for scope in (nullcontext(), gdb.batching(policy="depth", **options)):
-        for one in arrays:
-            one.grad[:] = 0
+        for x in arrays:
+            x.grad[:] = 0
         with autograd.record(), scope:
             results = [run(sample) for sample in enumerate(samples)]
-            results = results if left < 0 else [y.sum() for y in results]
-        autograd.backward([y for i, y in enumerate(results) if i != left])
-        found.append(([y.asnumpy() for y in results], [one.grad.asnumpy() for one in arrays]))
-    return found
+            results = results if omitted < 0 else [y.sum() for y in results]
+        autograd.backward([y for i, y in enumerate(results) if i != omitted])
+        outcomes.append(([y.asnumpy() for y in results], [x.grad.asnumpy() for x in arrays]))
+    return outcomes
 
 
 def check(layer, run, samples, granularity):
     """Compare with the loop.
 
-    Where the loop multiplies a gradient of zero with what is not finite, a scope may have zero.
+    Where a gradient in the loop is zero times infinity, that in a scope may be zero.
     """
-    (values, wanted), (batched, got) = both(layer, run, samples, granularity=granularity)
-    # oneDNN's softmax of several infinities has zeros beside what is no number.
+    (values, wanted), (batched, got) = run_both(layer, run, samples, granularity=granularity)
+    # oneDNN's softmax of several infinities has zeros beside NaN.
     for a, b in zip(values, batched):
         equal(b, np.where(np.isnan(b), np.nan, a))
         assert np.isnan(b).any() == np.isnan(a).any()
@@ -90,8 +90,8 @@ def samples_with(bad):
 
 @ALL
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_bad_sample_among_good_ones(layer, program, granularity):
-    """Only the gradients of parameters, which all samples share, are as bad as in the loop."""
+def test_sample_that_is_not_finite_among_others(layer, program, granularity):
+    """Only it and the gradients of parameters, which all samples share, are not finite."""
     for bad in (np.nan, np.inf, -np.inf):
         samples = samples_with(bad)
         check(layer, lambda sample: program(layer, *sample), samples, granularity)
@@ -99,26 +99,26 @@ def test_bad_sample_among_good_ones(layer, program, granularity):
             assert np.isfinite(samples[number].grad.asnumpy()).all()
 
 
-#: The second sample drops what the others return: there it is bad, or has an infinite derivative,
-#: through which the loop never goes backward.
-DROPPED = {
-    "bad values": lambda f, i, x: dropped(f(x), f(f(x) * (np.nan if i == 1 else 1)), i),
-    "infinite derivative": lambda f, i, x: dropped(f(x), mx.nd.log(f(x) * f(x) * (i != 1)), i),
-    # Looking rows up must not be a product with zeros.
-    "bad rows of a table": lambda f, i, x: f(mx.nd.take(TABLE, mx.nd.array([i])) + f(x)),
+#: The second sample does not use the last result, which is not finite, or whose derivative is
+#: infinite; the loop has no backward pass through it.
+UNUSED = {
+    "NaN": lambda f, i, x: choose(f(x), f(f(x) * (np.nan if i == 1 else 1)), i),
+    "infinite derivative": lambda f, i, x: choose(f(x), mx.nd.log(f(x) * f(x) * (i != 1)), i),
+    # A lookup of rows must not be a product with zeros.
+    "rows of a table": lambda f, i, x: f(mx.nd.take(TABLE, mx.nd.array([i])) + f(x)),
 }  # fmt: skip
 TABLE = mx.nd.array([*np.random.RandomState(0).uniform(-1, 1, (4, 4)), [np.nan] * 4, [np.inf] * 4])
 
 
-def dropped(y, result, i):
+def choose(y, result, i):
     return y if i == 1 else result
 
 
 @ALL
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
-@pytest.mark.parametrize("program", DROPPED.values(), ids=DROPPED)
-def test_bad_result_that_nobody_uses(layer, program, steps, granularity):
-    """The rows of the others are not touched by what runs beside them."""
+@pytest.mark.parametrize("program", UNUSED.values(), ids=UNUSED)
+def test_unused_result_that_is_not_finite(layer, program, steps, granularity):
+    """It does not affect other rows of its launch."""
     TABLE.attach_grad()
     samples = samples_with(0.5)
     with steps():
@@ -126,9 +126,9 @@ def test_bad_result_that_nobody_uses(layer, program, steps, granularity):
     assert all(np.isfinite(a.grad.asnumpy()).all() for a in (TABLE, *samples))
 
 
-#: Programs whose loss of the second sample is left out, and what its array has: not finite, or
-#: finite with a derivative that is infinite, as that of a square root at zero.
-LEFT_OUT = {
+#: Programs, and an element of the second sample, whose loss is left out: it is not finite, or the
+#: derivative is infinite, as that of a square root at zero.
+OMITTED = {
     **{f"{name}, {bad}": (program, bad) for name, program in PROGRAMS.items()
        for bad in (np.nan, np.inf)},
     "finite": (lambda f, i, x: f(mx.nd.sqrt(mx.nd.relu(f(x * (i != 1))))), 0),
@@ -137,23 +137,23 @@ LEFT_OUT = {
 
 @ALL
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
-@pytest.mark.parametrize("program, bad", LEFT_OUT.values(), ids=LEFT_OUT)
+@pytest.mark.parametrize("program, bad", OMITTED.values(), ids=OMITTED)
 def test_losses_that_are_left_out(layer, program, bad, steps, granularity):
-    """Their samples add nothing to the gradients of parameters that all samples share."""
+    """Their samples add nothing to the gradients of shared parameters."""
     samples, options = samples_with(bad), {"granularity": granularity}
     with steps():
-        (_, wanted), (_, got) = both(layer, lambda s: program(layer, *s), samples, 1, **options)
+        (_, wanted), (_, got) = run_both(layer, lambda s: program(layer, *s), samples, 1, **options)
     assert not bad or all(np.isfinite(gradient).all() for gradient in wanted)
     equal(got[: len(got) if bad else 2], wanted[: len(wanted) if bad else 2], 1e-4)
 
 
-def test_losses_that_are_left_out_behind_dropout(layer):
-    """What is drawn stays as it was; the rows of the sample that was left out get zeros."""
+def test_losses_that_are_left_out_after_dropout(layer):
+    """The second backward pass has the same masks; rows of the omitted sample get zeros."""
     root = cell(lambda F, x: F.Dropout(F.sqrt(F.square(x)), 0.5))
 
     def run(sample):
         return layer(root(layer(sample[1]) * (sample[0] != 1)))
 
-    _, (_, got) = both(layer, run, samples_with(0.5), 1, granularity="block")
+    _, (_, got) = run_both(layer, run, samples_with(0.5), 1, granularity="block")
     assert all(np.isfinite(gradient).all() for gradient in got)
     assert np.abs(got[0]).max() > 0

@@ -1,4 +1,4 @@
-"""Very deep, very many, very few: programs at the ends of the scale."""
+"""Very deep programs, calls with many arrays, and the memory of many flushes."""
 
 import sys
 import threading
@@ -14,8 +14,6 @@ from tests.common import ALL, FIXED, in_thread, interpreter_with, output_of
 from tests.misuse.test_failures import Interrupt
 
 DEPTH = 5_000
-
-
 STEP = cell(lambda F, state, x: F.tanh(state * 0.5 + x))
 
 
@@ -34,7 +32,7 @@ def chain_and_slope(x):
 
 
 def with_deep_stack(work, depth):
-    """Call `work` in a thread whose stack holds this many calls of Python functions."""
+    """Call `work` in a thread whose stack has room for `depth` calls of Python functions."""
     size = threading.stack_size(256 << 20)
     try:
         with interpreter_with("recursionlimit", depth):
@@ -44,10 +42,10 @@ def with_deep_stack(work, depth):
 
 
 @pytest.mark.parametrize("options", [("operator", "agenda"), ("block", "search")])
-def test_recursion_deep_down(options):
-    """A level takes ``__call__``, ``forward`` and what Python puts between, as it does eagerly.
+def test_deep_recursion(options):
+    """A level takes ``__call__``, ``forward`` and what Python adds, as without a scope.
 
-    Gradients come back without recursion.
+    The backward pass does not recurse.
     """
     net = Recursion()
     net.hybridize()
@@ -59,7 +57,6 @@ def test_recursion_deep_down(options):
             outputs = [net(x, DEPTH) for x in samples]
         return outputs, batch.report
 
-    # A limit that Python has for the program is the program's own.
     with pytest.raises(RecursionError), gdb.batching(**FIXED):
         net(samples[0], DEPTH)
     outputs, report = with_deep_stack(run, 3 * DEPTH + 200)
@@ -72,8 +69,8 @@ def test_recursion_deep_down(options):
         np.testing.assert_allclose(x.grad.asnumpy(), slope, 1e-3)
 
 
-def flat():
-    """Make a head with any number of children, each with a product of its own."""
+def wide_cell():
+    """Return a cell of any number of children, with a product for each."""
     down = mx.gluon.nn.Dense(2, in_units=2, flatten=False)
 
     def head(F, x, children):
@@ -82,16 +79,15 @@ def flat():
     return ready(cell(head, down))
 
 
-#: The modules of the library.
-LIBRARY = [one for name, one in sys.modules.items() if name.split(".")[0] == gdb.__name__]
+LIBRARY = [module for name, module in sys.modules.items() if name.split(".")[0] == gdb.__name__]
 
 
 @ALL
-def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
-    """Twice the children, twice the work, from the first look at a call to its gradients."""
+def test_work_is_linear_in_the_arrays_of_a_call(granularity):
+    """From recording to gradients, including the trace, counted in Python instructions."""
 
     def count(children):
-        net = flat()
+        net = wide_cell()
 
         def run():
             with autograd.record(), gdb.batching(granularity=granularity, policy="depth"):
@@ -110,57 +106,57 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
 
 
 MEMORY = """
-    def told(field):
+    def status(field):
         mx.nd.waitall()
         with open("/proc/self/status") as file:
             return 1024 * int(file.read().split(field + ":")[1].split()[0])
 
-    def level(net):
+    def print_growth(net):
         data = [mx.nd.random.normal(shape=(1, {wide})) for _ in range(4)]
 
-        def turns(number, **options):
-            for turn in range(number):
+        def train(steps, **options):
+            for step in range(steps):
                 with mx.autograd.record(), gdb.batching(**options):
                     losses = []
-                    for x in data[turn % 3 :]:
-                        for _ in range(1 + turn % 4):
+                    for x in data[step % 3 :]:
+                        for _ in range(1 + step % 4):
                             x = net(x)
                         losses.append(x.sum())
                 mx.autograd.backward(losses)
-                # Else memory holds whatever is queued.
+                # So that memory does not hold the arrays of pending work.
                 net.gamma.grad().wait_to_read()
 
         for options in {{}}, dict(granularity="operator", policy="depth"):
-            turns(40, **options)
-            before = told("VmRSS")
-            turns(160, **options)
-            print("told", told("VmRSS") - before)
+            train(40, **options)
+            before = status("VmRSS")
+            train(160, **options)
+            print("bytes", status("VmRSS") - before)
 
-    def peak(net):
-        # Native steps never hold more than a block of such rows.
+    def print_peaks(net):
+        # Native steps hold only a block of rows of the inner array.
         gdb.scope.RUNTIME.dispatcher.native = False
         samples = [mx.nd.ones((1, 4)) for _ in range({count})]
         gdb.map(net, samples[:2], granularity="block", policy="depth")
-        before = told("VmHWM")
+        before = status("VmHWM")
         for rows in 64, None:
             gdb.map(net, samples, granularity="block", policy="depth", max_rows=rows)
-            print("told", told("VmHWM") - before)
+            print("bytes", status("VmHWM") - before)
 
-    level(ready(gdb.convert(mx.gluon.nn.LayerNorm(in_channels={wide}))))
+    print_growth(ready(gdb.convert(mx.gluon.nn.LayerNorm(in_channels={wide}))))
     up, down = mx.gluon.nn.Dense({rows}, in_units=4), mx.gluon.nn.Dense(4, in_units={rows})
-    peak(ready(cell(lambda F, x: down(F.exp(up(x))), up, down)))
+    print_peaks(ready(cell(lambda F, x: down(F.exp(up(x))), up, down)))
 """
 
 
-def test_memory_stays_level_and_max_rows_bounds_its_peak():
-    """Hundreds of flushes, of twelve kinds; within a launch rows take what no arena holds."""
+def test_memory_does_not_grow_and_max_rows_limits_its_peak():
+    """Over hundreds of flushes, of twelve kinds, and for a large array within a launch."""
     wide, rows, count = 4096, 1 << 13, 2048
     lines = output_of(MEMORY.format(wide=wide, rows=rows, count=count)).splitlines()
-    *grown, bound, free = (int(line.split()[1]) for line in lines if line.startswith("told"))
-    # Less stays than the arrays of twenty flushes: per sample, on average 2.5 calls, each with a
-    # value, two gradients and a copy.
-    assert len(grown) == 2 and max(grown) < 20 * (wide * 4 * 4 * 10)
-    all_at_once = rows * count * 4
-    assert free > all_at_once
+    *growth, limited, unlimited = (int(line[6:]) for line in lines if line.startswith("bytes"))
+    # Less than the arrays of twenty flushes: per sample, on average 2.5 calls, each with a value,
+    # two gradients and a copy.
+    assert len(growth) == 2 and max(growth) < 20 * (wide * 4 * 4 * 10)
+    inner_array = rows * count * 4
+    assert unlimited > inner_array
     # A few launches may run at the same time, each with an array or two of 64 rows.
-    assert bound < all_at_once / 4
+    assert limited < inner_array / 4

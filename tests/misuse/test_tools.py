@@ -1,4 +1,4 @@
-"""What Gluon offers around calls, in a scope as without: hooks, ``export``, summaries."""
+"""Gluon's tools work in a scope as without one: hooks, ``export``, summaries."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests import cells
 from tests.cells import array, cell, equal
 from tests.common import FIXED, refused, same_as_loop
 
-# MXNet warns of static memory in any case, and of types that an exported graph leaves open.
+# MXNet warns of any op hook, and of dtypes that an exported graph does not define.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:register_op_hook is experimental"),
     pytest.mark.filterwarnings("ignore:Cannot decide type"),
@@ -36,12 +36,12 @@ def model(dynamic=True):
 
 @DYNAMIC
 @pytest.mark.parametrize("monitor_all, called_before", [(False, False), (True, True)])
-def test_operators_are_shown(dynamic, monitor_all, called_before):
-    """Blocks whose operators are shown run at once, one by one; others are merged."""
+def test_op_hooks_see_every_operator(dynamic, monitor_all, called_before):
+    """Calls of blocks with hooks run at once, one by one; others are merged."""
     seen = []
 
     def program():
-        net, other = model(dynamic), model(dynamic)
+        net, unhooked = model(dynamic), model(dynamic)
         x = array(1, 3)
         x.attach_grad()
         if called_before:
@@ -49,7 +49,7 @@ def test_operators_are_shown(dynamic, monitor_all, called_before):
         seen.append([])
         net.register_op_hook(lambda name, *_: seen[-1].append(str(name)), monitor_all)
         with autograd.record():
-            outputs = [net(x), net(other(x)[:, :1].tile((1, 3))), other(x)]
+            outputs = [net(x), net(unhooked(x)[:, :1].tile((1, 3))), unhooked(x)]
 
         def end():
             autograd.backward(outputs)
@@ -74,46 +74,45 @@ def exported(net, path):
 
 @DYNAMIC
 @pytest.mark.parametrize("inside", [True, False])
-def test_files_after_calls_in_scopes_only(tmp_path, dynamic, inside):
-    """The parameters are those of the time of the export."""
-    net, x = model(dynamic), array(1, 3)
+def test_export_and_save_after_calls_in_scopes_only(tmp_path, dynamic, inside):
+    """Files have the parameters at the time of the export."""
+    net, x, path = model(dynamic), array(1, 3), str(tmp_path / "net")
     wanted = net(x)
-    want = exported(net, str(tmp_path / "wanted"))
+    wanted_files = exported(net, str(tmp_path / "wanted"))
     net = model(dynamic)
     with gdb.batching(**FIXED):
         net(x)
         if inside:
-            got = exported(net, str(tmp_path / "got"))
+            files = exported(net, path)
     if not inside:
         net[0].weight.set_data(mx.nd.ones((2, 3)) * 2)
         wanted = net(x)
-        got = exported(net, str(tmp_path / "got"))
-    assert got == want
-    path = str(tmp_path / "got")
-    read = SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+        files = exported(net, path)
+    assert files == wanted_files
+    imported = SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
     net.save(path)
     with open(f"{path}-model.json") as file:
         saved = json.load(file)["hybridsequential0"]
     assert saved["hybridized"] and (saved["in_format"], saved["out_format"]) == ([0], 0)
-    again = model(dynamic)
-    again.load(path)
-    equal([read(x), net(x), again(x)], [wanted] * 3)
-    read.hybridize()
+    loaded = model(dynamic)
+    loaded.load(path)
+    equal([imported(x), net(x), loaded(x)], [wanted] * 3)
+    imported.hybridize()
     with gdb.batching(**FIXED) as batch:
-        again = [read(x), read(x)]
+        got = [imported(x), imported(x)]
     assert batch.report.launches == 1
-    equal(again, [wanted] * 2)
+    equal(got, [wanted] * 2)
 
 
 def test_export_of_a_block_with_several_arguments_and_results(tmp_path):
     path = str(tmp_path / "cell")
-    block = cell(lambda F, x, others: (x + others[0], {"b": others[1] * 2}))
+    block = cell(lambda F, x, more: (x + more[0], {"b": more[1] * 2}))
     x = array(1, 3)
     with gdb.batching(**FIXED):
         got = block(x, [x, x])
     block.export(path)
-    read = SymbolBlock.imports(f"{path}-symbol.json", ["data0", "data1", "data2"])
-    equal(read(x, x, x), [got[0], got[1]["b"]])
+    imported = SymbolBlock.imports(f"{path}-symbol.json", ["data0", "data1", "data2"])
+    equal(imported(x, x, x), [got[0], got[1]["b"]])
 
 
 @DYNAMIC
@@ -131,7 +130,7 @@ def test_inference_and_summary_in_a_scope(dynamic, capsys):
     assert capsys.readouterr().out.count("Total params: 14") == 3
 
 
-class Chosen(nn.HybridBlock):
+class RowSelection(nn.HybridBlock):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.dense = nn.Dense(2, in_units=3)
@@ -143,8 +142,8 @@ class Chosen(nn.HybridBlock):
 
 @pytest.mark.parametrize("kind", ["stock", "dynamic", "loaded"])
 def test_shapes_that_depend_on_values(kind, tmp_path):
-    """A block with such shapes is entered; one that was loaded has no Python, and runs at once."""
-    path, net = str(tmp_path / "net"), Chosen()
+    """Python code of the block runs in the scope; a loaded block has none, and runs at once."""
+    path, net = str(tmp_path / "net"), RowSelection()
     net.initialize()
     net.hybridize()
     samples = [mx.nd.array([[0, i, 3], [i - 1, 2, 5], [1, i, i]]) for i in range(4)]
@@ -156,7 +155,7 @@ def test_shapes_that_depend_on_values(kind, tmp_path):
         gdb.convert(net).hybridize()
     equal([net(x) for x in samples], wanted)
     batch = check_against_loop(net, samples, net.collect_params(), **FIXED)
-    assert sum(one.calls for one in batch.report.alone) == 4
+    assert sum(row.calls for row in batch.report.alone) == 4
     assert "depend on values" in batch.report.alone[-1].reason
 
 
@@ -168,18 +167,18 @@ def test_sparse_arrays_are_made_at_once(stype):
             got = make(cells.dense()(array(2, 4)))
         assert got.stype == stype and batch.report.nodes > 0
         equal([got.tostype("default")], [cells.dense()(array(2, 4)) * 2])
-        (told,) = batch.report.alone
-        assert "sparse" in told.reason
+        (row,) = batch.report.alone
+        assert "sparse" in row.reason
 
 
 @mx.util.use_np
-class OfNumPy(Chosen):
+class NumPyBlock(RowSelection):
     def hybrid_forward(self, F, x):
         return F.np.tanh(self.dense(x))
 
 
-def test_a_converted_block_of_mx_np_is_gluons_outside_of_scopes():
-    net, x = OfNumPy(), mx.np.ones((1, 3))
+def test_a_converted_block_of_mx_np_works_outside_of_scopes_only():
+    net, x = NumPyBlock(), mx.np.ones((1, 3))
     net.initialize()
     net.hybridize()
     wanted = net(x)
@@ -192,7 +191,7 @@ def test_a_converted_block_of_mx_np_is_gluons_outside_of_scopes():
 
 @pytest.mark.parametrize("shape, text", [((), "reshape"), ((0, 3), "is empty")])
 def test_arrays_without_axes_or_elements_are_refused(shape, text):
-    """Which there are under NumPy's shapes."""
+    """Such arrays exist with NumPy shapes."""
     net = cell(lambda F, x: x * 2)
     for call in (lambda x: net(x), lambda x: net(mx.nd.ones((1, 3))) + x):  # wrong
         batch = gdb.batching(**FIXED)
@@ -201,7 +200,7 @@ def test_arrays_without_axes_or_elements_are_refused(shape, text):
 
 
 @pytest.mark.parametrize("np_shape", [True, False])
-def test_element_has_the_shape_that_it_has_without_a_scope(np_shape):
+def test_elements_have_the_same_shape_as_without_a_scope(np_shape):
     net, x = cell(lambda F, x: x * 2), array(3)
     for element in (
         lambda y: y[1], lambda y: y[-1], lambda y: y[np.int64(1)], lambda y: y[(1,)],

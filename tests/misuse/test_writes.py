@@ -1,6 +1,6 @@
-"""Writes to what a pending call reads, and to memory that several arrays have in common.
+"""Writes to arrays that pending calls read, and to memory that several arrays share.
 
-A call uses the value that it was recorded with; a write is seen through all arrays that share.
+A call uses the values at the time of the call; all arrays that share memory see a write.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def fill(target, value=9):
 
 
 def numpy_of(capsule):
-    """Return NumPy's view of what a capsule lends, as another library would write to it."""
+    """Return a NumPy view of a DLPack capsule, through which another library would write."""
     shared = mx.nd.from_dlpack(capsule)
     KEPT.append(shared)
     address = ctypes.c_void_p()
@@ -34,20 +34,21 @@ def numpy_of(capsule):
     return np.frombuffer(words, dtype=np.float32)
 
 
+#: Arrays whose memory NumPy views read.
 KEPT = []
 
 
-def test_arrays_without_memory_are_waited_for_one_by_one():
-    """A parameter has none before its initializer has run: two of them are not the same array."""
-    one, other = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
-    made = mx.nd.ones((4, 2))
-    arrays = [one, other, one, made, made[1:], made.reshape((-1,))]
+def test_arrays_without_memory_are_told_apart():
+    """Before its initializer has run, a parameter has no address by which to compare it."""
+    first, second = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
+    ones = mx.nd.ones((4, 2))
+    arrays = [first, second, first, ones, ones[1:], ones.reshape((-1,))]
     for uses, written, read in ((b"RRRrrr", 2, 1), (b"WRRrrw", 3, 0), (b"rrrrrr", 0, 3)):
         bases = bases_of(arrays, uses)
         assert (len(bases.written), len(bases.read)) == (written, read)
 
 
-def own_weights(net, tmp_path):
+def load_parameters(net, tmp_path):
     path = str(tmp_path / "net.params")
     net.save_parameters(path)
     net.weight.data()[:] *= 3
@@ -55,7 +56,7 @@ def own_weights(net, tmp_path):
 
 
 def gradient(name):
-    """Read a gradient; every access to ``x.grad`` makes an array anew, of the same memory."""
+    """Read a gradient; every access to ``x.grad`` returns a new array of the same memory."""
 
     def make(net, _):
         x = net.weight.data()
@@ -85,19 +86,19 @@ def trainer_step(optimizer):
 
 
 def store(name):
-    """Have a ``KVStore`` give out an array."""
+    """Write to an array by a method of a ``KVStore``."""
 
     def make(net, _):
-        given, x, ones = mx.kv.create("local"), array(1, 4), mx.nd.ones((1, 4))
+        kvstore, x, ones = mx.kv.create("local"), array(1, 4), mx.nd.ones((1, 4))
         if name != "broadcast":
-            given.init(3, ones)
+            kvstore.init(3, ones)
         more = () if name == "pull" else (ones,)
-        return x, lambda: getattr(given, name)(3, *more, out=x)
+        return x, lambda: getattr(kvstore, name)(3, *more, out=x)
 
     return make
 
 
-#: From an array, what a call reads and how that is written to.
+#: Functions of an array that return the argument of a call, and a function that writes to it.
 ARRAYS = {
     "itself": lambda x: (x, lambda: fill(x)),
     "+=": lambda x: (x, lambda: x.__iadd__(1)),
@@ -112,9 +113,9 @@ ARRAYS = {
     "detached": lambda x: (x, lambda: fill(x.detach())),
     "call reads rows": lambda x: (x[0:1], lambda: fill(x)),
     "call reads a shape": lambda x: (x.reshape((4, 2)).reshape((2, 4)), lambda: fill(x)),
-    "call reads what is detached": lambda x: (x.detach(), lambda: fill(x)),
+    "call reads a detached array": lambda x: (x.detach(), lambda: fill(x)),
     "two views": lambda x: (x[0:1], lambda: fill(x[0:2])),
-    # By what exists before the call.
+    # Through arrays that exist before the call.
     "old rows": lambda x: (x, functools.partial(fill, x[0:1])),
     "old row": lambda x: (x, functools.partial(fill, x[0])),
     "old shape": lambda x: (x, functools.partial(fill, x.reshape((-1,)))),
@@ -125,7 +126,7 @@ ARRAYS = {
     "old numpy array": lambda x: (x, functools.partial(fill, x.as_np_ndarray())),
 }  # fmt: skip
 
-#: From a model, how its parameters are written to.
+#: Functions of a network that return a function that writes to its parameters.
 PARAMETERS = {
     "set_data": lambda net: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
     "[:] =": lambda net: lambda: fill(net.weight.data()),
@@ -147,7 +148,7 @@ WRITES = {
         f"parameter {name}": lambda net, _, make=make: (array(1, 4), make(net))
         for name, make in PARAMETERS.items()
     },
-    "parameters loaded": own_weights,
+    "parameters loaded": load_parameters,
     **{f"gradient {n}": gradient(n) for n in ("written", "backward", "autograd.backward")},
     "gradient zero_grad": gradient("zero_grad"),
     **{optimizer: trainer_step(optimizer) for optimizer in OPTIMIZERS.split()},
@@ -157,7 +158,7 @@ WRITES = {
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 def test_write(tmp_path, make):
-    """A call, the write, and the same call again."""
+    """A call before the write uses the old values, the same call afterwards the new ones."""
 
     def program():
         net = dense()
@@ -171,8 +172,8 @@ def test_write(tmp_path, make):
     assert not np.allclose(before.asnumpy(), after.asnumpy()), "the write changed nothing"
 
 
-def test_backward_reads_the_parameters_of_its_own_time(net):
-    """What a step writes between forward and backward does not reach the gradient."""
+def test_backward_uses_the_parameters_at_the_time_of_the_calls(net):
+    """A write between forward and backward pass does not change the gradient."""
     x = array(1, 4)
     x.attach_grad()
     slope = 2 * net(x).asnumpy() @ net.weight.data().asnumpy()
@@ -183,18 +184,18 @@ def test_backward_reads_the_parameters_of_its_own_time(net):
     np.testing.assert_allclose(x.grad.asnumpy(), 2 * slope, 1e-4)
 
 
-def test_many_writes_cost_one_flush_and_to_what_no_call_reads_none(net):
-    """A view is another variable than the array that it looks into."""
-    whole, other = array(4, 4), dense()
+def test_writes_cost_at_most_one_flush_and_none_if_no_call_reads_the_array(net):
+    """A gradient of the whole array does not concern its views."""
+    whole, unused = array(4, 4), dense()
     with autograd.record(), gdb.batching(**FIXED) as batch:
         rows = [whole[i : i + 1] for i in range(4)]
         for x in rows:
             x.attach_grad()
         outputs = [net(x) for x in rows]
         whole.attach_grad()
-        other.weight.grad_req = "add"
-        other.cast("float64")
-        other.initialize(force_reinit=True)
+        unused.weight.grad_req = "add"
+        unused.cast("float64")
+        unused.initialize(force_reinit=True)
         unread = array(2, 4)
         unread[:] = 0
         unread[0:1] += 2
@@ -209,8 +210,8 @@ def test_many_writes_cost_one_flush_and_to_what_no_call_reads_none(net):
     assert len(batch.report.flushes) == 1
 
 
-#: From a pending array, everything there is afterwards; the array itself is held only if it is
-#: among that.
+#: Functions of a pending array that return all arrays that exist afterwards; the pending array is
+#: freed unless it is one of them.
 SHARING = {
     "detached": lambda y: [y, m := y.detach(), fill(m)],
     "array of a detached": lambda y: [y, y.detach(), fill(y)],
@@ -262,73 +263,73 @@ def test_basic_indices_share_memory_as_without_a_scope():
     keys = [(a, b) for a in CUTS for b in CUTS] + [(a,) for a in CUTS]
 
     def program():
-        made = [square(array(3, 3, seed=i)) for i in range(len(keys))]
-        parts = [y[key] for y, key in zip(made, keys)]
-        read = [part * 2 for part in parts]
+        results = [square(array(3, 3, seed=i)) for i in range(len(keys))]
+        parts = [y[key] for y, key in zip(results, keys)]
+        doubled = [part * 2 for part in parts]
         for i, part in enumerate(parts):
             fill(part, i)
-        return lambda: [*made, *parts, *read]
+        return lambda: [*results, *parts, *doubled]
 
     same_as_loop(program)
 
 
-#: What is looked into: a recorded result, or one of several equal arrays of a creation operator,
-#: which are one value in a scope until somebody looks into one.
-OF = ["predicting", "recording", "computed", "constant", "constant, after the scope"]
+#: Where the pending array comes from: a call, or a creation operator, whose equal results are one
+#: value in a scope until one of them is written to or shares memory.
+SOURCES = ["predicting", "recording", "computed", "constant", "constant, after the scope"]
 
 
-@pytest.mark.parametrize("of", OF)
-@pytest.mark.parametrize("make", SHARING.values(), ids=SHARING)
-def test_arrays_with_memory_in_common(make, of):
-    """A write to one is seen through all others; a copy stays what it was."""
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("share", SHARING.values(), ids=SHARING)
+def test_all_arrays_that_share_memory_see_a_write(share, source):
+    """Copies and equal arrays do not."""
     square = cell(lambda F, x: x * x)
 
-    def looked_into(y):
+    def shared(y):
         try:
-            found = make(y.pop())
+            results = share(y.pop())
         except mx.MXNetError as error:
-            # MXNet refuses to write to what it may need for a gradient.
+            # MXNet refuses to write to arrays that a gradient may need.
             assert "in a computational graph" in str(error)
             return []
-        return [one for one in found if isinstance(one, mx.nd.NDArray)]
+        return [result for result in results if isinstance(result, mx.nd.NDArray)]
 
     def program():
-        x, other = array(3, 2), mx.nd.ones((3, 2))
+        x, ones = array(3, 2), mx.nd.ones((3, 2))
         x.attach_grad()
         x.grad[:] = 5
-        before = square(other)
-        with autograd.record() if of == "recording" else contextlib.nullcontext():
-            y = [mx.nd.ones((3, 2)) if "constant" in of else square(x)]
-            if of == "computed":
+        before = square(ones)
+        with autograd.record() if source == "recording" else contextlib.nullcontext():
+            y = [mx.nd.ones((3, 2)) if "constant" in source else square(x)]
+            if source == "computed":
                 y[0].asnumpy()
-            found = [] if "after" in of else looked_into(y)
-        after = square(other)
-        return lambda: [*found, *(looked_into(y) if y else []), other, before, after, x.grad]
+            results = [] if "after" in source else shared(y)
+        after = square(ones)
+        return lambda: [*results, *(shared(y) if y else []), ones, before, after, x.grad]
 
     same_as_loop(program)
 
 
-def test_what_is_detached_gets_no_gradient():
-    """Gradients of what comes before stay what they were, not zero."""
-    first, second = cell(lambda F, x: x * x), cell(lambda F, x, w: F.broadcast_mul(x, w))
+def test_operands_of_detached_results_get_no_gradient():
+    """Their gradient buffers are not written, not even with zeros."""
+    square, scale = cell(lambda F, x: x * x), cell(lambda F, x, w: F.broadcast_mul(x, w))
 
     def program():
-        x, w, beside = array(3, 2), array(1, 2), array(3, 2)
-        for one in (x, w, beside):
-            one.attach_grad()
-            one.grad[:] = 5
+        x, w, trained = array(3, 2), array(1, 2), array(3, 2)
+        for variable in (x, w, trained):
+            variable.attach_grad()
+            variable.grad[:] = 5
         with autograd.record():
-            z = second(first(x).detach(), w)
-            # One launch computes both; a gradient comes through one of them.
-            y = first(beside)
-            both = second(y, w) + second(y.detach(), w)
+            z = scale(square(x).detach(), w)
+            # One launch computes both; only one of them passes on a gradient.
+            y = square(trained)
+            both = scale(y, w) + scale(y.detach(), w)
             m = both.detach()
             m.attach_grad()
             total = (m * m).sum()
 
         def end():
             autograd.backward([z, both, total])
-            return [z, both, x.grad, w.grad, beside.grad, m.grad]
+            return [z, both, x.grad, w.grad, trained.grad, m.grad]
 
         return end
 
@@ -336,18 +337,18 @@ def test_what_is_detached_gets_no_gradient():
     equal([wanted[2]], [mx.nd.ones((3, 2)) * 5])
 
 
-def test_memory_that_numpy_lends_may_go_when_the_scope_ends():
-    """The engine is busy by then, and reads it later."""
+def test_numpy_memory_may_be_freed_when_the_scope_ends():
+    """The engine reads it later, as it is still busy."""
     net = cell(lambda F, x, z: x * 2 + z)
     slow = mx.nd.ones((1200, 1200))
     for _ in range(3):
         slow = mx.nd.dot(slow, slow) / 1200
     late = slow[:1, :1000]
-    with gdb.batching(granularity="block", policy="depth"):
+    with gdb.batching(**FIXED):
         lent = [mx.nd.from_numpy(np.full((1, 1000), i, np.float32)) for i in range(8)]
         results = [net(x, late) for x in lent]
     del lent
-    others = [np.full((1, 1000), -1, np.float32) for _ in range(64)]
+    reused = [np.full((1, 1000), -1, np.float32) for _ in range(64)]
     for i, result in enumerate(results):
         np.testing.assert_allclose(result.asnumpy(), np.full((1, 1000), 2 * i + 1), 1e-4)
-    assert len(others) == 64
+    del reused

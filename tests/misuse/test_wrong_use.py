@@ -1,4 +1,4 @@
-"""Wrong uses of options, scopes, blocks and gradients; see also ``tests/test_bad_input.py``.
+"""Wrong use of options, scopes, blocks and gradients; see also ``tests/test_bad_input.py``.
 
 The message must name a line that has the comment ``# wrong``.
 """
@@ -26,15 +26,15 @@ net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
 
 @pytest.mark.parametrize("use", [str, lambda y: y[:, 1], lambda y: float(y[0, 0])])
-def test_array_of_a_failed_scope(net, use):
-    """It has no value in any use or later scope; values computed before stay."""
+def test_pending_array_of_a_failed_scope(net, use):
+    """No use and no later scope gets its value; values computed before the failure stay."""
     x = array(1, 4)
     wanted = net(x)
     with contextlib.suppress(KeyError), gdb.batching() as batch:
         flushed = net(x)
         batch.flush()
-        asked_for = net(x)
-        asked_for.asnumpy()
+        read = net(x)
+        read.asnumpy()
         y = net(x) + 1
         raise KeyError("my own")
     assert y.shape == (1, 3)
@@ -45,11 +45,11 @@ def test_array_of_a_failed_scope(net, use):
     with refused(gdb.StaleArrayError, "my own"), gdb.batching():
         net(x)
         net(mx.nd.concat(y, array(1, 1), dim=1))  # wrong
-    equal([flushed, asked_for], [wanted] * 2)
+    equal([flushed, read], [wanted] * 2)
 
 
 #: Functions with options.
-TAKERS = {
+FUNCTIONS = {
     "batching": gdb.batching,
     "map": lambda **options: gdb.map(dense(), [array(1, 4)], **options),  # wrong
     "imap": lambda **options: gdb.imap(dense(), [array(1, 4)], **options),  # wrong
@@ -62,7 +62,7 @@ BUDGETS = [-1, -0.5, NAN, "fast", "-2", "nan", "", True, np.bool_(False), [1], b
 NAMES = ["node", "", None, 3, ["block"]]
 SCOPES = ("batching", "map", "imap", "batcher")
 NOT_BOOLEAN, RAISE = ["True or False"], ["'raise', "]
-#: By option: the error, texts in its message beside the value, wrong values, and functions.
+#: By option: the error, texts in its message, wrong values, and the functions with the option.
 WRONG = {
     "analysis_budget": (
         gdb.BudgetError, ["0 or more", '"auto"', "None"], BUDGETS, (*SCOPES, "hybridize"),
@@ -91,11 +91,11 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_value_of_an_option(name):
-    kind, texts, values, takers = WRONG[name]
+    error, texts, values, functions = WRONG[name]
     for value in values:
-        for taker in takers:
-            with refused(kind, repr(value), *texts, recorded=False):
-                TAKERS[taker](**{name: value})  # wrong
+        for function in functions:
+            with refused(error, repr(value), *texts, recorded=False):
+                FUNCTIONS[function](**{name: value})  # wrong
 
 
 @pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])
@@ -111,10 +111,9 @@ INNER = {"granularity": "operator", "policy": "search", "analysis_budget": 3, "m
 
 @pytest.mark.parametrize("name", INNER)
 def test_nested_scope_with_other_settings(net, name):
-    """The outer scope goes on after the error."""
+    """After the error, the outer scope can still be used."""
     texts = name.replace("analysis_", ""), "outer scope", f"opened at {__file__}:"
-    options = {"analysis_budget": gdb.Budget(visits=99), "max_rows": 9}
-    with gdb.batching(granularity="block", policy="depth", **options) as batch:
+    with gdb.batching(**FIXED, analysis_budget=gdb.Budget(visits=99), max_rows=9) as batch:
         first = net(array(1, 4))
         with refused(gdb.ScopeError, *texts):
             with gdb.batching(**{name: INNER[name]}):  # wrong
@@ -124,15 +123,15 @@ def test_nested_scope_with_other_settings(net, name):
     equal([first], [second])
 
 
-def test_a_scope_that_is_not_open_maps_nothing():
+def test_map_of_a_scope_that_is_not_open():
     batch = gdb.batching()
     with refused(gdb.ScopeError, "not open"):
         batch.map(dense(), [])  # wrong
 
 
-@pytest.mark.parametrize("known", [{"in_units": 4}, {}], ids=["shape known", "shape deferred"])
-def test_block_that_is_not_initialised(net, known):
-    block = gdb.convert(nn.Dense(3, prefix="other_", **known))
+@pytest.mark.parametrize("shape", [{"in_units": 4}, {}], ids=["shape known", "shape deferred"])
+def test_block_that_is_not_initialised(net, shape):
+    block = gdb.convert(nn.Dense(3, prefix="other_", **shape))
     block.hybridize()
     with refused(gdb.UninitializedError, "other_weight", "initialize()"), gdb.batching():
         net(array(1, 4))
@@ -156,7 +155,7 @@ def recorded_losses(block):
         return [(block(array(1, 4) * i) ** 2).sum() for i in range(3)]
 
 
-def test_backward_twice_and_of_what_was_not_recorded():
+def test_second_backward_pass_and_one_without_recording():
     block = dense()
     losses = recorded_losses(block)
     autograd.backward(losses)
@@ -172,7 +171,7 @@ def test_backward_twice_and_of_what_was_not_recorded():
 
 
 def test_backward_sample_by_sample():
-    """The plain loop allows it; with a scope, the second call raises a `GradientError`."""
+    """The loop allows it; after a scope, the second backward pass raises an error of its own."""
     block = dense()
     block.collect_params().setattr("grad_req", "add")
     losses = recorded_losses(block)
@@ -183,7 +182,7 @@ def test_backward_sample_by_sample():
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_second_order_gradient_is_refused(inside, monkeypatch):
-    """A gradient penalty must not be left out in silence, be it of the first scope of a process."""
+    """A gradient penalty must not be ignored, not even with the first scope of a process."""
     alive = gradient._ALIVE
     monkeypatch.setattr(gradient, "_ALIVE", {})
     block = dense()
@@ -201,7 +200,7 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
     loss.backward()
     assert np.abs(x.grad.asnumpy()).max() < 7
     works(block)
-    # MXNet still holds addresses of what is in there.
+    # MXNet still has the addresses of these objects.
     alive.update(gradient._ALIVE)
 
 
@@ -228,7 +227,7 @@ def test_debug_accepts_random_numbers(net):
     assert {y.shape for y in got} == {(1, 3)}
 
 
-#: By name of a block or operator: a call, and where the report as JSON has it.
+#: By name of a block or operator: a call, and the field of the JSON report in which it appears.
 NOT_MERGED = {
     "the_cell": (cell(lambda F, x: F.LinearRegressionOutput(x, x)), "flushes"),
     "LinearRegressionOutput": (lambda y: mx.nd.LinearRegressionOutput(y, y), "flushes"),  # wrong
@@ -241,8 +240,8 @@ NOT_MERGED = {
 
 @GRANULARITIES
 @pytest.mark.parametrize("name", NOT_MERGED)
-def test_strict_refuses_what_does_not_merge_and_the_report_names_it(net, name, granularity):
-    call, place = NOT_MERGED[name]
+def test_calls_that_do_not_merge_are_reported_and_refused_by_strict(net, name, granularity):
+    call, field = NOT_MERGED[name]
 
     def run(**options):
         with gdb.batching(granularity=granularity, **options) as batch:
@@ -252,12 +251,12 @@ def test_strict_refuses_what_does_not_merge_and_the_report_names_it(net, name, g
         return batch
 
     report = run().report
-    (told,) = report.alone
-    assert (told.name.rstrip("0_"), told.calls) == (name, 3)
-    assert named_lines(str(told.where))[0].endswith("# wrong")
-    assert f"ran alone   3 x {told.name}" in str(report)
-    assert json.loads(report.to_json())[place]
-    texts = [f"operator {name} run at once"] if place == "immediate" else ["3 calls", name]
+    (row,) = report.alone
+    assert (row.name.rstrip("0_"), row.calls) == (name, 3)
+    assert named_lines(str(row.where))[0].endswith("# wrong")
+    assert f"ran alone   3 x {row.name}" in str(report)
+    assert json.loads(report.to_json())[field]
+    texts = [f"operator {name} run at once"] if field == "immediate" else ["3 calls", name]
     with refused(gdb.NotMergedError, *texts, "strict=False", late=True):
         run(strict=True)
     with gdb.batching(strict=True) as batch:
