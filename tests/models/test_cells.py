@@ -1,4 +1,4 @@
-"""Recurrent cells and layers of Gluon, and of its contrib, over sequences of different lengths."""
+"""Recurrent cells and layers of Gluon and ``gluon.contrib``, over ragged sequences."""
 
 from functools import partial
 
@@ -62,8 +62,6 @@ def step_by_step(cell):
 
 
 def unrolled(cell, merge_outputs=True, with_length=False):
-    """Outputs are joined; for some cells, which join nothing, they are a list."""
-
     def run(x):
         length = mx.nd.array([len(x)]) if with_length else None
         return cell.unroll(
@@ -74,12 +72,13 @@ def unrolled(cell, merge_outputs=True, with_length=False):
     return run
 
 
-APART = ("GRUCell", "residual around both directions")
+#: Cells that are tested with a list of outputs.
+LISTED = ("GRUCell", "residual around both directions")
 RUNS = [
     *[(name, step_by_step) for name in STEPPED],
-    *[(name, unrolled) for name in UNROLLED if name not in APART],
-    *[(name, partial(unrolled, merge_outputs=None)) for name in APART],
-    # A valid length masks the end and, of both directions, turns the sequence around.  Gluon's own
+    *[(name, unrolled) for name in UNROLLED if name not in LISTED],
+    *[(name, partial(unrolled, merge_outputs=None)) for name in LISTED],
+    # A valid length masks the end and reverses the sequence for the second direction.  Gluon's
     # loop fails with a length for a bidirectional cell under another layer.
     *[(name, partial(unrolled, with_length=True)) for name in UNROLLED if "layers" not in name],
 ]
@@ -87,9 +86,9 @@ RUNS = [
 
 @pytest.mark.parametrize("name, run", RUNS)
 def test_cells(name, run):
-    """Ragged sequences; each step that several samples take is taken together."""
+    """Samples that are long enough share the launch of a step."""
     cell = prepared(UNROLLED[name]())
-    order = "graph", "operator", "block"  # cells are launches of the last one
+    order = "graph", "operator", "block"  # as in the last, a launch is a step
     batch = check(run(cell), ragged(), cell, granularities=order, policy="depth")
     assert batch.report.alone == [] and batch.report.forced == {}
     assert batch.report.launches < batch.report.nodes
@@ -101,7 +100,7 @@ def test_cells(name, run):
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_fused_layers(kind, bidirectional, layout):
-    """One launch for each of the four lengths; a layer's states come and go as well."""
+    """One launch for each of the four lengths, also with states as arguments and results."""
     options = {"num_layers": 2, "bidirectional": bidirectional, "input_size": WIDTH}
     layer = prepared(getattr(rnn, kind)(3, layout=layout, **options))
     shape = (-1, 1, WIDTH) if layout == "TNC" else (1, -1, WIDTH)
@@ -111,19 +110,19 @@ def test_fused_layers(kind, bidirectional, layout):
 
 @pytest.mark.parametrize("kind", ["fused", "unrolled", "one step"])
 def test_states_of_inferred_sizes(kind):
-    """Within a cell, the first states have a size of 0, which is found from the other arrays."""
-    part = rnn.LSTM(3, input_size=WIDTH) if kind == "fused" else lstm()
+    """In a graph, initial states have a size of 0, which is inferred from the other arrays."""
+    layer = rnn.LSTM(3, input_size=WIDTH) if kind == "fused" else lstm()
     run = {
-        "fused": lambda F, x: part(F.reshape(x, shape=(0, 1, -1))),
-        "unrolled": lambda F, x: part.unroll(2, F.stack(x, x, axis=1), merge_outputs=True),
-        "one step": lambda F, x: part(x, part.begin_state(func=F.zeros)),
+        "fused": lambda F, x: layer(F.reshape(x, shape=(0, 1, -1))),
+        "unrolled": lambda F, x: layer.unroll(2, F.stack(x, x, axis=1), merge_outputs=True),
+        "one step": lambda F, x: layer(x, layer.begin_state(func=F.zeros)),
     }[kind]
-    check(prepared(cells.cell(run, part)), ragged(), part, launches=len(set(LENGTHS)))
+    check(prepared(cells.cell(run, layer)), ragged(), layer, launches=len(set(LENGTHS)))
 
 
 @pytest.mark.parametrize("run", [step_by_step, unrolled])
-def test_dropout_of_cells_draws_once_for_each_sequence(run):
-    """It is kept in an attribute.  Otherwise the cell's output is its input."""
+def test_variational_dropout_draws_a_mask_per_sequence(run):
+    """The cell keeps it in an attribute; its output is its masked input."""
     base = rnn.RNNCell(WIDTH, input_size=WIDTH, activation="relu")
     cell = contrib.rnn.VariationalDropoutCell(base, drop_inputs=0.5)
     gdb.convert(cell).initialize()
@@ -135,7 +134,7 @@ def test_dropout_of_cells_draws_once_for_each_sequence(run):
     with autograd.record(), gdb.batching() as batch:
         outputs = [run(cell)(mx.nd.array(x))[0] for x in steps]
     assert batch.report.launches < batch.report.nodes
-    found = [y.reshape((-1, WIDTH)).asnumpy() for y in outputs]
-    assert all((y == y[0] * x).all() for x, y in zip(steps, found))
-    masks = [y[0] for y in found]
+    values = [y.reshape((-1, WIDTH)).asnumpy() for y in outputs]
+    assert all((y == y[0] * x).all() for x, y in zip(steps, values))
+    masks = [y[0] for y in values]
     assert np.unique(masks).tolist() == [0, 2] and len({mask.tobytes() for mask in masks}) > 1

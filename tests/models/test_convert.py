@@ -18,36 +18,35 @@ def test_convert_keeps_everything_but_the_class():
         nn.Sequential, nn.LayerNorm(in_channels=4), nn.Dense(2, in_units=4), nn.Lambda("tanh")
     )
     names = list(net.collect_params())
-    kind = type(net)
-    assert gdb.convert(net) is net and type(net) is kind, "a plain Block stays what it is"
+    assert gdb.convert(net) is net and type(net) is nn.Sequential, "a plain Block is unchanged"
     assert isinstance(net[0], nn.LayerNorm) and isinstance(net[0], gdb.DynamicHybridBlock)
     assert isinstance(net[1], nn.Dense) and type(net[1]).__name__ == "Dense"
     assert list(net.collect_params()) == names
-    once = type(net[1])
-    assert type(gdb.convert(net)[1]) is once, "converting twice changes nothing"
-    assert type(gdb.convert(nn.Dense(3))) is once
+    converted = type(net[1])
+    assert type(gdb.convert(net)[1]) is converted, "converting twice changes nothing"
+    assert type(gdb.convert(nn.Dense(3))) is converted
     prepared(net)
     check(net, ragged(), net)
 
 
-def many():
-    """Make a cell of lists of any length, dictionaries, numbers and None, which returns a nest."""
+def nested_cell():
+    """Return a cell of lists, dictionaries, numbers and None, with nested results."""
     dense = nn.Dense(3, in_units=WIDTH)
 
-    def run(F, x, others=(), factor=1, named=None):
+    def run(F, x, terms=(), factor=1, named=None):
         total = dense(x) * factor
-        for other in others:
-            total = total + dense(other)
+        for term in terms:
+            total = total + dense(term)
         if named is not None:
             total = total - dense(named["last"])
-        return {"total": total, "count": len(others)}, [x * 2, (total.sum(), None)]
+        return {"total": total, "count": len(terms)}, [x * 2, (total.sum(), None)]
 
     return ready(cell(run, dense))
 
 
 def test_several_structures_of_arguments():
-    """Stock Gluon keeps one cached graph; here there is one for each structure."""
-    net = many()
+    """A block has one graph for each structure; stock Gluon has only one."""
+    net = nested_cell()
     x, a, b, c = attached(inputs(4))
     samples = [
         (x,), (x, []), (x, [a]), (x, [a, b]), (x, [a, b, c], 2), (x, [a], 2.5),
@@ -64,7 +63,7 @@ def test_several_structures_of_arguments():
 
 @pytest.mark.parametrize("active", [True, False])
 def test_arrays_in_a_dictionary_only(active):
-    """Stock Gluon looks for arrays in lists and tuples alone."""
+    """Stock Gluon finds arrays in lists and tuples only."""
     net = Apply(lambda F, named: named["a"] + named["b"])
     net.hybridize(active)
     x, y = inputs(2)
@@ -86,7 +85,7 @@ def batched(net, x):
         return net(x)
 
 
-def test_a_layer_that_is_added_later_is_seen():
+def test_a_layer_that_is_added_later_is_used():
     net, xs = prepared(stock()), inputs(3)
     check(net, xs, net)
     net.add(prepared(nn.Dense(7, in_units=2)))
@@ -95,14 +94,14 @@ def test_a_layer_that_is_added_later_is_seen():
     assert batched(net, xs[0]).shape == (1, 7)
 
 
-def test_a_copy_of_a_block_is_a_block_of_its_own():
-    """After a first call outside of a scope, MXNet's own CachedOp cannot be copied."""
+def test_a_copy_of_a_block_is_independent():
+    """The block has no call outside of a scope before, as MXNet cannot copy a CachedOp."""
     net, (x,) = prepared(stock()), inputs(1)
     wanted = batched(net, x)
-    other = copy.deepcopy(net)
-    other[0].weight.set_data(other[0].weight.data() * 0)
-    got = [batched(net, x), batched(other, x)]
-    equal(got, [wanted, other(x)])
+    copied = copy.deepcopy(net)
+    copied[0].weight.set_data(copied[0].weight.data() * 0)
+    got = [batched(net, x), batched(copied, x)]
+    equal(got, [wanted, copied(x)])
     assert np.abs((got[0] - got[1]).asnumpy()).max() > 1e-4
     double = cell(lambda F, x: 2 * x)
     equal([batched(double, x)], [2 * x])
@@ -111,13 +110,13 @@ def test_a_copy_of_a_block_is_a_block_of_its_own():
     equal([batched(triple, x)], [3 * x])
 
 
-def test_repr_apply_and_symbols_work_as_ever():
+def test_repr_apply_and_symbols_are_those_of_gluon():
     net, plain = prepared(stock()), stock()
     assert repr(net) == repr(plain)
     names = [], []
     net.apply(lambda block: names[0].append(block.name))
     plain.apply(lambda block: names[1].append(block.name))
     assert names[0] == names[1] and len(names[0]) == 4
-    made = net(mx.sym.var("x"))
-    assert made.list_arguments() == plain(mx.sym.var("x")).list_arguments()
-    assert made.infer_shape(x=(3, WIDTH))[1] == [(3, 2)]
+    symbol = net(mx.sym.var("x"))
+    assert symbol.list_arguments() == plain(mx.sym.var("x")).list_arguments()
+    assert symbol.infer_shape(x=(3, WIDTH))[1] == [(3, 2)]

@@ -1,6 +1,6 @@
 """Layers, cells, encoders and language models of GluonNLP 0.10 on sentences of different lengths.
 
-All are made with random values; nothing is downloaded.
+All have random parameters; nothing is downloaded.
 """
 
 from functools import partial
@@ -20,12 +20,12 @@ nlp = pytest.importorskip("gluonnlp")
 WORDS = 7
 SENTENCES = (3, 5, 3, 2, 5)
 SIZES = len(set(SENTENCES))
-#: What transformers have in common.
+#: Options of all transformers.
 SMALL = {"num_layers": 2, "units": WIDTH, "hidden_size": 6, "num_heads": 2, "dropout": 0.0}
 
 
 def sentences():
-    """Words by number, one sentence each."""
+    """Return arrays of word numbers, one per sentence."""
     random = np.random.RandomState(3)
     return [mx.nd.array(random.randint(0, WORDS, n)) for n in SENTENCES]
 
@@ -87,9 +87,8 @@ def read(net, words):
     return net(words.reshape((-1, 1)), net.begin_state(batch_size=1, func=mx.nd.zeros))
 
 
-#: Models that merge: how to make one, what it does with a sample, samples, and launches.
+#: By name of a model that merges: its constructor, a call, samples, and the number of launches.
 MODELS = {
-    # It reshapes words before it embeds their letters.
     "character encoder": (
         lambda: nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262),
         called, lambda: [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES],
@@ -97,7 +96,7 @@ MODELS = {
     ),
     **{f"{name}, masked: {masked}": (
         make, lambda net, sample: net(*sample), partial(queries_and_keys, masked),
-        # A weight that is normalised in the cell is not shared by launches of several sizes.
+        # Launches of several sizes cannot share a weight that the cell computes.
         3 if name == "MLP, normalised" else 1,
     ) for name, make in ATTENTION.items() for masked in (False, True)},
     "transformer": (partial(transformer, "multi_head"), called, vectors, 1),
@@ -107,7 +106,6 @@ MODELS = {
     ),
     "BERTClassifier": (classifier, call_bert, sentences, SIZES),
     "AWDRNN": (language_model, read, sentences, SIZES),
-    # Cells step by step.
     "BigRNN": (
         lambda: nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0),
         read, sentences, None,
@@ -126,15 +124,16 @@ def test_models(name):
     assert batch.report.launches < batch.report.nodes
 
 
-#: What does not merge, in part: make, call, samples; calls that run alone per sample, and why.
+#: By name of a model that merges in part: its constructor, a call, samples, the number of calls
+#: per sample that run alone, and the reason.
 ALONE = {
-    # Their decoder asks for the size of the minibatch; the rest merges.
+    # The decoder reads the size of the minibatch.
     "masked words": (
         partial(bert, token_type_vocab_size=2),
         lambda net, x: call_bert(net, x, mx.nd.array([[0, len(x) - 1]])), sentences,
         1, "Operator shape_array can't be merged",
     ),
-    # Its loops are operators with a graph inside: two layers, two directions.
+    # The loops of two layers in two directions are operators that contain graphs.
     "language model of both directions": (
         lambda: nlp.model.BiLMEncoder("lstm", 2, WIDTH, WIDTH, skip_connection=True),
         lambda net, x: net(x.reshape((-1, 1, WIDTH)), net.begin_state(mx.nd.zeros, batch_size=1)),
@@ -144,7 +143,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_models_of_which_a_part_does_not_merge(name):
+def test_models_that_merge_in_part(name):
     make, call, samples, calls, reason = ALONE[name]
     net, samples = prepared(make()), samples()
     call(net, samples[0])
@@ -154,8 +153,8 @@ def test_models_of_which_a_part_does_not_merge(name):
 
 
 @pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
-def test_dropped_weights(converted):
-    """Every call draws a weight of its own, in the order of the calls: those of the loop."""
+def test_weight_dropout(converted):
+    """Every call draws its own mask, in the order of the loop."""
     net = several(nn.HybridSequential, nn.Dense(16), nn.Dense(3))
     nlp.model.apply_weight_drop(net[1], "weight", 0.5)
     prepared(net, converted)
@@ -169,11 +168,11 @@ def test_dropped_weights(converted):
         return net(x)
 
     with gdb.batching() as batch:
-        same = [fn(sample) for sample in samples]
-    assert batch.report.nodes == 6 and len({y.asnumpy().tobytes() for y in same}) == 1
-    net(x)  # Stock Gluon draws once more while it builds its graph.
+        predictions = [fn(sample) for sample in samples]
+    assert batch.report.nodes == 6 and len({y.asnumpy().tobytes() for y in predictions}) == 1
+    net(x)  # as stock Gluon draws once more while it builds its graph
     check(fn, samples, net)
     with autograd.record(), gdb.batching(granularity="block", policy="depth") as batch:
-        drawn = [fn(sample) for sample in samples]
-    assert len({y.asnumpy().tobytes() for y in drawn}) == len(samples)
+        dropped = [fn(sample) for sample in samples]
+    assert len({y.asnumpy().tobytes() for y in dropped}) == len(samples)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes

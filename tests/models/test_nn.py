@@ -11,13 +11,11 @@ from mxnet.gluon import contrib, nn
 from tests.cells import WIDTH, cell
 from tests.common import ALL, LENGTHS, arrays, check, loop_and_scope, prepared, several
 
-CHANNELS, HEIGHT, WIDE, DEEP = 2, 7, 6, 5
 
-
-def image(axes):
-    """Shapes of images with different numbers of rows, and one of another size."""
-    size = (HEIGHT, WIDE, DEEP)[:axes]
-    return [(n, CHANNELS, *size) for n in (1, 3, 2)] + [(1, CHANNELS, *(k - 1 for k in size))]
+def images(axes):
+    """Return shapes of minibatches of images of two sizes, with two channels."""
+    size = (7, 6, 5)[:axes]
+    return [(n, 2, *size) for n in (1, 3, 2)] + [(1, 2, *(k - 1 for k in size))]
 
 
 VECTORS = [(n, WIDTH) for n in LENGTHS]
@@ -27,7 +25,7 @@ def rows(*shape):
     return [(n, *shape) for n in LENGTHS]
 
 
-#: By class: how to make it, and the shapes of the samples.
+#: By class: a constructor, and the shapes of the samples.
 LAYERS = {
     **{kind.__name__: (kind, VECTORS)
        for kind in (nn.ELU, nn.GELU, nn.LayerNorm, nn.PReLU, nn.SELU, nn.Swish)},
@@ -36,20 +34,20 @@ LAYERS = {
     "Dense, flattened": (lambda: nn.Dense(3), rows(3, 2)),
     "Dense, not flattened": (lambda: nn.Dense(3, flatten=False), rows(3, 2)),
     "Dropout": (lambda: nn.Dropout(0.0), VECTORS),
-    "Flatten": (nn.Flatten, image(2)[:3]),
+    "Flatten": (nn.Flatten, images(2)[:3]),
     "GroupNorm": (lambda: nn.GroupNorm(2), rows(4, 3)),
     "HybridLambda": (lambda: nn.HybridLambda("tanh"), VECTORS),
     "HybridSequential": (
         lambda: several(nn.HybridSequential, nn.Dense(5), nn.LayerNorm(), nn.Flatten()), VECTORS,
     ),
-    "InstanceNorm": (nn.InstanceNorm, image(2)[:3]),
+    "InstanceNorm": (nn.InstanceNorm, images(2)[:3]),
     "LeakyReLU": (lambda: nn.LeakyReLU(0.1), VECTORS),
-    "ReflectionPad2D": (lambda: nn.ReflectionPad2D(1), image(2)[:3]),
+    "ReflectionPad2D": (lambda: nn.ReflectionPad2D(1), images(2)[:3]),
     "HybridConcurrent": (
         lambda: several(partial(contrib.nn.HybridConcurrent, axis=1), nn.Dense(2), nn.Dense(3)),
         VECTORS,
     ),
-    # Alone, stock Gluon would give it no gradient at all.
+    # By itself, it would get no gradient in stock Gluon.
     "Identity": (lambda: several(nn.HybridSequential, contrib.nn.Identity(), nn.Dense(3)), VECTORS),
     "PixelShuffle1D": (lambda: contrib.nn.PixelShuffle1D(2), rows(4, 3)),
     "PixelShuffle2D": (lambda: contrib.nn.PixelShuffle2D((2, 1)), rows(4, 3, 2)),
@@ -65,7 +63,7 @@ SPATIAL = {
     "GlobalMaxPool": lambda axes: getattr(nn, f"GlobalMaxPool{axes}D")(),
     "GlobalAvgPool": lambda axes: getattr(nn, f"GlobalAvgPool{axes}D")(),
 }
-#: They are entered; what they call is recorded: how to make one, and how many calls these are.
+#: Plain Blocks, whose parts are recorded: a constructor, and the number of calls.
 PLAIN = {
     "Sequential": (lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda("tanh")), 2),
     "Lambda": (lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda(lambda x: (x * 2).tanh())), 3),
@@ -78,7 +76,7 @@ CASES = {
     **{name: (make, VECTORS, True, calls) for name, (make, calls) in PLAIN.items()},
     **{f"{name}, {kind}": (make, shapes, kind == "converted", 1)
        for name, (make, shapes) in LAYERS.items() for kind in ("converted", "stock")},
-    **{f"{axes}-D {name}": (partial(make, axes), image(axes), True, 2)
+    **{f"{axes}-D {name}": (partial(make, axes), images(axes), True, 2)
        for name, make in SPATIAL.items() for axes in (1, 2, 3)},
     "DeformableConvolution": (lambda: contrib.cnn.DeformableConvolution(3, kernel_size=2),
                               [(1, 2, 5, 6), (2, 2, 5, 6), (1, 2, 5, 6)], True, 1),
@@ -87,9 +85,9 @@ CASES = {
 
 @pytest.mark.parametrize("make, shapes, converted, launches", CASES.values(), ids=CASES)
 def test_layers(make, shapes, converted, launches):
-    """Samples with different numbers of rows run in one launch, of images one for each size.
+    """Samples with different numbers of rows share a launch, but images of different sizes do not.
 
-    Native steps run images of several sizes in one launch.
+    With native steps, they do.
     """
     net = prepared(make(), converted)
     samples = arrays(*shapes)
@@ -103,7 +101,7 @@ def test_layers(make, shapes, converted, launches):
 
 @pytest.mark.parametrize("make, shapes", LAYERS.values(), ids=LAYERS)
 def test_stock_layers_that_are_not_hybridized(make, shapes):
-    """They are one call each of what is lazy."""
+    """Each is recorded as one call."""
     net, double = make(), cell(lambda F, x: x * 2)
     net.initialize()
     samples = arrays(*shapes)
@@ -114,7 +112,7 @@ def test_stock_layers_that_are_not_hybridized(make, shapes):
 
 @ALL
 def test_sparse_gradients_of_an_embedding(granularity):
-    """Three steps with a table whose gradient has the rows that were read."""
+    """Train for three steps; the gradient of the table has the rows that were read."""
 
     def run(scope):
         net = several(nn.HybridSequential, nn.Embedding(9, WIDTH, sparse_grad=True),

@@ -1,4 +1,4 @@
-"""Losses, normalisation, and convolutional nets of Gluon."""
+"""Losses, batch normalisation, and convolutional networks of Gluon."""
 
 from itertools import permutations
 
@@ -15,7 +15,7 @@ from tests.common import ALL, arrays, check, prepared, ragged, several
 
 CLASSES = 3
 RANDOM = np.random.RandomState(4)
-#: What a loss takes beside the prediction, by kind; each of one row.
+#: Arguments of losses beside the prediction, by kind; each has one row.
 LABELS = {
     "like": lambda: RANDOM.uniform(0, 1, (1, CLASSES)),
     "binary": lambda: RANDOM.randint(0, 2, (1, CLASSES)),
@@ -25,7 +25,7 @@ LABELS = {
     "pair": lambda: RANDOM.choice([-1, 1], (1,)),
     "weight": lambda: RANDOM.uniform(0, 1, (1, 1)),
 }
-#: By class and case: a loss, and what it takes.
+#: By name: a constructor, and the kinds of the arguments.
 LOSSES = {
     "L2Loss": (lambda: loss.L2Loss(weight=0.5), "like"),
     "L2Loss, weighted": (loss.L2Loss, "like weight"),
@@ -51,16 +51,16 @@ LOSSES = {
 @pytest.mark.parametrize("hybridized", [True, False])
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, hybridized):
-    """One launch for the predictions and one for the losses, where these are two calls."""
+    """At "operator", the last granularity, predictions are one launch, and losses another."""
     make, kinds = LOSSES[name]
-    measure = prepared(make(), convert=hybridized)
-    measure.hybridize(hybridized)
+    loss_block = prepared(make(), convert=hybridized)
+    loss_block.hybridize(hybridized)
     net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
     samples = [
         (x, *(mx.nd.array(LABELS[kind]()) for kind in kinds.split()))
         for x in arrays(*[(1, WIDTH)] * 5)
     ]
-    batch = check(lambda sample: measure(net(sample[0]), *sample[1:]), samples, net)
+    batch = check(lambda sample: loss_block(net(sample[0]), *sample[1:]), samples, net)
     assert batch.report.alone == [] and batch.report.launches == 2
 
 
@@ -71,7 +71,7 @@ def batch_norm():
 
 @ALL
 def test_running_statistics_move_once_per_sample(granularity):
-    """In whatever order the samples are launched; who reads them after backward finds them so."""
+    """In any order of the samples; a read right after ``backward`` sees them moved."""
     net, xs = batch_norm(), [x.detach() for x in ragged(lengths=(2, 3, 2, 4))]
     with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None):
         outputs = [net(x) for x in xs]
@@ -86,19 +86,19 @@ def test_running_statistics_move_once_per_sample(granularity):
 
 
 @ALL
-def test_batch_norm_in_training_against_the_loop(granularity):
-    """Each call normalises its own sample, of images and of rows, before and behind others."""
+def test_batch_norm_in_training_equals_the_loop(granularity):
+    """Each call normalises its own sample, of rows after a layer or of images."""
     for make, shape in ((batch_norm, (WIDTH,)), (lambda: batch_norm()[1], (3, 3, 3))):
         net = make()
         options = {"granularity": granularity, "analysis_budget": None}
         samples = arrays(*[(n, *shape) for n in (2, 3, 2)])
         parameters = net.collect_params().values()
         batch = check_against_loop(net, samples, parameters, **options)
-        assert sum(one.calls for one in batch.report.alone) == len(samples)
-        assert all("BatchNorm" in one.reason for one in batch.report.alone)
+        assert sum(row.calls for row in batch.report.alone) == len(samples)
+        assert all("BatchNorm" in row.reason for row in batch.report.alone)
 
 
-def test_synchronised_batch_norm_runs_alone_and_global_statistics_merge():
+def test_synchronised_batch_norm_runs_alone_and_one_with_global_statistics_merges():
     net, samples = contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1), ragged()
     (alone,) = check(prepared(net), samples, net).report.alone
     assert "_contrib_SyncBatchNorm can't be merged" in alone.reason
@@ -107,7 +107,7 @@ def test_synchronised_batch_norm_runs_alone_and_global_statistics_merge():
     check(net, samples, net, launches=1)
 
 
-#: By name in the zoo: heights and widths of the images, and more options.
+#: By name in the model zoo: heights and widths of the images, and options.
 ZOO = {
     "squeezenet1.1": ([(224, 224), (224, 224)], {}),
     "mobilenetv2_0.25": ([(32, 32), (32, 64), (32, 32)], {}),
