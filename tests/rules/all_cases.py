@@ -2,7 +2,7 @@
 
 from . import elementwise_cases, linear_cases, shape_cases
 
-#: Of arrays, such that no axis is taken for another; and what may be taken for an axis to spread.
+#: Different extents, which tell axes apart, and ones, which might be broadcast by mistake.
 EXTENTS = ((4, 3, 2), (2, 3, 4), (1, 1, 1))
 
 

@@ -1,4 +1,4 @@
-"""Cases of the operators that look at one element at a time, or choose some by number."""
+"""Cases of operators that compute each element by itself, or look up elements by number."""
 
 from gluon_dynbatch import rules
 
@@ -11,7 +11,7 @@ SCALAR = [op for op in SINGLE if op.endswith("_scalar")]
 BINARY = sorted(set(rules.MERGED[1].rules) - {"where"})
 RANDOM_LIKE = [op for op in sorted(rules.TABLE) if op.endswith("_like") and rules.of(op).random]
 POSITIVE = "cbrt gamma gammaln log log10 log1p log2 rcbrt reciprocal rsqrt sqrt"
-#: What arrays hold, where that is not any number.
+#: The kind of values of arguments that are not any numbers.
 KINDS = {"arccosh": "above", **dict.fromkeys(POSITIVE.split(), "positive"),
          **dict.fromkeys(("arccos", "arcsin", "arctanh", "erfinv"), "unit")}  # fmt: skip
 PARAMETERS = {
@@ -58,10 +58,10 @@ def binary(a, b, c):
     yield case("broadcast_add", matrix, Array((1,)))
     yield case("broadcast_add", vector, Array((1,)))
     yield case("broadcast_mul", vector, vector)
-    # The shared operand brings the rows, or an axis more: a sample's one row is spread over it.
+    # The shared operand has the rows, or one more axis; a sample's only row is broadcast.
     yield case("broadcast_add", Array((1, 3)), Array((a, 3)))
     yield case("broadcast_add", Array((1, 3)), Array((a, 1, 3)))
-    # Six groups of axes would be one too many for MXNet.
+    # With the axis of the stack there are six groups of axes, one too many for MXNet.
     yield case("broadcast_add", Array((2, 1, 2, 1, 2)), Array((1, 2, 1, 2, 1)), stack="BS")
     yield case("broadcast_add", Array((R, 1, 2, 1, 2)), Array((1, 2, 1, 2, 1)), stack="BS")
 
@@ -80,9 +80,9 @@ def leaky(a, b, c):
     for act in ["leaky", "elu", "selu", "gelu"]:
         yield case("LeakyReLU", x, act_type=act, slope=0.3)
     yield case("LeakyReLU", x)
-    one, slopes = Array((1,)), Array((a,))
-    for data, slope in [(x, slopes), (x, one), (cube, slopes), (cube, one), (x, Array((1, a))),
-                        (x, x), (Array((R,)), one), (slopes, slopes)]:  # fmt: skip
+    single, many = Array((1,)), Array((a,))
+    for data, slope in [(x, many), (x, single), (cube, many), (cube, single), (x, Array((1, a))),
+                        (x, x), (Array((R,)), single), (many, many)]:  # fmt: skip
         yield case("LeakyReLU", data, slope, act_type="prelu")
 
 
@@ -95,8 +95,8 @@ def random(a, b, c):
     yield case("Dropout", cube, axes=(1,), **drawn)
     yield case("Dropout", cube, axes=(0,), rows="", **drawn)
     for op in RANDOM_LIKE:
-        rare = {"k": 3, "p": 0.4} if op == "_random_negative_binomial_like" else {}
-        yield case(op, x, **rare, **drawn)
+        attrs = {"k": 3, "p": 0.4} if op == "_random_negative_binomial_like" else {}
+        yield case(op, x, **attrs, **drawn)
     yield case("_sample_poisson", Array((R, a), "positive"), **drawn)
     yield case("_sample_exponential", Array((R,), "positive"), shape=(a, b), **drawn)
     p, q = Array((R, a), "unit"), Array((R, a), "positive")
@@ -104,44 +104,44 @@ def random(a, b, c):
         yield case(f"_sample_{op}", p, q, **drawn)
         yield case(f"_sample_{op}", p, q, shape=(b,), **drawn)
     yield case("_sample_gamma", q, q, **drawn)
-    odds, one = Array((R, a), "probability"), Array((a,), "probability")
-    yield case("_sample_negative_binomial", Array((R, a), "length", 3), odds, **drawn)
+    rows, vector = Array((R, a), "probability"), Array((a,), "probability")
+    yield case("_sample_negative_binomial", Array((R, a), "length", 3), rows, **drawn)
     yield case("_sample_generalized_negative_binomial", q, q, **drawn)
-    yield case("_sample_multinomial", odds, **drawn)
-    yield case("_sample_multinomial", odds, shape=(b,), **drawn)
+    yield case("_sample_multinomial", rows, **drawn)
+    yield case("_sample_multinomial", rows, shape=(b,), **drawn)
     cube = Array((R, b, a), "probability")
     yield case("_sample_multinomial", cube, shape=(b,), **drawn)
-    yield case("_sample_multinomial", one, **drawn)
-    yield case("_sample_multinomial", one, shape=(b, 2), **drawn)
-    yield case("_sample_multinomial", odds, get_prob=True, **NEVER, **drawn)
+    yield case("_sample_multinomial", vector, **drawn)
+    yield case("_sample_multinomial", vector, shape=(b, 2), **drawn)
+    yield case("_sample_multinomial", rows, get_prob=True, **NEVER, **drawn)
 
 
 def densities(a, b, c):
     p, q, count = Array((R, a), "unit"), Array((R, a), "positive"), Array((R, a, b), "length", 4)
-    several, odds = Array((R, a, b), "positive"), Array((R, a, b), "probability")
+    positive, probability = Array((R, a, b), "positive"), Array((R, a, b), "probability")
     successes = Array((R, a), "length", 3)
     for name, *inputs in [
         ("normal", Array((R, a, b), "unit"), p, q),
         ("uniform", Array((R, a, b), "unit"), Array((R, a), "length", 1), q),
-        ("gamma", several, q, q),
+        ("gamma", positive, q, q),
         ("negative_binomial", count, successes, Array((R, a), "fraction")),
         ("generalized_negative_binomial", count, q, q),
-        ("exponential", several, q),
+        ("exponential", positive, q),
         ("poisson", count, q),
-        ("dirichlet", Array((R, a, 2, b), "probability"), several),
-        ("dirichlet", odds, Array((R, b), "positive")),
+        ("dirichlet", Array((R, a, 2, b), "probability"), positive),
+        ("dirichlet", probability, Array((R, b), "positive")),
     ]:
         for log in (False, True):
             yield case(f"_random_pdf_{name}", *inputs, is_log=log)
-    whole = Array((a, b), "probability"), Array((b,), "positive")
-    yield case("_random_pdf_dirichlet", *whole, is_log=True, **NEVER)
+    without_rows = Array((a, b), "probability"), Array((b,), "positive")
+    yield case("_random_pdf_dirichlet", *without_rows, is_log=True, **NEVER)
 
 
 def tables(a, b, c):
-    table, both = Array((7, c)), {"input_dim": 7, "output_dim": c}
+    table, dims = Array((7, c)), {"input_dim": 7, "output_dim": c}
     for shape in ((R,), (R, a), (R, a, b)):
         for kind in ("index", "index32"):
-            yield case("Embedding", Array(shape, kind, 7), table, shared=(1,), **both)
+            yield case("Embedding", Array(shape, kind, 7), table, shared=(1,), **dims)
             yield case("take", table, Array(shape, kind, 7))
         yield case("one_hot", Array(shape, "index", a), depth=a, on_value=2)
     yield case("one_hot", Array((R, a), "wild", b), depth=b)
@@ -160,15 +160,15 @@ def picks(a, b, c):
     yield case("batch_take", x, Array((R,), "index32", a), gradient=False)
     for keep in (False, True):
         for mode in ("clip", "wrap"):
-            given = {"keepdims": keep, "mode": mode}
-            yield case("pick", x, Array((R,), "wild", a), **given)
-            yield case("pick", cube, Array((R, b), "wild", a), axis=1, **given)
-            yield case("pick", cube, Array((R, 1, b), "wild", a), axis=-2, **given)
+            attrs = {"keepdims": keep, "mode": mode}
+            yield case("pick", x, Array((R,), "wild", a), **attrs)
+            yield case("pick", cube, Array((R, b), "wild", a), axis=1, **attrs)
+            yield case("pick", cube, Array((R, 1, b), "wild", a), axis=-2, **attrs)
         yield case("pick", Array((a, b)), Array((b,), "index", a), axis=0, keepdims=keep)
         yield case("pick", Array((a,)), Array((1,), "index", a), keepdims=keep)
-    for shape, wanted in [((a, b, c), (1, 5)), ((a, b, c), (2, 3, 2)), ((a, b), (2, 4))]:
+    for shape, picks in [((a, b, c), (1, 5)), ((a, b, c), (2, 3, 2)), ((a, b), (2, 4))]:
         for kind in ("index", "index32"):
-            yield case("gather_nd", Array(shape), Array(wanted, kind, min(shape[: wanted[0]])))
+            yield case("gather_nd", Array(shape), Array(picks, kind, min(shape[: picks[0]])))
 
 
 def coordinates(a, b, c):

@@ -1,7 +1,8 @@
-"""Runs merged calls with MXNet and compares them with the per-sample loop."""
+"""Runs merged calls in MXNet and compares them with the per-sample loop."""
 
 import ctypes
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Dict, Sequence, Tuple
 
 import mxnet as mx
@@ -14,21 +15,18 @@ from mxnet.ndarray.register import _imperative_invoke
 from gluon_dynbatch import rules
 from gluon_dynbatch.trace.symbols import Builder, make_symbol
 
+#: The number of rows in shapes of a case: any in the rows layout, `STACK_ROWS` in the stack layout.
 R = 0
-"""Stands for the leading size in the shapes of a case: free in the rows layout, 2 in the stack."""
 STACK_ROWS = 2
-#: More than any extent of a case.
+#: A number of rows larger than any extent of a case.
 MORE = 211
-#: What merges in no layout.
+#: Fields of a case that merges in no layout.
 NEVER = {"rows": "", "stack": ""}
 
 
 @dataclass(frozen=True)
 class Array:
-    """An input of a case: its shape, and how its values are drawn.
-
-    Programs that `tests.fuzz` prints contain its source, so it uses nothing beside itself.
-    """
+    """An input of a case: its shape, and the kind of its random values."""
 
     shape: Tuple[int, ...]
     kind: str = "normal"
@@ -49,7 +47,7 @@ class Array:
             return np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
 
         def regions(least):
-            """Draw the number of an image, -1 for none; left, top, right, bottom."""
+            """Draw an image number, or -1 for none, and left, top, right and bottom."""
             values = rng.integers(least, bound, size=shape)
             values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
             return values
@@ -80,10 +78,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Case:
-    """An operator call, and in which layouts which sharing of its inputs merges.
+    """An operator call, and the patterns of shared inputs that merge in each layout.
 
-    `rows` and `stack` list patterns, one letter per input, B for batched and S for shared; every
-    pattern that is not listed has to be refused, but for samples of one row that share one row.
+    `rows` and `stack` list patterns, one letter per input: B for batched, S for shared.  Other
+    patterns must be refused, except for samples of one row that share an input of one row.
     """
 
     op: str
@@ -96,10 +94,8 @@ class Case:
     random: bool = False
 
     def patterns(self):
-        found = [""]
-        for _ in self.inputs:
-            found = [p + letter for p in found for letter in "BS"]
-        return [pattern for pattern in found if "B" in pattern]
+        patterns = ["".join(letters) for letters in product("BS", repeat=len(self.inputs))]
+        return [pattern for pattern in patterns if "B" in pattern]
 
     def has_rows(self, pattern):
         return all(a.shape[0] == R for p, a in zip(pattern, self.inputs) if p == "B")
@@ -108,33 +104,32 @@ class Case:
         return any(p == "S" and R in a.shape for p, a in zip(pattern, self.inputs))
 
 
-def case(op, *inputs, shared=(), **given):
-    """Make a case of an operator's attributes, as users write them, and fields of `Case`.
+def case(op, *inputs, shared=(), **attrs):
+    """Return a case of attributes, as users write them; fields of `Case` are taken out of these.
 
-    If nothing else is given, the rows layout takes batched inputs where there are rows and shared
-    ones elsewhere; the stack takes every mixture, if only the inputs in `shared` are shared.
+    By default, the rows layout merges if exactly the inputs with rows are batched, and the stack
+    layout with every pattern in which the inputs in `shared` are shared.
     """
-    known = {field.name: given.pop(field.name) for field in fields(Case) if field.name in given}
-    made = Case(op, inputs, {name: str(value) for name, value in given.items()}, **known)
-    mixtures = [p for p in made.patterns() if all(p[k] == "S" for k in shared)]
+    options = {field.name: attrs.pop(field.name) for field in fields(Case) if field.name in attrs}
+    call = Case(op, inputs, {name: str(value) for name, value in attrs.items()}, **options)
+    stack = [p for p in call.patterns() if all(p[k] == "S" for k in shared)]
     by_row = "".join("B" if a.shape[:1] == (R,) else "S" for a in inputs)
-    usual = {"rows": by_row if "B" in by_row else "", "stack": " ".join(mixtures)}
-    return replace(made, **{**usual, **known})
+    default = {"rows": by_row if "B" in by_row else "", "stack": " ".join(stack)}
+    return replace(call, **{**default, **options})
 
 
 def merged(site, stacked):
-    """Return what a rule appends to the variables ``in0``, ``in1``, ..., or None if it refuses."""
+    """Return the merged call of variables ``in0``, ``in1``, ..., or None if the rule refuses."""
     if rules.why_not(site, stacked):
         return None
-    made = Builder()
-    inputs = [made.variable(f"in{k}") for k in range(len(site.inputs))]
-    outputs = rules.merge(site, stacked, inputs, made.add)
-    return made.ops, outputs
+    builder = Builder()
+    inputs = [builder.variable(f"in{k}") for k in range(len(site.inputs))]
+    outputs = rules.merge(site, stacked, inputs, builder.add)
+    return builder.ops, outputs
 
 
 def call_symbol(symbol, arrays):
-    wanted = [arrays[int(name[2:])] for name in symbol.list_inputs()]
-    outputs = CachedOp(symbol)(*wanted)
+    outputs = CachedOp(symbol)(*[arrays[int(name[2:])] for name in symbol.list_inputs()])
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
@@ -159,12 +154,12 @@ def is_float(array):
 
 
 def start_of(op):
-    """Return what gradients in the loop begin with, as some are added to it."""
-    return 0.25 if rules.of(op).adds_to_gradients and not rules.of(op).writes else 0
+    """Return the initial gradients in the loop, to which some operators add."""
+    return 0.25 if rules.of(op).adds_up and not rules.of(op).writes else 0
 
 
 def attach(op, arrays, start=0):
-    """Ask for gradients, but not where the rules say that there is none: MXNet may refuse."""
+    """Attach gradients, but not to inputs without one, as MXNet may refuse these."""
     for k, array in enumerate(arrays):
         if is_float(array) and k not in rules.of(op).no_gradient and array.grad is None:
             array.attach_grad("add" if start else "write")
@@ -178,7 +173,7 @@ def differentiate(outputs, heads, training):
 
 @dataclass
 class Loop:
-    """The per-sample loop: its samples' arrays, its outputs, and how to join them in a layout."""
+    """The per-sample loop: the arrays and outputs of samples, and how a layout joins them."""
 
     case: Case
     pattern: str
@@ -191,14 +186,14 @@ class Loop:
         self.samples = [
             [
                 # Copies, as Deconvolution of MXNet 1.9.1 fails if two calls train one weight.
-                one.copy() if letter == "S" else a.draw(self.rng, r)
-                for letter, a, one in zip(self.pattern, self.case.inputs, shared)
+                same.copy() if letter == "S" else a.draw(self.rng, r)
+                for letter, a, same in zip(self.pattern, self.case.inputs, shared)
             ]
             for r in self.leading
         ]
         for sample in self.samples:
             attach(self.case.op, sample, start_of(self.case.op))
-        # Some operators can't be recorded, although what they merge to can.
+        # Some operators can't be recorded, although their merged calls can.
         with mode_of(self.case, recording=self.case.gradient):
             self.outputs = [call_operator(self.case, sample) for sample in self.samples]
 
@@ -220,8 +215,8 @@ class Loop:
             assert got.shape == want.shape and np.dtype(got.dtype) == want.dtype
             if not self.case.random:
                 np.testing.assert_allclose(got.asnumpy(), want, rtol=2e-4, atol=2e-5)
-        wanted = any(array.grad is not None for array in inputs)
-        if self.case.gradient and wanted and any(is_float(out) for out in outputs):
+        trained = any(array.grad is not None for array in inputs)
+        if self.case.gradient and trained and any(is_float(out) for out in outputs):
             self._check_gradients(inputs, outputs)
 
     def _check_gradients(self, inputs, outputs):
@@ -243,14 +238,14 @@ class Loop:
 
 
 class Checker:
-    """Asks the rules about a case, with several numbers of rows, and runs what they answer."""
+    """Asks the rules about a case, with several numbers of rows, and runs the merged calls."""
 
     def __init__(self, c, seed=0):
         self._case, self._rng = c, np.random.default_rng(seed)
         self._shapes = {}
 
     def loop(self, leading):
-        """Run the loop of the case, nothing of which is shared."""
+        """Run the loop of the case with all inputs batched."""
         return Loop(self._case, "B" * len(self._case.inputs), False, leading, self._rng)
 
     def _ask(self, stacked, pattern, leading):
@@ -258,49 +253,50 @@ class Checker:
         if leading not in self._shapes:
             loop = self.loop([leading])
             arrays = loop.samples[0], loop.outputs[0]
-            self._shapes[leading] = [tuple(a.shape for a in some) for some in arrays]
+            self._shapes[leading] = [tuple(a.shape for a in part) for part in arrays]
         batched = tuple(letter == "B" for letter in pattern)
         shapes = self._shapes[leading]
-        if not stacked and not self._grows(pattern, *shapes):
+        if not stacked and not self._results_have_rows(pattern, *shapes):
             return None
         return merged(rules.Site(c.op, c.attrs, *shapes, batched, c.training), stacked)
 
-    def _grows(self, pattern, shapes, results):
-        c, more = self._case, {}
-        for k, (letter, shape) in enumerate(zip(pattern, shapes)):
-            more[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
-        made = Builder()
-        row, _ = made.add(c.op, [made.variable(name) for name in more], c.attrs)
+    def _results_have_rows(self, pattern, inputs, results):
+        """Whether MXNet infers results of `MORE` rows from batched inputs of `MORE` rows."""
+        c, shapes = self._case, {}
+        for k, (letter, shape) in enumerate(zip(pattern, inputs)):
+            shapes[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
+        builder = Builder()
+        row, _ = builder.add(c.op, [builder.variable(name) for name in shapes], c.attrs)
         try:
-            symbol = make_symbol(made.ops, [(row, k) for k in range(len(results))])
-            _, grown, _ = symbol._infer_shape_impl(False, **more)
+            symbol = make_symbol(builder.ops, [(row, k) for k in range(len(results))])
+            _, inferred, _ = symbol._infer_shape_impl(False, **shapes)
         except MXNetError:
             return False
-        return grown == [(MORE, *shape[1:]) for shape in results]
+        return inferred == [(MORE, *shape[1:]) for shape in results]
 
     def merges(self, stacked, pattern, leading):
-        """Compare what merges with the loop; return whether it merges."""
-        found = [self._ask(stacked, pattern, n) for n in dict.fromkeys(leading)]
-        assert found.count(found[0]) == len(found), (self._case, pattern, found)
-        if found[0]:
+        """Return whether the call merges; if it does, compare it with the loop."""
+        answers = [self._ask(stacked, pattern, n) for n in dict.fromkeys(leading)]
+        assert answers.count(answers[0]) == len(answers), (self._case, pattern, answers)
+        if answers[0]:
             loop = Loop(self._case, pattern, stacked, list(leading), self._rng)
-            loop.check(make_symbol(*found[0]))
-        return found[0] is not None
+            loop.check(make_symbol(*answers[0]))
+        return answers[0] is not None
 
     def check(self, samples=2, stack=True, rows=True):
-        """Compare whatever merges with the loop; with a flag set, it is what the case lists."""
+        """Compare all patterns that merge with the loop; `stack` and `rows` check the lists."""
         c = self._case
         for pattern in c.patterns():
             merges = self.merges(True, pattern, [STACK_ROWS] * samples)
             assert not stack or merges == (pattern in c.stack.split()), (c, pattern)
             if not c.has_rows(pattern):
-                # A batched input has a literal leading size: merging is free.
-                certain, free = [], [[n, n] for n in (1, 2, 3)]
+                # A batched input has a fixed leading size: the rules may merge or refuse.
+                decided, free = [], [[n, n] for n in (1, 2, 3)]
             elif c.shares_rows(pattern):
-                certain, free = [[2, 2]], [[1, 1, 1]]
+                decided, free = [[2, 2]], [[1, 1, 1]]
             else:
-                certain, free = [list(self._rng.permutation([1, 2, 3]))], []
-            found = [self.merges(False, pattern, leading) for leading in certain]
-            assert not rows or any(found) == (pattern in c.rows.split()), (c, pattern)
+                decided, free = [list(self._rng.permutation([1, 2, 3]))], []
+            merges = any([self.merges(False, pattern, leading) for leading in decided])
+            assert not rows or merges == (pattern in c.rows.split()), (c, pattern)
             for leading in free:
                 self.merges(False, pattern, leading)

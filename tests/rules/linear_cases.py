@@ -15,10 +15,10 @@ def fully_connected(a, b, c):
         ((R, a, b, c), False, c),
         ((R, a), False, a),
     ]:
-        weight, bias, given = Array((c, width)), Array((c,)), {"num_hidden": c, "flatten": flatten}
+        weight, bias, attrs = Array((c, width)), Array((c,)), {"num_hidden": c, "flatten": flatten}
         data = Array(shape)
-        yield case("FullyConnected", data, weight, bias, **given)
-        yield case("FullyConnected", data, weight, no_bias=True, **given)
+        yield case("FullyConnected", data, weight, bias, **attrs)
+        yield case("FullyConnected", data, weight, no_bias=True, **attrs)
     vector = Array((R,))
     unary = {"num_hidden": c, "no_bias": True}
     yield case("FullyConnected", vector, Array((c, 1)), **unary)
@@ -43,10 +43,10 @@ def products(a, b, c):
     for ta, tb in product((False, True), repeat=2):
         left, right = ((a, b) if ta else (b, a)), ((c, a) if tb else (a, c))
         rows = Array((R, *left)), Array((R, *right))
-        turned = {"transpose_a": ta, "transpose_b": tb}
-        yield case("batch_dot", *rows, **turned)
-        yield case("_linalg_gemm2", *rows, alpha=2, **turned)
-        yield case("_linalg_gemm2", Array(left), Array(right), **turned)
+        transposes = {"transpose_a": ta, "transpose_b": tb}
+        yield case("batch_dot", *rows, **transposes)
+        yield case("_linalg_gemm2", *rows, alpha=2, **transposes)
+        yield case("_linalg_gemm2", Array(left), Array(right), **transposes)
     yield case("batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)))
     yield case("_linalg_gemm2", Array((R, a)), Array((a, c)))
     yield case("_linalg_gemm2", Array((b, R, a)), Array((b, a, c)), axis=-2)
@@ -78,17 +78,17 @@ def images(a, b, c):
     yield case("Convolution", data, Array((6, 2, 3, 3)), shared=(1,), **grouped)
     line = Array((R, a, 5)), Array((c, a, 2)), Array((c,))
     yield case("Convolution", *line, kernel=(2,), num_filter=c, shared=(1, 2))
-    alone = {"num_filter": 6, "no_bias": True, "shared": (1,)}
+    attrs = {"num_filter": 6, "no_bias": True, "shared": (1,)}
     for kernel, pad, more in (((3, 2), (1, 1), {"dilate": (1, 2)}), ((1, 1), (1, 0), {})):
         kernels = Array((6, 4, *kernel))
-        yield case("Convolution", data, kernels, kernel=kernel, pad=pad, **alone, **more)
+        yield case("Convolution", data, kernels, kernel=kernel, pad=pad, **attrs, **more)
     volume = Array((R, 2, 3, 4, 2)), Array((6, 2, 2, 2, 2))
-    yield case("Convolution", *volume, kernel=(2, 2, 2), **alone)
-    yield case("Convolution", Array((R, 9, 3, 2)), Array((6, 9, 3, 2)), kernel=(3, 2), **alone)
+    yield case("Convolution", *volume, kernel=(2, 2, 2), **attrs)
+    yield case("Convolution", Array((R, 9, 3, 2)), Array((6, 9, 3, 2)), kernel=(3, 2), **attrs)
     yield case("_contrib_DeformableConvolution", data, Array((R, 18, 6, 5)), *weights, **conv,
                shared=(2, 3))  # fmt: skip
-    back = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2), "no_bias": False}
-    yield case("Deconvolution", data, Array((4, 3, 2, 2)), Array((3,)), **back, shared=(1, 2))
+    deconv = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2), "no_bias": False}
+    yield case("Deconvolution", data, Array((4, 3, 2, 2)), Array((3,)), **deconv, shared=(1, 2))
     for kind in ("max", "avg", "sum", "lp"):
         more = {"p_value": 2} if kind == "lp" else {}
         yield case("Pooling", data, kernel=(2, 2), stride=(2, 1), pool_type=kind, **more)
@@ -107,15 +107,15 @@ def images(a, b, c):
     yield case("Crop", data, num_args=1, h_w=(2, 3), offset=(1, 2))
     yield case("Crop", data, Array((R, 1, 3, 2)), num_args=2, center_crop=True)
     for count in (1, 2):
-        near = {"scale": 2, "sample_type": "nearest", "num_args": count}
-        yield case("UpSampling", *[data] * count, **near)
-    smooth = {"scale": 2, "sample_type": "bilinear", "num_filter": 4, "num_args": 2}
-    yield case("UpSampling", data, Array((4, 1, 4, 4)), shared=(1,), **smooth)
+        nearest = {"scale": 2, "sample_type": "nearest", "num_args": count}
+        yield case("UpSampling", *[data] * count, **nearest)
+    bilinear = {"scale": 2, "sample_type": "bilinear", "num_filter": 4, "num_args": 2}
+    yield case("UpSampling", data, Array((4, 1, 4, 4)), shared=(1,), **bilinear)
     yield case("BilinearSampler", data, Array((R, 2, 3, 3), "unit"))
-    turn = {"transform_type": "affine", "target_shape": (4, 4)}
-    yield case("GridGenerator", Array((R, 6), "unit"), **turn)
+    affine = {"transform_type": "affine", "target_shape": (4, 4)}
+    yield case("GridGenerator", Array((R, 6), "unit"), **affine)
     yield case("GridGenerator", Array((R, 2, 4, 4), "unit"), transform_type="warp", **NEVER)
-    yield case("SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **turn)
+    yield case("SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **affine)
 
 
 def pictures(a, b, c):
@@ -130,32 +130,32 @@ def pictures(a, b, c):
 
 
 def regions(a, b, c):
-    many, images = Array((3, 5), "region", a), Array((a, 2, 6, 6))
-    absent = Array((3, 5), "region or none", a)
-    given = {"pooled_size": (2, 2), "spatial_scale": 1.0}
-    yield case("ROIPooling", images, absent, **given)
-    yield case("_contrib_ROIAlign", images, many, **given)
-    yield case("_contrib_ROIAlign", images, many, sample_ratio=2, **given)
+    rois, images = Array((3, 5), "region", a), Array((a, 2, 6, 6))
+    rois_or_none = Array((3, 5), "region or none", a)
+    attrs = {"pooled_size": (2, 2), "spatial_scale": 1.0}
+    yield case("ROIPooling", images, rois_or_none, **attrs)
+    yield case("_contrib_ROIAlign", images, rois, **attrs)
+    yield case("_contrib_ROIAlign", images, rois, sample_ratio=2, **attrs)
 
 
 def boxes(a, b, c):
-    still = {"gradient": False}
+    no_gradient = {"gradient": False}
     yield case("_contrib_box_nms", Array((R, a, 6), "positive"))
     yield case("_contrib_box_nms", Array((a, 6), "positive"), overlap_thresh=0.1)
     for shape in ((R, a, b), (a, b)):
-        yield case("_contrib_bipartite_matching", Array(shape), threshold=0.5, **still)
-    other, anchors = Array((c, 4), "corners"), Array((1, c, 4), "corners")
+        yield case("_contrib_bipartite_matching", Array(shape), threshold=0.5, **no_gradient)
+    boxes, anchors = Array((c, 4), "corners"), Array((1, c, 4), "corners")
     for shape in ((R, 4), (R, b, 4)):
-        yield case("_contrib_box_iou", Array(shape, "corners"), other, shared=(1,), **still)
-    yield case("_contrib_box_decode", Array((R, c, 4)), anchors, shared=(1,), **still)
-    own = Array((R, c, 4), "corners"), Array((R, b, 4), "corners")
-    common = Array((4,)), Array((4,), "positive")
-    yield case("_contrib_box_encode", Array((R, c), "bit"), Array((R, c), "index", b), *own,
-               *common, shared=(4, 5), **still)  # fmt: skip
-    odds, shifts = Array((R, 3, c), "probability"), Array((R, 4 * c))
-    yield case("_contrib_MultiBoxDetection", odds, shifts, anchors, shared=(2,), **still)
+        yield case("_contrib_box_iou", Array(shape, "corners"), boxes, shared=(1,), **no_gradient)
+    yield case("_contrib_box_decode", Array((R, c, 4)), anchors, shared=(1,), **no_gradient)
+    corners = Array((R, c, 4), "corners"), Array((R, b, 4), "corners")
+    moments = Array((4,)), Array((4,), "positive")
+    yield case("_contrib_box_encode", Array((R, c), "bit"), Array((R, c), "index", b), *corners,
+               *moments, shared=(4, 5), **no_gradient)  # fmt: skip
+    classes, shifts = Array((R, 3, c), "probability"), Array((R, 4 * c))
+    yield case("_contrib_MultiBoxDetection", classes, shifts, anchors, shared=(2,), **no_gradient)
     labels = Array((R, b, 5), "positive"), Array((R, 3, c))
-    yield case("_contrib_MultiBoxTarget", anchors, *labels, shared=(0,), **still)
+    yield case("_contrib_MultiBoxTarget", anchors, *labels, shared=(0,), **no_gradient)
 
 
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
@@ -178,11 +178,11 @@ def sequences(a, b, c):
 
 def attention(a, b, c):
     heads, size = 2, 3
-    joint, own = Array((a, b, heads * size * 3)), Array((b * heads, a, a))
+    joint, weights = Array((a, b, heads * size * 3)), Array((b * heads, a, a))
     query, memory = Array((a, b, heads * size)), Array((c, b, heads * size * 2))
     for name, *inputs in [
         ("selfatt_qk", joint),
-        ("selfatt_valatt", joint, own),
+        ("selfatt_valatt", joint, weights),
         ("encdec_qk", query, memory),
         ("encdec_valatt", memory, Array((b * heads, a, c))),
     ]:
@@ -190,12 +190,12 @@ def attention(a, b, c):
 
 
 def recurrent(a, b, c):
-    def rnn(mode, layers, ways, **given):
-        widths = [c] + [ways * 2] * (layers - 1)
-        size = sum(ways * GATES[mode] * 2 * (width + 2 + 2) for width in widths)
-        states = [Array((layers * ways, b, 2))] * (2 if mode == "lstm" else 1)
+    def rnn(mode, layers, directions, **attrs):
+        widths = [c] + [directions * 2] * (layers - 1)
+        size = sum(directions * GATES[mode] * 2 * (width + 2 + 2) for width in widths)
+        states = [Array((layers * directions, b, 2))] * (2 if mode == "lstm" else 1)
         return case("RNN", Array((a, b, c)), Array((size,), "small"), *states, mode=mode,
-                    state_size=2, num_layers=layers, shared=(1,), **given)  # fmt: skip
+                    state_size=2, num_layers=layers, shared=(1,), **attrs)  # fmt: skip
 
     for mode in GATES:
         yield rnn(mode, 1, 1, bidirectional=False, state_outputs=False)
@@ -206,12 +206,12 @@ def recurrent(a, b, c):
 
 def losses(a, b, c):
     scores, labels = Array((a + 3, b, c + 2)), Array((b, 2), "length", c)
-    whole, some = Array((b,), "full", a + 3), Array((b,), "length", 2)
+    data_lengths, label_lengths = Array((b,), "full", a + 3), Array((b,), "length", 2)
     yield case("CTCLoss", scores, labels)
     yield case("CTCLoss", scores, labels, blank_label="last")
-    yield case("CTCLoss", scores, labels, some, use_label_lengths=True)
-    both = {"use_data_lengths": True, "use_label_lengths": True}
-    yield case("CTCLoss", scores, labels, whole, some, **both)
+    yield case("CTCLoss", scores, labels, label_lengths, use_label_lengths=True)
+    yield case("CTCLoss", scores, labels, data_lengths, label_lengths, use_data_lengths=True,
+               use_label_lengths=True)  # fmt: skip
 
 
 FAMILIES = (

@@ -74,8 +74,8 @@ def cuts(a, b, c):
         ("(None, 1)", "(None, 3)"), ("(0, 1, 2)", "(None, 4, 4)"), ("(None, -3)", "(None, -1)"),
     ]:  # fmt: skip
         yield case("slice", cube, begin=begin, end=end)
-    turned = {"begin": "(None, None, 4)", "end": "(None, None, 0)", "step": "(None, 2, -2)"}
-    yield case("slice", cube, **turned)
+    steps = {"begin": "(None, None, 4)", "end": "(None, None, 0)", "step": "(None, 2, -2)"}
+    yield case("slice", cube, **steps)
     yield case("slice", cube, begin="(0,)", end="(1,)", rows="")
     yield case("slice", cube, begin="(-1,)", end="(None,)", rows="")
     yield case("slice", cube, begin="(None,)", end="(None,)", step="(-1,)", rows="")
@@ -129,13 +129,13 @@ def diagonals(a, b, c):
     yield case("diag", Array((a, b)))
     for k in (-3, -1, 0, 1, 2):
         yield case("diag", Array((a,)), k=k)
-    still = {"gradient": False}
+    no_gradient = {"gradient": False}
     x = Array((R, a))
-    yield case("_contrib_arange_like", x, axis=1, rows="", **still)
-    yield case("_contrib_arange_like", x, axis=-1, start=2, step=3, rows="", **still)
-    yield case("_contrib_arange_like", x, **still, **NEVER)
+    yield case("_contrib_arange_like", x, axis=1, rows="", **no_gradient)
+    yield case("_contrib_arange_like", x, axis=-1, start=2, step=3, rows="", **no_gradient)
+    yield case("_contrib_arange_like", x, **no_gradient, **NEVER)
     for axes, rows in [((1,), "B"), ((2, 1), "B"), ((0,), ""), ((-1, -3), ""), ("None", "")]:
-        yield case("_contrib_index_array", Array((R, a, b)), axes=axes, rows=rows, **still)
+        yield case("_contrib_index_array", Array((R, a, b)), axes=axes, rows=rows, **no_gradient)
 
 
 REDUCE = ("max", "mean", "min", "nanprod", "nansum", "prod", "sum")
@@ -184,8 +184,8 @@ def sorting(a, b, c):
         if axis != -1:
             yield case("_np_cumsum", cube, axis=axis, rows=rows)
         for kind in ("value", "both", "mask", "indices"):
-            given = {"axis": axis, "k": 1 if axis == 0 else min(2, a), "ret_typ": kind}
-            yield case("topk", cube, rows=rows, gradient=kind in ("value", "both"), **given)
+            attrs = {"axis": axis, "k": 1 if axis == 0 else min(2, a), "ret_typ": kind}
+            yield case("topk", cube, rows=rows, gradient=kind in ("value", "both"), **attrs)
     yield case("_np_cumsum", x, rows="")
     yield case("sort", vector, axis=-1, rows="")
     yield case("sort", x, gradient=False)
@@ -200,12 +200,12 @@ def softmax(a, b, c):
             yield case(op, cube, axis=axis, rows=rows)
         yield case(op, cube, axis=1, temperature=2.0)
         yield case(op, vector, rows="")
-    for data, lengths, given in [
+    for data, lengths, attrs in [
         (cube, Array((R, a), "length32", b), {"axis": -1}),
         (cube, Array((R, b), "length32", a), {"axis": 1, "temperature": 0.5}),
         (Array((a, b)), Array((b,), "length32", a), {"axis": 0}),
     ]:
-        yield case("softmax", data, lengths, use_length=True, **given)
+        yield case("softmax", data, lengths, use_length=True, **attrs)
     yield case("SoftmaxActivation", x)
     yield case("SoftmaxActivation", cube)
     yield case("SoftmaxActivation", cube, mode="channel")
@@ -228,15 +228,15 @@ def norms(a, b, c):
     yield case("L2Normalization", x)
     for mode in ("instance", "channel", "spatial"):
         yield case("L2Normalization", image, mode=mode)
-    own, predict = {"shared": (1, 2, 3, 4)}, {"training": False, "shared": (1, 2, 3, 4)}
-    given = {"fix_gamma": False, "eps": 0.01}
+    predict, attrs = {"training": False, "shared": (1, 2, 3, 4)}, {"fix_gamma": False, "eps": 0.01}
+    train = {"use_global_stats": True, "shared": (1, 2, 3, 4)}
     parameters = (gain, shift, Array((a,)), Array((a,), "positive"))
     for data in (x, cube):
-        yield case("BatchNorm", data, *parameters, **predict, **given)
-        yield case("BatchNorm", data, *parameters, **given, **NEVER)
-        yield case("BatchNorm", data, *parameters, use_global_stats=True, **own, **given)
-    yield case("BatchNorm", Array((R, b, a)), *parameters, axis=-1, **predict, **given)
-    yield case("BatchNorm", Array((a, b)), *parameters, axis=0, **predict, **given)
+        yield case("BatchNorm", data, *parameters, **predict, **attrs)
+        yield case("BatchNorm", data, *parameters, **attrs, **NEVER)
+        yield case("BatchNorm", data, *parameters, **train, **attrs)
+    yield case("BatchNorm", Array((R, b, a)), *parameters, axis=-1, **predict, **attrs)
+    yield case("BatchNorm", Array((a, b)), *parameters, axis=0, **predict, **attrs)
     yield case("BatchNorm", x, *parameters, output_mean_var=True, training=False, **NEVER)
     of_images = (*four, Array((4,)), Array((4,), "positive"))
     yield case("BatchNorm", image, *of_images, **predict)

@@ -1,4 +1,4 @@
-"""Every rule, in both layouts: merged equals the loop, and what does not merge is refused."""
+"""Every rule, in both layouts: merged calls equal the loop, and others are refused."""
 
 from math import prod
 
@@ -14,16 +14,16 @@ from tests.strategies import examples
 from .all_cases import EVERY, EXTENTS, NAMES, draw
 from .interpreter import Array, Checker, R, case
 
-#: Nothing that MXNet draws is compared.
+#: No test compares random numbers of MXNet.
 MXNET_DRAWS = False
 
 
 @pytest.mark.parametrize("variants", zip(*[draw(*extents) for extents in EXTENTS]), ids=NAMES)
-def test_calls_that_are_listed(variants):
-    *some, ones = variants
-    for seed, c in enumerate(some):
+def test_listed_cases(variants):
+    *different, ones = variants
+    for seed, c in enumerate(different):
         Checker(c, seed).check(samples=(3, 1)[seed])
-    # Of extents of one, whatever merges equals the loop, unless MXNet refuses the call itself.
+    # With extents of one, other patterns may merge as well, and MXNet may refuse the call.
     try:
         Checker(ones).loop([2, 2])
     except MXNetError:
@@ -34,26 +34,26 @@ def test_calls_that_are_listed(variants):
 def fits(shape, codes, reverse):
     symbol = mx.sym.Reshape(mx.sym.var("x"), shape=tuple(codes), reverse=reverse)
     try:
-        found = symbol.infer_shape(x=shape)[1][0]
+        reshaped = symbol.infer_shape(x=shape)[1][0]
     except MXNetError:
         return False
-    # MXNet lets some codes before -2 lose elements; running that reads past the array's end.
-    return prod(found) == prod(shape)
+    # With some codes before -2, MXNet infers a wrong size, and reads past the end of the array.
+    return prod(reshaped) == prod(shape)
 
 
 @st.composite
 def reshapes(draw):
-    """Use a shape up in order, mostly without contradiction."""
-    left = shape = draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=1, max_size=4))
+    """Draw codes that consume a shape from the left, so that most of them are valid."""
+    rest = shape = draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=1, max_size=4))
     codes = []
-    while left:
-        code = draw(st.sampled_from([0, 0, -1, -2, -3, -4, left[0], 1]))
-        if code == -3 and len(left) < 2 or code == -1 and -1 in codes:
+    while rest:
+        code = draw(st.sampled_from([0, 0, -1, -2, -3, -4, rest[0], 1]))
+        if code == -3 and len(rest) < 2 or code == -1 and -1 in codes:
             code = 0
         parts = [[-1, 1], [1, -1], [2, -1], [-1, 2]]
         codes += [code] + (draw(st.sampled_from(parts)) if code == -4 else [])
-        left = [] if code == -2 else left[2 if code == -3 else 1 :]
-    # MXNet reads beyond the shape if codes follow -2, as they do from the right.
+        rest = [] if code == -2 else rest[2 if code == -3 else 1 :]
+    # MXNet reads beyond the shape if codes follow -2, as they do in reverse.
     reverse = draw(st.booleans()) and not {-4, -2} & set(codes)
     assume(all(fits((r, *shape[1:]), codes, reverse) for r in (1, 2, 3)))
     return case("Reshape", Array((R, *shape[1:])), shape=tuple(codes), reverse=reverse)
@@ -74,13 +74,13 @@ def broadcasts(draw):
 
 @examples(60)
 @given(reshapes() | broadcasts())
-def test_calls_drawn_at_random(c):
-    """With shapes of all kinds, whatever the rules accept equals the loop."""
-    # Alternating axes may be more than MXNet's kernels take with a batch axis.
+def test_random_reshapes_and_broadcasts(c):
+    # With a batch axis, MXNet's kernels may not support as many alternating axes.
     Checker(c).check(stack=max(len(a.shape) for a in c.inputs) < 4 or c.op == "Reshape", rows=False)
 
 
 def test_every_rule_has_a_case_that_merges():
-    known = {op for op, rule in rules.TABLE.items() if rule.rows is not None}
-    assert {c.op for c in EVERY if c.rows} == known
+    assert {c.op for c in EVERY if c.rows} == {
+        op for op, rule in rules.TABLE.items() if rule.rows is not None
+    }
     assert {c.op for c in EVERY if c.stack} == set(rules.TABLE)
