@@ -1,4 +1,4 @@
-"""What makes runs of the training program short in tests."""
+"""Fixtures of tests of the training program."""
 
 import pytest
 
@@ -13,4 +13,5 @@ def corpus():
 
 @pytest.fixture()
 def quick(monkeypatch):
+    """Do not draw the learning curve, so that runs are short."""
     monkeypatch.setattr(training, "draw_learning_curve", lambda *arguments: None)

@@ -1,4 +1,4 @@
-"""The baselines compute what the loop over samples computes; else they would be no measure."""
+"""The baselines compute the same as the loop over samples."""
 
 import ast
 from pathlib import Path
@@ -23,17 +23,17 @@ def words(rng, length):
 
 
 def pair(rng, *heads):
-    trees = [Tree.from_heads(each) for each in heads]
-    sides = [part for tree in trees for part in (words(rng, len(tree.heads)), tree)]
-    return Sample(tuple(sides), mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1)))
+    trees = [Tree.from_heads(sentence) for sentence in heads]
+    inputs = [part for tree in trees for part in (words(rng, len(tree.heads)), tree)]
+    return Sample(tuple(inputs), mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1)))
 
 
 def random_heads(rng, most):
-    """Hang every word below an earlier one in a random order, so that roots stand anywhere."""
+    """Attach each word to an earlier one of a random order, so that any word may be the root."""
     order = rng.permutation(rng.randint(1, most + 1))
     heads = [-1] * len(order)
-    for place in range(1, len(order)):
-        heads[order[place]] = int(order[rng.randint(0, place)])
+    for i in range(1, len(order)):
+        heads[order[i]] = int(order[rng.randint(0, i)])
     return heads
 
 
@@ -61,7 +61,7 @@ def relatedness(heads, frozen):
     model.initialize(mx.init.Uniform(0.7))
     model.embedding.weight.grad_req = "null" if frozen else "write"
     trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 1.0})
-    return RELATEDNESS.workload(model, trainer, [pair(rng, *each) for each in heads])
+    return RELATEDNESS.workload(model, trainer, [pair(rng, *sentences) for sentences in heads])
 
 
 def tagger(lengths):
@@ -70,25 +70,25 @@ def tagger(lengths):
         Sample((words(rng, length),), mx.nd.array(rng.randint(0, 4, length)), length)
         for length in lengths
     ]
-    made = sequences.tagging(limit=12, embedding_size=3, hidden_size=4)
-    return made._replace(samples=samples)
+    workload = sequences.tagging(limit=12, embedding_size=3, hidden_size=4)
+    return workload._replace(samples=samples)
 
 
 def check(make, mode):
-    """Three steps of training, predictions after them and parameters are those of the loop."""
+    """Compare three steps of training, predictions after them, and parameters with the loop."""
     results = []
-    for kind in ("imperative", mode):
+    for way in ("imperative", mode):
         mx.random.seed(3)
         workload = make()
-        runner = Runner(workload, kind)
+        runner = Runner(workload, way)
         samples = workload.samples
-        found = [runner.step(samples).asnumpy() for _ in range(3)]
-        found += [runner.predict(some).asnumpy() for some in (samples, samples[:1])]
-        found += [p.data().asnumpy() for p in workload.model.collect_params().values()]
-        results.append(found)
+        values = [runner.step(samples).asnumpy() for _ in range(3)]
+        values += [runner.predict(batch).asnumpy() for batch in (samples, samples[:1])]
+        values += [p.data().asnumpy() for p in workload.model.collect_params().values()]
+        results.append(values)
     for wanted, got in zip(*results):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
-    assert np.abs(results[0][0] - results[0][2]).max() > 1e-2, "nothing is learnt"
+    assert np.abs(results[0][0] - results[0][2]).max() > 1e-2, "the losses do not change"
 
 
 @pytest.mark.parametrize("frozen", [False, True])

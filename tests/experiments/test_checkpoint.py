@@ -1,4 +1,4 @@
-"""Checkpoints: optimizers go on bit for bit; what is damaged is told."""
+"""Checkpoints: optimizers resume bit for bit; damaged files are reported."""
 
 import random
 
@@ -12,7 +12,7 @@ from relatedness.checkpoint import CheckpointError, read_checkpoint, write_check
 
 def make(optimizer, dtype="float32", **options):
     net = mx.gluon.nn.HybridSequential()
-    # A trainer takes parameters by their names, and "dense10" comes before "dense9".
+    # Fixed names: a trainer sorts parameters by name, and "dense10" comes before "dense9".
     net.add(mx.gluon.nn.Dense(3, in_units=2, prefix="first_"))
     net.add(mx.gluon.nn.Dense(1, in_units=3, prefix="second_"))
     net.cast(dtype)
@@ -36,10 +36,11 @@ def steps(net, trainer, epoch):
 
 
 VOCAB = gluonnlp.Vocab(gluonnlp.data.Counter("aab"), bos_token=None, eos_token=None)
-# GroupAdaGrad takes matrices only, and MXNet's "test" is none.
-OTHERS = ("groupadagrad", "test")
-KINDS = [(name, {}) for name in sorted(mx.optimizer.Optimizer.opt_registry) if name not in OTHERS]
-KINDS += [
+# GroupAdaGrad takes matrices only, and MXNet's "test" is no optimizer.
+EXCLUDED = ("groupadagrad", "test")
+NAMES = [name for name in sorted(mx.optimizer.Optimizer.opt_registry) if name not in EXCLUDED]
+OPTIMIZERS = [
+    *((name, {}) for name in NAMES),
     ("sgd", {"momentum": 0.9}),
     ("nag", {"momentum": 0.9}),
     ("sgd", {"momentum": 0.9, "multi_precision": True, "dtype": "float16"}),
@@ -49,35 +50,32 @@ KINDS += [
 
 
 @pytest.mark.filterwarnings("ignore:Accumulating with float16")
-@pytest.mark.parametrize(("name", "options"), KINDS)
-def test_an_optimizer_goes_on_bit_for_bit(tmp_path, name, options):
-    def fresh():
-        return make(name, learning_rate=0.01, **options)
-
-    net, trainer = fresh()
-    middle = steps(net, trainer, 1)
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
+def test_an_optimizer_resumes_bit_for_bit(tmp_path, name, options):
+    net, trainer = make(name, learning_rate=0.01, **options)
+    before = steps(net, trainer, 1)
     write_checkpoint(tmp_path / "c", net, trainer, VOCAB, {})
-    whole = steps(net, trainer, 2)
-    net, trainer = fresh()
+    expected = steps(net, trainer, 2)
+    net, trainer = make(name, learning_rate=0.01, **options)
     read_checkpoint(tmp_path / "c").restore(net, trainer)
-    for one, other in zip(steps(net, trainer, 2), whole):
-        assert one.tobytes() == other.tobytes()
-        assert not np.isnan(one).any()
-    assert any(one.tobytes() != before.tobytes() for one, before in zip(whole, middle))
+    for resumed, array in zip(steps(net, trainer, 2), expected):
+        assert resumed.tobytes() == array.tobytes()
+        assert not np.isnan(resumed).any()
+    assert any(a.tobytes() != b.tobytes() for a, b in zip(expected, before))
 
 
-def by_chance(content, rng):
-    """Cut, flip, drop or repeat some bytes."""
+def damaged(content, rng):
+    """Return content of which some bytes are cut off, flipped, dropped or repeated."""
     at = rng.randrange(len(content))
     end = min(len(content), at + rng.randrange(1, 200))
     flipped = bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
     return content[:at] + rng.choice([b"", flipped, content[end:], content[at:end] + content[at:]])
 
 
-def test_bytes_that_change_by_chance_are_told(tmp_path):
+def test_a_damaged_checkpoint_is_reported(tmp_path):
     write_checkpoint(tmp_path / "last", *make("sgd"), VOCAB, {})
     content = (tmp_path / "last").read_bytes()
     for seed in range(100):
-        (tmp_path / "last").write_bytes(by_chance(content, random.Random(seed)))
+        (tmp_path / "last").write_bytes(damaged(content, random.Random(seed)))
         with pytest.raises(CheckpointError, match="last: "):
             read_checkpoint(tmp_path / "last")

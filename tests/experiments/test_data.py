@@ -1,4 +1,4 @@
-"""Reading pairs and vectors, and making minibatches of them; what is wrong is named."""
+"""Pairs and vectors are read and made into minibatches; errors name file and line."""
 
 import json
 import math
@@ -25,7 +25,7 @@ GOOD = {
 
 
 def write(folder, ending="\n", **changed):
-    """Write the good files, with some lines changed: ``a_parents=(line, text)``."""
+    """Write the good files, some with a changed line: ``a_parents=(line, text)``."""
     folder.mkdir(parents=True)
     for name, lines in GOOD.items():
         lines = list(lines)
@@ -39,7 +39,7 @@ def read(folder, skip=False):
     return load_corpus(folder, ["train"], skip=skip)["train"]
 
 
-def test_files_are_read_whole_whatever_the_line_ends_and_odd_white_space(tmp_path):
+def test_files_may_have_any_line_ends_and_odd_white_space(tmp_path):
     write(tmp_path / "unix" / "train")
     first, second, _ = read(tmp_path / "unix")
     assert first.tokens_a == ("a", "dog", "runs") and first.tree_a.heads == (1, 2, -1)
@@ -62,7 +62,7 @@ def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(tmp_path, capsys
 
 
 def write_sick(folder, *lines):
-    """Take the scores from a file of SICK; its pairs are in another order."""
+    """Write scores as a file of SICK, with the pairs in another order."""
     write(folder / "train")
     (folder / "train" / "sim.txt").unlink()
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
@@ -71,27 +71,27 @@ def write_sick(folder, *lines):
     return folder
 
 
-def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
+def test_scores_may_be_read_from_the_text_file_of_sick(tmp_path):
     write(tmp_path / "plain" / "train")
     assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
 
 
-def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
+def test_the_built_in_corpus_is_that_of_the_published_figures(corpus):
     assert {name: len(pairs) for name, pairs in corpus.items()} == {
         "train": 2000, "dev": 500, "test": 500,
     }  # fmt: skip
     assert fingerprint(corpus).startswith("2a9f9598f618a829")
 
 
-def asked(**changed):
+def request_line(**changed):
     return json.dumps({"a": {"words": "it rains", "heads": [2, 0]},
                        "b": {"words": "rain", "heads": [0]}, **changed})  # fmt: skip
 
 
 def test_requests_are_pairs_without_scores():
-    first, second = read_requests(Path("x"), [asked(), asked(name="tea")])
+    first, second = read_requests(Path("x"), [request_line(), request_line(name="tea")])
     assert (first.words, first.tree_a.heads) == (("it", "rains", "rain"), (1, -1))
-    assert (first.name, second.name) == ("1", "tea") and math.isnan(first.score), "not judged"
+    assert (first.name, second.name) == ("1", "tea") and math.isnan(first.score)
 
 
 @pytest.mark.parametrize("score", [1, 1.25, 2, 3.999, 4.5, 5])
@@ -105,14 +105,14 @@ def test_a_target_is_a_distribution_whose_mean_is_the_score(pairs, score):
 
 
 def test_metrics_of_relatedness(pairs):
-    """1, 4, 9 against 1, 2, 3: products of deviations sum to 8, squares to 98/3 and 2."""
+    """For 1, 4, 9 and 1, 2, 3, products of deviations sum up to 8, their squares to 98/3 and 2."""
     three = [pair._replace(score=score) for pair, score in zip(pairs, (1.0, 2.0, 3.0))]
-    found = RELATEDNESS.measure(np.array([1.0, 4.0, 9.0]), three)
-    assert found["spearman"] == pytest.approx(1)
-    assert found["pearson"] == pytest.approx(8 / math.sqrt(2 * 98 / 3))
-    assert found["mse"] == pytest.approx((0 + 4 + 36) / 3)
-    for answers, own in (([3.0, 3.0, 3.0], three), ([2.0], three[:1])):
-        undefined = RELATEDNESS.measure(np.array(answers), own)
+    metrics = RELATEDNESS.measure(np.array([1.0, 4.0, 9.0]), three)
+    assert metrics["spearman"] == pytest.approx(1)
+    assert metrics["pearson"] == pytest.approx(8 / math.sqrt(2 * 98 / 3))
+    assert metrics["mse"] == pytest.approx((0 + 4 + 36) / 3)
+    for answers, judged in (([3.0, 3.0, 3.0], three), ([2.0], three[:1])):
+        undefined = RELATEDNESS.measure(np.array(answers), judged)
         assert undefined["pearson"] is undefined["spearman"] is None
 
 
@@ -132,30 +132,29 @@ def test_samples_hold_word_indices(pairs):
         indices = sample.inputs[2].asnumpy()
         assert indices.dtype == np.int32
         assert vocab.to_tokens(indices.tolist()) == list(pair.tokens_b)
-    strange = pairs[0]._replace(tokens_a=("qwertz",))
-    (sample,) = encode([strange], vocab)
+    unknown = pairs[0]._replace(tokens_a=("qwertz",))
+    (sample,) = encode([unknown], vocab)
     assert sample.inputs[0].asnumpy().tolist() == [vocab[vocab.unknown_token]]
 
 
-def drawn(data, shuffle, seed=0):
+def minibatches(data, shuffle, seed=0):
     np.random.seed(seed)
     return [[id(sample) for sample in batch] for batch in data.minibatches(shuffle)]
 
 
-def test_minibatches_hold_every_pair_once_and_shuffle_by_numpys_seed(pairs):
+def test_minibatches_have_every_pair_once_and_numpys_seed_shuffles_them(pairs):
     data = Data(RELATEDNESS, pairs, encode(pairs, words_of(pairs)), 8)
-    plain, shuffled = drawn(data, False), drawn(data, True, 1)
+    plain, shuffled = minibatches(data, False), minibatches(data, True, 1)
     assert [len(batch) for batch in shuffled] == [8, 8, 4]
     assert sum(plain, []) == list(map(id, data.samples))
     assert sorted(sum(shuffled, [])) == sorted(sum(plain, []))
-    assert shuffled == drawn(data, True, 1) != drawn(data, True, 2)
+    assert shuffled == minibatches(data, True, 1) != minibatches(data, True, 2)
 
 
-def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pairs):
+def test_vectors_are_read_from_the_file_and_random_for_other_words(tmp_path, pairs):
     vocab = words_of(pairs)
-    known = vocab.idx_to_token[3]
     path = tmp_path / "vectors.txt"
-    path.write_text(f"{known} 1 -2.5 3\nqwertz 0 0 1\n")
+    path.write_text(f"{vocab.idx_to_token[3]} 1 -2.5 3\nqwertz 0 0 1\n")
     vectors, count = read_vectors(path, vocab, seed=3)
     assert vectors.shape == (len(vocab), 3) and vectors.dtype == np.float32 and count == 1
     np.testing.assert_array_equal(vectors[3], [1, -2.5, 3])
@@ -165,7 +164,7 @@ def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pair
     assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
 
 
-def test_a_very_deep_tree_needs_no_recursion_and_an_empty_one_is_none():
+def test_trees_may_be_very_deep_but_not_empty():
     count = 20_000
     tree = Tree.from_heads([i - 1 for i in range(count)])
     assert tree.order == tuple(range(count - 1, -1, -1))

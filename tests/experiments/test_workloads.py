@@ -1,4 +1,4 @@
-"""The workloads of the experiments: each computes in a scope what the plain loop computes."""
+"""The workloads of the experiments equal the loop; their models and data are as published."""
 
 import json
 from argparse import Namespace
@@ -16,8 +16,8 @@ from workloads.text import DataError
 
 def test_minibatches_of_an_epoch_share_no_sample():
     workload = sequences.tagging(limit=10, embedding_size=2, hidden_size=2)
-    drawn = workload.minibatches(5, seed=1)
-    first, second, third = (next(drawn) for _ in range(3))
+    minibatches = workload.minibatches(5, seed=1)
+    first, second, third = (next(minibatches) for _ in range(3))
     assert len({id(sample) for sample in first + second}) == 10
     assert [id(sample) for sample in first] != [id(sample) for sample in third]
     with pytest.raises(UsageError, match="minibatch of 11 .* has 10 sentences"):
@@ -44,11 +44,11 @@ def test_greedy_steps_of_all_samples_run_together(name):
     workload = tiny(name)
     expected = workload.predict(workload.samples)
     with gdb.batching() as batch:
-        found = workload.predict(workload.samples)
-    assert len(batch.report.flushes) <= max(len(scores) for scores in expected) + 1
-    for sample, own, wanted in zip(workload.samples, found, expected):
-        assert len(own) == len(sample.target)
-        np.testing.assert_allclose(own.asnumpy(), wanted.asnumpy(), rtol=1e-4, atol=1e-6)
+        scores = workload.predict(workload.samples)
+    assert len(batch.report.flushes) <= max(map(len, expected)) + 1
+    for sample, got, wanted in zip(workload.samples, scores, expected):
+        assert len(got) == len(sample.target)
+        np.testing.assert_allclose(got.asnumpy(), wanted.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -57,26 +57,26 @@ def test_greedy_steps_of_all_samples_run_together(name):
      ([-1, 2, 0, 0], "SSSLRSR"), ([2, 3, -1, 2], None)],
 )  # fmt: skip
 def test_the_oracle_builds_projective_trees(heads, actions):
-    """S shifts; L and R hang the upper one of two words below the other, or the lower one."""
-    found = parser.oracle(heads)
-    assert (found and "".join("SLR"[action] for action in found)) == actions
+    """S shifts; L attaches the second word of the stack to the top, R the top to the second."""
+    numbers = parser.oracle(heads)
+    assert (numbers and "".join("SLR"[number] for number in numbers)) == actions
 
 
 def test_a_lattice_has_the_words_that_end_at_each_character():
-    listed = {"in": 0, "king": 1, "ink": 2, "i": 3}
-    found = lattice.lattice_of("kinking", listed)
-    assert found == ((), (), ((1, 0),), ((1, 2),), (), ((4, 0),), ((3, 1),))
+    words = {"in": 0, "king": 1, "ink": 2, "i": 3}
+    ends = lattice.lattice_of("kinking", words)
+    assert ends == ((), (), ((1, 0),), ((1, 2),), (), ((4, 0),), ((3, 1),))
 
 
-def test_a_matrix_vector_phrase_is_that_of_the_paper():
+def test_a_phrase_of_the_matrix_vector_model_is_that_of_the_paper():
     """Socher et al. 2012: p = g(W [B a; A b]), P = W_M [A; B]."""
     join = trees.MatrixVectorJoin(3)
     join.initialize(mx.init.Normal(1))
     a, b = mx.nd.random.normal(shape=(2, 1, 3))
     A, B = mx.nd.random.normal(shape=(2, 1, 3, 3))
-    vector, matrix = (each.asnumpy()[0] for each in join(a, A, b, B))
+    vector, matrix = (x.asnumpy()[0] for x in join(a, A, b, B))
     weight, bias = (p.data().asnumpy() for p in (join.vector.weight, join.vector.bias))
-    a, A, b, B = (each.asnumpy()[0] for each in (a, A, b, B))
+    a, A, b, B = (x.asnumpy()[0] for x in (a, A, b, B))
     wanted = np.tanh(weight @ np.concatenate([B @ a, A @ b]) + bias)
     np.testing.assert_allclose(vector, wanted, rtol=1e-4)
     wanted = join.matrix.weight.data().asnumpy() @ np.concatenate([A, B])
@@ -86,15 +86,15 @@ def test_a_matrix_vector_phrase_is_that_of_the_paper():
 def test_clevr_questions_are_programs_and_answers(tmp_path):
     steps = [{"type": "scene", "inputs": [], "value_inputs": []},
              {"type": "filter_size", "inputs": [0], "value_inputs": ["large"]}]  # fmt: skip
-    asked = {"questions": [{"program": [steps, steps[:1]], "answers": [True, 2]}]}
+    content = {"questions": [{"program": [steps, steps[:1]], "answers": [True, 2]}]}
     path = tmp_path / "questions" / "CLEVR_train_1_x.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(asked))
-    found = modules.read_clevr(tmp_path)
+    path.write_text(json.dumps(content))
+    questions = modules.read_clevr(tmp_path)
     scene, large = ("scene", ()), ("filter_size large", (0,))
-    assert found == [((scene, large), "True"), ((scene,), "2")]
-    assert modules.read_clevr(tmp_path, limit=1) == found[:1]
-    assert modules.read_clevr(path.parent) == found, "that folder may be given, too"
+    assert questions == [((scene, large), "True"), ((scene,), "2")]
+    assert modules.read_clevr(tmp_path, limit=1) == questions[:1]
+    assert modules.read_clevr(path.parent) == questions, "the folder of questions may be given, too"
     path.write_text("{}")
     with pytest.raises(DataError, match="CLEVR_train_1_x.json: is not"):
         modules.read_clevr(tmp_path)
@@ -119,7 +119,7 @@ TREE = "(3 (2 It) (4 (4 (2 is) (3 good)) (2 .)))"
 
 
 def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
-    """A word may hold U+00A0; labels are listed from the words up."""
+    """A word may contain U+00A0; labels are in postorder."""
     folder = write(tmp_path, f"{TREE}\n(0 a\u00a0b)\n")
     first, second = trees.read_treebank(folder)
     assert first.words == ("It", "is", "good", ".")
@@ -154,4 +154,4 @@ def test_a_phrase_has_the_states_of_the_paper():
     c.append(sigmoid(i) * np.tanh(u) + sigmoid(left) * c[0] + sigmoid(right) * c[1])
     h.append(sigmoid(o) * np.tanh(c[-1]))
     scores = model(mx.nd.array([2, 5], dtype="int32"), (0, 1)).asnumpy()
-    np.testing.assert_allclose(scores, [dense(model.score, each) for each in h], rtol=1e-4)
+    np.testing.assert_allclose(scores, [dense(model.score, state) for state in h], rtol=1e-4)
