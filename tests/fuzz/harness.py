@@ -187,7 +187,7 @@ def is_ill_conditioned(case, mode, wanted):
 
 
 def loops(make, setting):
-    """Run the imperative and the hybridized loop: MXNet itself gets "add" or graphs wrong."""
+    """Run the loop, imperative and hybridized, in which MXNet may get graphs or "add" wrong."""
     values = []
     for hybridized in (False, True):
         case = make(setting.grad_req)

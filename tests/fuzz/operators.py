@@ -37,7 +37,7 @@ def spelled(op):
 
 def function(op, attrs):
     """Return an operator as a function of ``F`` and arrays."""
-    keywords = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
+    keywords = _keywords(attrs)
 
     def call(F, *args):
         return reduce(getattr, spelled(op).split("."), F)(*args, **keywords)
@@ -78,11 +78,11 @@ def not_generated():
 
 
 def arguments(attrs):
-    return "".join(
-        f", {name}={_literal(text)!r}"
-        for name, text in attrs.items()
-        if name not in ("num_args", "__ctx_group__")
-    )
+    return "".join(f", {name}={_literal(text)!r}" for name, text in _keywords(attrs).items())
+
+
+def _keywords(attrs):
+    return {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
 
 
 def _literal(text):

@@ -70,8 +70,8 @@ def tolerance_of(op, dtype):
 
 def samples_of(c, pattern, rng):
     def draw(array, rows):
-        made = array.draw(rng, rows)
-        return made.astype(dtype_of(c.op, c.attrs)) if made.dtype == np.float32 else made
+        values = array.draw(rng, rows)
+        return values.astype(dtype_of(c.op, c.attrs)) if values.dtype == np.float32 else values
 
     ragged = c.has_rows(pattern) and not c.shares_rows(pattern)
     shared = [draw(array, 2) for array in c.inputs]

@@ -12,7 +12,7 @@ from tests.common import FIXED, SAMPLES, output_of
 
 
 def test_other_threads_can_use_computed_arrays_but_no_pending_ones(net):
-    """Neither their values nor, in a scope of the other thread, as arguments."""
+    """They can neither read a pending array nor pass it to a call in their own scope."""
 
     def in_threads(use):
         with ThreadPoolExecutor(len(outputs)) as pool:

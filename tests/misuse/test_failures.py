@@ -14,11 +14,9 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, flush
-from gluon_dynbatch import scope as batch
+from gluon_dynbatch import auto, flush, scope
 from gluon_dynbatch.native import assembling
-from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
-from gluon_dynbatch.record import recorder as record
+from gluon_dynbatch.record import hazards, hooks, intercept, lazy, recorder, tape
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
@@ -220,11 +218,11 @@ EVERY = 5
 
 
 class Interrupt:
-    """Counts the instructions of some files, and raises ``KeyboardInterrupt`` at one, if not 0."""
+    """Counts instructions of some modules; raises ``KeyboardInterrupt`` at one, unless it is 0."""
 
-    def __init__(self, instruction, files):
+    def __init__(self, instruction, modules):
         self._instruction = instruction
-        self._files = {module.__file__ for module in files}
+        self._files = {module.__file__ for module in modules}
         self.seen = 0
 
     def __enter__(self):
@@ -263,17 +261,17 @@ def training(net):
         with gdb.batching(**FIXED):
             losses = [net(x) for x in SAMPLES[:3]]
     finally:
-        # MXNet's own, which does not outlive an interrupt of its beginning or end.
+        # MXNet's `record` does not do this if its `__enter__` or `__exit__` is interrupted.
         autograd.set_recording(False)
         autograd.set_training(False)
     autograd.backward(losses)
 
 
 def nested(net):
-    scope = gdb.batching(**FIXED)
-    with scope:
+    batch = gdb.batching(**FIXED)
+    with batch:
         net(SAMPLES[0])
-        with gdb.batching(), scope:
+        with gdb.batching(), batch:
             net(SAMPLES[1])
 
 
@@ -286,9 +284,9 @@ def managed(net):
 PROGRAMS = [automatic, training, nested, managed]
 
 
-def interrupted(program, net, instruction, files):
+def interrupted(program, net, instruction, modules):
     try:
-        with Interrupt(instruction, files):
+        with Interrupt(instruction, modules):
             program(net)
     except KeyboardInterrupt as error:
         # Its traceback keeps the frames alive, and the scopes in them.
@@ -299,8 +297,8 @@ def interrupted(program, net, instruction, files):
 #: Modules, and the instructions from one interrupt to the next: 1 if `EVERY` is 1.  Modules
 #: with locks are missing, as Python handles no interrupt at which ``with lock`` would not free it.
 PARTS = {
-    "ends": ((batch, intercept, hooks), EVERY),
-    "middle": ((auto, chain, flush, hazards, keep, lazy, record, tape), 2 * EVERY - 1),
+    "ends": ((scope, intercept, hooks), EVERY),
+    "middle": ((auto, chain, flush, hazards, keep, lazy, recorder, tape), 2 * EVERY - 1),
 }
 
 
@@ -308,13 +306,13 @@ PARTS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts(net, program, part):
     """Wherever a program is interrupted, nothing is left, and the next scope works."""
-    files, every = PARTS[part]
+    modules, every = PARTS[part]
     program(net)
-    with Interrupt(0, files) as counter:
+    with Interrupt(0, modules) as counter:
         program(net)
     raised = 0
     for instruction in range(1 + PROGRAMS.index(program) % EVERY, counter.seen + 1, every):
-        error = interrupted(program, net, instruction, files)
+        error = interrupted(program, net, instruction, modules)
         raised += error is not None
         assert_nothing_is_left()
         if not raised % 4:

@@ -1,4 +1,4 @@
-"""NaN and infinity stay in the sample that has them in the loop."""
+"""NaN and infinity are those of the loop, and do not spread to other samples."""
 
 from contextlib import nullcontext
 

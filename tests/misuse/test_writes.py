@@ -34,11 +34,11 @@ def numpy_of(capsule):
     return np.frombuffer(words, dtype=np.float32)
 
 
-#: Arrays whose memory NumPy views read.
+#: Arrays that own the memory of NumPy views.
 KEPT = []
 
 
-def test_arrays_without_memory_are_told_apart():
+def test_arrays_without_memory_are_distinguished():
     """Before its initializer has run, a parameter has no address by which to compare it."""
     first, second = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
     ones = mx.nd.ones((4, 2))

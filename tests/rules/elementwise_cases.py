@@ -11,7 +11,7 @@ SCALAR = [op for op in SINGLE if op.endswith("_scalar")]
 BINARY = sorted(set(rules.MERGED[1].rules) - {"where"})
 RANDOM_LIKE = [op for op in sorted(rules.TABLE) if op.endswith("_like") and rules.of(op).random]
 POSITIVE = "cbrt gamma gammaln log log10 log1p log2 rcbrt reciprocal rsqrt sqrt"
-#: The kind of values of arguments that are not any numbers.
+#: The kind of values of operators that are not defined for all numbers.
 KINDS = {"arccosh": "above", **dict.fromkeys(POSITIVE.split(), "positive"),
          **dict.fromkeys(("arccos", "arcsin", "arctanh", "erfinv"), "unit")}  # fmt: skip
 PARAMETERS = {

@@ -105,7 +105,7 @@ class Case:
 
 
 def case(op, *inputs, shared=(), **attrs):
-    """Return a case of attributes, as users write them; fields of `Case` are taken out of these.
+    """Return a case; keywords are fields of `Case`, or attributes as users write them.
 
     By default, the rows layout merges if exactly the inputs with rows are batched, and the stack
     layout with every pattern in which the inputs in `shared` are shared.

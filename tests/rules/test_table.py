@@ -48,7 +48,7 @@ def test_operators_without_an_underscore_are_not_internal():
     assert all(op.startswith("_") or op.endswith(steps) or op in exceptions for op in INTERNAL)
 
 
-def test_the_page_is_current():
+def test_the_page_of_operators_is_current():
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert page == reference(), "run python docs/list_operators.py"
 
@@ -83,7 +83,7 @@ def test_refusals():
     )
 
 
-#: Operators without gradients that MXNet does not write, or refuses to compute.
+#: Operators with inputs whose gradient MXNet does not write, or refuses to compute.
 UNWRITTEN = (
     "BatchNorm CTCLoss Embedding SequenceLast SequenceMask SequenceReverse "
     "_contrib_BatchNormWithReLU"

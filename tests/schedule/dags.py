@@ -92,7 +92,7 @@ def fewest_launches(graph):
 
 
 def check_contract(graph, visits):
-    """Check groups, and that no larger budget and no policy but "depth" adds launches."""
+    """Check groups; a larger budget or another policy than "depth" adds no launches."""
     edges = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
     budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *edges])), Budget()]
     counts = {}
