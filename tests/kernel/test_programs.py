@@ -163,16 +163,16 @@ def test_added_products_become_one_unless_read_elsewhere(fn, products):
 
 def test_expressions_shared_by_all_columns_are_computed_once_per_row():
     totals = {str(total) for total in expressions(per_row, "reduced")}
-    assert totals == {"reduced[total](exp(in1))", "reduced[total](mul(in1, 2.0))"}
+    assert totals == {"reduced[sum](exp(in1))", "reduced[sum](mul(in1, 2.0))"}
 
 
 def test_columns_are_moved_once():
-    moves = {str(node) for node in expressions(transposed, "moved")}
-    assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
+    moves = {str(node) for node in expressions(transposed, "permuted")}
+    assert moves == {f"permuted[{columns} columns](exp(in0))" for columns in (81, 41)}
 
 
 def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():
-    counts = [[len(expressions(fn, kind)) for kind in ("moved", "dot")]
+    counts = [[len(expressions(fn, kind)) for kind in ("permuted", "dot")]
               for fn in (from_left, from_left_by_more)]  # fmt: skip
     assert counts == [[0, 2], [2, 0]]
 

@@ -155,7 +155,7 @@ def is_float(array):
 
 def start_of(op):
     """Return the initial gradients in the loop, to which some operators add."""
-    return 0.25 if rules.of(op).adds_up and not rules.of(op).writes else 0
+    return 0.25 if rules.of(op).adds_to_gradients and not rules.of(op).writes else 0
 
 
 def attach(op, arrays, start=0):

@@ -118,7 +118,8 @@ def test_properties_of_some_operators():
     wanted = {"adam_update": "always", "_set_value": "always", "BatchNorm": "training", "exp": ""}
     assert {op: rules.of(op).writes or "" for op in wanted} == wanted
     # Unknown operators are not trusted.
-    assert rules.of("FullyConnected").adds_up and not rules.of("my_operator").adds_up
+    assert rules.of("FullyConnected").adds_to_gradients
+    assert not rules.of("my_operator").adds_to_gradients
 
 
 def test_creation_operators_have_no_inputs_and_are_deterministic():
