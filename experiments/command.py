@@ -1,4 +1,4 @@
-"""What the command lines of all programs share; a mistake of the user is one line, no trace."""
+"""Command lines of all programs: a mistake of the user gives a one-line error, no traceback."""
 
 import argparse
 import math
@@ -10,21 +10,21 @@ import gluon_dynbatch as gdb
 
 
 class UsageError(Exception):
-    """What is the user's to mend: options that do not go together, data that cannot be used."""
+    """A mistake that the user can correct: contradictory options, unusable data."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake by one line; the usage of all options would bury it."""
+    """A parser whose errors are one line, without the long usage text."""
 
     def error(self, message):  # noqa: D102
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
 
 
-def at_least(kind, least, exclusive=False):
-    """Make an argparse type for numbers not below `least` (or only above it)."""
+def at_least(number, least, exclusive=False):
+    """Make an argparse type for numbers of at least `least`; if `exclusive`, of more."""
 
     def parse(text):
-        value = kind(text)
+        value = number(text)
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text} is not a finite number")
         if not (value > least if exclusive else value >= least):
@@ -32,7 +32,7 @@ def at_least(kind, least, exclusive=False):
             raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
         return value
 
-    parse.__name__ = kind.__name__
+    parse.__name__ = number.__name__
     return parse
 
 
@@ -40,10 +40,10 @@ POSITIVE = at_least(int, 1)
 
 
 def add_options(parser, *rows, **defaults):
-    """Add options; a default in `defaults`, by the option's name in a namespace, goes before.
+    """Add options; `defaults` replace those of the rows, by the names of options in a namespace.
 
-    Each row has an option's name, its type, choices in a tuple, or None for a flag, its default,
-    how its value is called, and a help text, which is told the default.
+    Each row has the option's name, its type (a tuple of choices; None for a flag), its default, the
+    name of its value, and a help text, to which the default is added.
     """
     for name, kind, default, metavar, text in rows:
         default = defaults.get(name[2:].replace("-", "_"), default)
@@ -57,35 +57,35 @@ def add_options(parser, *rows, **defaults):
 
 
 def listed(kind, allowed=()):
-    """Make an argparse type for values with commas between, each once."""
+    """Make an argparse type for comma-separated values; repetitions are dropped."""
 
     def parse(text):
-        found = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
-        unknown = [part for part in found if allowed and part not in allowed]
+        values = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        unknown = [value for value in values if allowed and value not in allowed]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(allowed)}")
-        return found
+        return values
 
-    parse.__name__ = "list with commas between"
+    parse.__name__ = "comma-separated list"
     return parse
 
 
 def run_program(run):
-    """Run a program and return its exit status; errors of files are the user's to mend, too."""
+    """Run a program and return its exit status; mistakes and file errors are one line."""
     try:
         run()
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # for example, the output goes into `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (UsageError, gdb.BudgetError, gdb.OptionError) as error:
-        return _complain(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _complain(message):
+def _fail(message):
     print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
     return 2

@@ -2,9 +2,9 @@
 
 ``python experiments/launch.py --workers 2 --servers 1 -- train --data sick --embedding glove.txt``
 
-What stands after ``--`` is for `tree_lstm_relatedness.py`.
-All processes run on this machine; ``--hosts a,b`` starts none and prints what to start on which.
-A process that ends before its time ends the others, and is named.
+The options after ``--`` are for `tree_lstm_relatedness.py`.
+All processes run on this machine; ``--hosts a,b`` only prints the command for each host.
+If a process fails, the others are stopped, and an error names it.
 """
 
 import contextlib
@@ -22,44 +22,44 @@ from pathlib import Path
 from command import POSITIVE, Parser, UsageError, add_options, listed, run_program
 
 PROGRAM = Path(__file__).with_name("tree_lstm_relatedness.py")
-#: Seconds that processes have to end after the first one has.
+#: Seconds that the other processes have to end after the first one has ended.
 PARTING = 60.0
-#: Linux ends a process with the one that started it if that is asked for; see prctl(2).
+#: With this option, Linux kills a process when its parent ends; see prctl(2).
 PR_SET_PDEATHSIG = 1
 
 
 def roles(workers, servers, address, port, options):
-    """List name, environment and command of all processes of a training, the scheduler first."""
+    """List name, environment and command of each process of a training, the scheduler first."""
     common = {
         "DMLC_PS_ROOT_URI": address,
         "DMLC_PS_ROOT_PORT": str(port),
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
     }
-    serve = [sys.executable, "-c", "import mxnet"]  # which does it all, told so by DMLC_ROLE
+    serve = [sys.executable, "-c", "import mxnet"]  # with DMLC_ROLE set, the import serves
     work = [sys.executable, str(PROGRAM), *options]
-    names = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
+    processes = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
     return [
-        (f"{kind} {i + 1}" if count > 1 else kind, {"DMLC_ROLE": kind, **common}, command)
-        for kind, count, command in names
+        (f"{role} {i + 1}" if count > 1 else role, {"DMLC_ROLE": role, **common}, command)
+        for role, count, command in processes
         for i in range(count)
     ]
 
 
 def free_port():
-    """Find a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """Find an unused port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def print_commands(planned, hosts):
-    """Say what to start on which host: the scheduler on the first, the others by turns."""
+    """Print the command for each host: the scheduler on the first, the others round-robin."""
     for i, (name, environment, command) in enumerate(planned):
         host = hosts[max(i - 1, 0) % len(hosts)]
         settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in environment.items())
         print(f"{host} ({name}): {settings} {shlex.join(command)}")
-    print("Data and --output must be found at the same paths by all, --output in a shared folder.")
+    print("All hosts need the data at the same path, and --output in a folder that they share.")
 
 
 def _die_with_parent():
@@ -68,16 +68,18 @@ def _die_with_parent():
 
 
 def watch(processes):
-    """Wait for the end of all, by name; return what went wrong, or "" if nothing did."""
+    """Wait for the end of all processes; return what went wrong, or "" if nothing did."""
     running, limit = processes, math.inf
     while running:
         for name, process in running.items():
             code = process.poll()
             if code:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said {code}"
-                return f"{name} (process {process.pid}) {how}"
+                end = f"exited with {code}"
+                if code < 0:
+                    end = f"was killed by {signal.Signals(-code).name}"
+                return f"{name} (process {process.pid}) {end}"
         running = {name: each for name, each in running.items() if each.returncode is None}
-        if len(running) < len(processes):  # they end together
+        if len(running) < len(processes):  # the first has ended; the others follow
             limit = min(limit, time.monotonic() + PARTING)
         if time.monotonic() > limit:
             return f"{', '.join(running)} did not end with the others"
@@ -86,11 +88,11 @@ def watch(processes):
 
 
 def run(planned):
-    """Start all processes, and see them to their end, whatever happens."""
-    processes, wrong = {}, "interrupted"
+    """Start all processes and wait for their end; leave none running."""
+    processes, problem = {}, "interrupted"
     with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
         for name, environment, command in planned:
-            # Ctrl-C is for the launcher, which ends them all.
+            # In new sessions, so that Ctrl-C reaches only the launcher, which ends them all.
             process = subprocess.Popen(
                 command,
                 env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **environment},
@@ -101,10 +103,10 @@ def run(planned):
             processes[name] = stack.enter_context(process)
             stack.callback(process.kill)
             print(f"{name}: process {process.pid}", flush=True)
-        wrong = watch(processes)
-    if wrong:
+        problem = watch(processes)
+    if problem:
         raise UsageError(
-            f"{wrong}; all others were ended, and train --resume goes on from the last "
+            f"{problem}; all other processes were stopped; train --resume continues from the last "
             "checkpoint, if there is one"
         )
 
@@ -114,16 +116,16 @@ def main(argv=None):
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(
         parser,
-        ("--workers", POSITIVE, 2, "N", "that train"),
-        ("--servers", POSITIVE, 1, "N", "of the key-value store"),
-        ("--port", POSITIVE, None, "N", "of the scheduler (default: free)"),
+        ("--workers", POSITIVE, 2, "N", "processes that train"),
+        ("--servers", POSITIVE, 1, "N", "servers of the key-value store"),
+        ("--port", POSITIVE, None, "N", "port of the scheduler (default: an unused one)"),
         ("--hosts", listed(str), None, "X,X,...",
-         "print what to start on these, in the same folder with the same data; start nothing"),
+         "start nothing; print the command for each host, to run in the same folder"),
     )  # fmt: skip
-    parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="of the training program")
+    parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="for the training program")
     args = parser.parse_args(argv)
     if args.options[0] != "train":
-        parser.error("what stands after -- begins with train")
+        parser.error("the options after -- must begin with train")
     address = args.hosts[0] if args.hosts else "127.0.0.1"
     planned = roles(args.workers, args.servers, address, args.port or free_port(), args.options)
     if args.hosts:

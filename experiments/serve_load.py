@@ -1,7 +1,7 @@
-"""Put load on ``examples/serve.py``: many clients, some of them rude, and every answer is checked.
+"""A load test of ``examples/serve.py``: many clients, some misbehave, every answer is checked.
 
-``python experiments/serve_load.py`` starts the service with and without batching and prints, for
-each, requests per second, latencies, and the bar that the 99th percentile is held against.
+``python experiments/serve_load.py`` starts the service with and without batching. For each, it
+prints requests per second, latencies, and the bar for the 99th percentile.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from relatedness.options import TASKS, assemble
 from tree_lstm_relatedness import read_arguments
 
 SERVICE = Path(__file__).parents[1] / "examples" / "serve.py"
-#: Bodies that are answered by an error, and its status; the last one is refused by the model.
-WRONG = (
+#: Invalid bodies with the status of the answer. The heads of the last one are not a tree.
+INVALID = (
     (b"{", 400),
     (b"[" * 50_000, 400),
     (b"[]", 422),
@@ -38,7 +38,7 @@ WRONG = (
 
 
 def body_of(pair):
-    """Write a pair as the service takes it."""
+    """Encode a pair as the service takes it."""
     sides = (("a", pair.tokens_a, pair.tree_a), ("b", pair.tokens_b, pair.tree_b))
     content = {
         side: {"words": " ".join(tokens), "heads": [head + 1 for head in tree.heads]}
@@ -48,12 +48,12 @@ def body_of(pair):
 
 
 def request_of(body):
-    """Put a body into a request."""
+    """Wrap a body in an HTTP request."""
     return b"POST /score HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def prepare(path, options=()):
-    """Write a checkpoint of a new model; return bodies to send it, with the loop's scores."""
+    """Write a checkpoint of a random model; return bodies of requests with the loop's scores."""
     args = read_arguments(["train", *options])
     pairs = TASKS[args.task].read(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
@@ -70,33 +70,33 @@ def prepare(path, options=()):
 
 @contextlib.contextmanager
 def service(checkpoint, *options):
-    """Start the service on a free port; give the port."""
+    """Start the service on a free port; yield the port."""
     command = [sys.executable, "-W", "ignore", str(SERVICE), "--port", "0"]
     command += ["--checkpoint", str(checkpoint), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = ""
-            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)\D", said)):
+            log = ""
+            while not (address := re.search(r"http://127\.0\.0\.1:(\d+)\D", log)):
                 line = process.stderr.readline()
-                said += line
+                log += line
                 if not line:
-                    raise RuntimeError(f"the service did not start: {said}")
-            yield int(found.group(1))
+                    raise RuntimeError(f"the service did not start: {log}")
+            yield int(address.group(1))
         finally:
             process.terminate()
             process.communicate(timeout=60)
 
 
 async def receive(reader):
-    """Read an answer; return status and body."""
-    told = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", told)
+    """Read an answer; return its status and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
     body = await (reader.readexactly(int(length.group(1))) if length else reader.read())
-    return int(told[9:12]), body
+    return int(head[9:12]), body
 
 
 async def send(port, request, answered=True):
-    """Send a request on a connection of its own; return status and body, unless it vanishes."""
+    """Send a request on a new connection; return status and body, or disconnect at once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
@@ -109,23 +109,23 @@ async def send(port, request, answered=True):
 
 
 async def ask(port, known, end, latencies):
-    """Ask one question after the other on a connection, as fast as they are answered."""
+    """Send one request after the other on a connection, as fast as they are answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.monotonic() < end:
-        asked, (request, score) = time.monotonic(), random.choice(known)
+        sent, (request, score) = time.monotonic(), random.choice(known)
         writer.write(request)
         status, body = await receive(reader)
-        latencies.append(time.monotonic() - asked)
+        latencies.append(time.monotonic() - sent)
         assert status == 200 and abs(json.loads(body)["score"] - score) < 1e-4, (body, score)
     writer.close()
 
 
-async def be_rude(port, known, end, counts):
-    """Vanish before the answer, send garbage, and ask what is wrong, by turns."""
+async def misbehave(port, known, end, counts):
+    """Send invalid requests, disconnect before answers, and send garbage, in turn."""
     while not counts["vanished"] or time.monotonic() < end:
-        for body, wanted in WRONG:
+        for body, expected in INVALID:
             status, answer = await send(port, request_of(body))
-            assert status == wanted and json.loads(answer)["error"], (body[:50], status, answer)
+            assert status == expected and json.loads(answer)["error"], (body[:50], status, answer)
             counts["refused"] += 1
         for request, _ in random.sample(known, 5):
             await send(port, request, answered=False)
@@ -135,7 +135,7 @@ async def be_rude(port, known, end, counts):
         await asyncio.sleep(0.05)
 
 
-def figures(port):
+def read_metrics(port):
     """Read the service's metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
@@ -144,30 +144,31 @@ def figures(port):
 
 
 def load(port, known, seconds, clients, rude):
-    """Put load on a service; return what came of it, times in seconds."""
+    """Put load on a service; return figures by name, times in seconds."""
     latencies = []
-    counts, before = {"refused": 0, "vanished": 0}, figures(port)
+    counts, before = {"refused": 0, "vanished": 0}, read_metrics(port)
     requests = [(request_of(body), score) for body, score in known]
 
-    async def everybody():
+    async def run_clients():
         end = time.monotonic() + seconds
         polite = [ask(port, requests, end, latencies) for _ in range(clients)]
-        await asyncio.gather(*polite, *[be_rude(port, requests, end, counts) for _ in range(rude)])
+        others = [misbehave(port, requests, end, counts) for _ in range(rude)]
+        await asyncio.gather(*polite, *others)
 
     busy = time.process_time()
-    uvloop.run(everybody())  # does as little as it can: the service runs on the same processors
-    busy, after = time.process_time() - busy, figures(port)
-    more = {name: value - before.get(name, 0) for name, value in after.items()}
-    minibatches = sum(more[name] for name in more if name.startswith("minibatches_total"))
+    uvloop.run(run_clients())  # cheap clients, because the service runs on the same processors
+    busy, after = time.process_time() - busy, read_metrics(port)
+    increase = {name: value - before.get(name, 0) for name, value in after.items()}
+    minibatches = sum(increase[name] for name in increase if name.startswith("minibatches_total"))
     answered = len(latencies)
     return {
         "per second": answered / seconds,
         "p50": np.percentile(latencies, 50),
         "p99": np.percentile(latencies, 99),
-        "minibatch": more["minibatch_seconds_total"] / minibatches,
-        "of a request, service": more["process_cpu_seconds_total"] / answered,
+        "minibatch": increase["minibatch_seconds_total"] / minibatches,
+        "of a request, service": increase["process_cpu_seconds_total"] / answered,
         "clients": busy / answered,
-        "requests a minibatch": more["request_seconds_count"] / minibatches,
+        "requests a minibatch": increase["request_seconds_count"] / minibatches,
         "answered": answered,
         **counts,
         "cancelled": after['requests_total{end="cancelled"}'],
@@ -179,11 +180,11 @@ def main(argv=None):
     parser = Parser(description=__doc__)
     add_options(
         parser,
-        ("--clients", POSITIVE, 64, "N", "that ask"),
-        ("--rude", at_least(int, 0), 2, "N", "clients that misbehave beside them"),
-        ("--seconds", POSITIVE, 60, "S", "of a measurement"),
-        ("--warmup", POSITIVE, 10, "S", "before it"),
-        ("--batch-wait-timeout-s", at_least(float, 0), 0.01, "S", "how long requests wait"),
+        ("--clients", POSITIVE, 64, "N", "clients that send valid requests"),
+        ("--rude", at_least(int, 0), 2, "N", "clients that misbehave at the same time"),
+        ("--seconds", POSITIVE, 60, "S", "length of a measurement"),
+        ("--warmup", POSITIVE, 10, "S", "length of the load before it"),
+        ("--batch-wait-timeout-s", at_least(float, 0), 0.01, "S", "longest wait for a minibatch"),
     )
     args = parser.parse_args(argv)
     speeds = []
@@ -194,11 +195,11 @@ def main(argv=None):
             wait = ("--batch-wait-timeout-s", str(args.batch_wait_timeout_s))
             with service(checkpoint, "--max-batch-size", str(size), *wait) as port:
                 load(port, known, args.warmup, args.clients, 0)
-                told = load(port, known, args.seconds, args.clients, args.rude)
-            bar = args.batch_wait_timeout_s + 3 * told["minibatch"]
+                figures = load(port, known, args.seconds, args.clients, args.rude)
+            bar = args.batch_wait_timeout_s + 3 * figures["minibatch"]
             print(f"minibatches of at most {size}; the bar for p99 is {bar:.3f} s")
-            print("  " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
-            speeds.append(told["per second"])
+            print("  " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+            speeds.append(figures["per second"])
     print(f"batching: {speeds[0] / speeds[1]:.2f} times as many requests per second")
 
 

@@ -1,8 +1,8 @@
 """Tree-LSTMs of Tai, Socher, Manning 2015 (arXiv:1503.00075): train, evaluate, predict, demo.
 
-Two tasks, by ``--task``: how related two sentences are (child-sum Tree-LSTM over dependencies), and
-the sentiment of sentences (binary Tree-LSTM over phrases). Data come from a folder, see
-`relatedness/corpora.py` and `workloads/trees.py`, or are built in.
+``--task`` selects the relatedness of two sentences (child-sum Tree-LSTM over dependencies) or the
+sentiment of sentences (binary Tree-LSTM over phrases). Data come from a folder (see
+`relatedness/corpora.py` and `workloads/trees.py`) or are built in.
 """
 
 import os
@@ -21,24 +21,24 @@ from suite.contest import Local, contest
 from suite.tables import KINDS, speeds
 from workloads.text import read_lines
 
-#: What the demo compares.
+#: The modes that the demo compares.
 MODES = ("imperative", "hybridized", "dynamic")
 
 
 def train(args, overwrite=False):
     """Train, from the start or from the last checkpoint in the output folder."""
     if args.checkpoint is not None:
-        raise UsageError("--checkpoint is not for train, which goes on from DIR/last by --resume")
+        raise UsageError("--checkpoint is not for train; --resume continues from DIR/last")
     output = args.output or options.OUTPUT
     last = output / "last"
     if last.exists() and not args.resume and not overwrite:
-        raise UsageError(f"{last} exists: --resume goes on from it, or give another --output")
+        raise UsageError(f"{last} exists: continue from it with --resume, or change --output")
     checkpoint = read_checkpoint(last) if args.resume else None
     items = options.TASKS[args.task].read(args, SPLITS)
     if checkpoint is not None:
         options.check_resumable(args, items, checkpoint)
-    options.batching_options(args)  # a wrong one is an error before others wait for this process
-    # Only now wait for the other processes: each has looked at the folder before one writes to it.
+    options.batching_options(args)  # fails before other processes wait for this one
+    # Wait for the other processes only now: all check the folder before one writes to it.
     group = Group(args.kvstore_timeout)
     parts = options.restored(checkpoint, args.ctx) if checkpoint else options.assemble(args, items)
     runner = options.make_runner(args, parts, store=group.store)
@@ -53,30 +53,30 @@ def train(args, overwrite=False):
             flush=True,
         )
     if run.epoch >= args.epochs:
-        print(f"epoch {run.epoch} of {args.epochs} is done already", file=sys.stderr)
+        print(f"epoch {run.epoch} of {args.epochs} is already complete", file=sys.stderr)
     try:
         run.run(args.epochs)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; {last} holds epoch {run.epoch}, --resume goes on", file=sys.stderr)
+        print(f"\ninterrupted; {last} holds epoch {run.epoch}; use --resume", file=sys.stderr)
         raise
     return run
 
 
-def _judge(args, split):
-    """Have a checkpoint's model answer for a split, or for --input; return also the metrics.
+def _predict(args, split):
+    """Run a checkpoint's model on a split, or on --input; return metrics, items and answers.
 
-    Says how many words the model does not know.
+    Prints how many words are not in the vocabulary.
     """
     if args.resume:
-        raise UsageError("--resume is for train")
+        raise UsageError("--resume is only for train")
     if args.checkpoint is None:
-        raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
+        raise UsageError("--checkpoint is required: a file that train wrote, such as DIR/best")
     parts = options.restored(read_checkpoint(args.checkpoint), args.ctx)
     if not split and parts.task is not options.TASKS["relatedness"]:
-        raise UsageError("--input is for relatedness")
+        raise UsageError("--input is only for relatedness")
     if split:
         items = parts.task.read(args, (split,))[split]
-    else:  # pairs without scores
+    else:
         path, content = args.input, None
         if str(path) == "-":
             path, content = Path("<stdin>"), sys.stdin.buffer.read()
@@ -86,8 +86,8 @@ def _judge(args, split):
     unknown = sum(word not in parts.vocab for word in words)
     if unknown:
         print(
-            f"{unknown} of {len(words)} words are not in the vocabulary of {args.checkpoint}; they "
-            "share its vector for unknown words",
+            f"{unknown} of {len(words)} words are not in the vocabulary of {args.checkpoint}; all "
+            "use its vector for unknown words",
             file=sys.stderr,
         )
     data = parts.data(args, items)
@@ -97,14 +97,14 @@ def _judge(args, split):
 
 def run_evaluate(args):
     """Print the metrics of a checkpoint on a split."""
-    print(f"{args.split}: {_judge(args, args.split)[0]}")
+    print(f"{args.split}: {_predict(args, args.split)[0]}")
 
 
 def run_predict(args):
-    """Write "name<TAB>answer" for everything, to standard output or the output folder."""
+    """Write "name<TAB>answer" for every item, to standard output or the output folder."""
     if args.input is not None and (args.split or args.data):
-        raise UsageError("--input takes the place of --data and --split")
-    _, items, answers = _judge(args, "" if args.input is not None else args.split or "test")
+        raise UsageError("--input replaces --data and --split")
+    _, items, answers = _predict(args, "" if args.input is not None else args.split or "test")
     target = nullcontext(sys.stdout)
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def run_predict(args):
 
 
 def run_demo(args):
-    """Train on the built-in corpus, show what one flush did, compare the speeds."""
+    """Train on the built-in corpus, show the report of one flush, and compare speeds."""
     run = train(args, overwrite=True)
     print(f"\nThe best epoch has a held-out {run.train.task.best_by} of {run.best:.3f}.")
     print(f"Checkpoints, metrics and the learning curve are in {args.output}.")
@@ -131,8 +131,10 @@ def run_demo(args):
         "hybridized cells,\nand in a scope (dynamic):\n"
     )
     items, samples = {"": run.train.items}, run.train.samples
-    made = [options.make_runner(args, options.assemble(args, items), m, samples) for m in MODES]
-    contenders = list(map(Local, made, MODES))
+    contenders = [
+        Local(options.make_runner(args, options.assemble(args, items), mode, samples), mode)
+        for mode in MODES
+    ]
     size = min(args.pairs, len(samples))
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
@@ -140,39 +142,39 @@ def run_demo(args):
         print(speeds(f"pairs per second, {kind}", rows).markdown())
 
 
-#: By name: what runs, help, defaults, options of its own.
+#: Name, function, help, defaults, and additional options.
 VERBS = (
     ("train", train, "train a model", {}, ()),
     ("evaluate", run_evaluate, "print the metrics of a checkpoint", {"batch_size": 256},
-     [("--split", SPLITS, "test", None, "to judge")]),
+     [("--split", SPLITS, "test", None, "split to evaluate on")]),
     ("predict", run_predict, "write name<TAB>answer", {"batch_size": 256},
-     [("--split", SPLITS, None, None, "to answer for (default test)"),
-      ("--input", Path, None, "FILE", "pairs in place of a split, a line of JSON each (see "
+     [("--split", SPLITS, None, None, "split to answer for (default test)"),
+      ("--input", Path, None, "FILE", "pairs instead of a split, a line of JSON each (see "
        'README.md); "-": standard input')]),
     ("demo", run_demo, "train on the built-in corpus and compare speeds",
      {"output": Path("runs/demo"), "epochs": 6, "lr_decay": 1.0, "weight_decay": 1e-4},
-     [("--pairs", POSITIVE, 64, "N", "in a minibatch that is timed"),
-      ("--rounds", POSITIVE, 3, "N", "of all three ways")]),
+     [("--pairs", POSITIVE, 64, "N", "pairs in a timed minibatch"),
+      ("--rounds", POSITIVE, 3, "N", "rounds; each mode has one turn in each")]),
 )  # fmt: skip
 
 
 def make_parser(task="relatedness"):
-    """Build the command line, with the defaults of a task."""
+    """Make the parser, with the defaults of a task."""
     parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
-    for name, run, summary, own, more in VERBS:
+    for name, run, summary, defaults, more in VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        defaults = {**options.TASKS[task].defaults, **own}
+        defaults = {**options.TASKS[task].defaults, **defaults}
         for title, rows in options.OPTIONS.items():
             add_options(verb.add_argument_group(title), *rows, **defaults)
-        add_options(verb, *more, ("--resume", None, False, None, "go on from the last epoch"))
+        add_options(verb, *more, ("--resume", None, False, None, "continue from the last epoch"))
         verb.set_defaults(run=run, **defaults)
     return parser
 
 
 def read_arguments(argv):
-    """Read the command line; defaults are those of the task."""
+    """Parse the command line, with the defaults of its task."""
     args = make_parser().parse_args(argv)
     args = make_parser(args.task).parse_args(argv)
     if args.no_freeze_embedding:
@@ -185,7 +187,8 @@ def main(argv=None):
     args = read_arguments(sys.argv[1:] if argv is None else argv)
     status = run_program(lambda: args.run(args))
     if status and os.environ.get("DMLC_ROLE"):
-        # The key-value store would first wait for processes that wait for this one.
+        # A normal exit would deadlock: the key-value store and the other processes wait for each
+        # other.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -1,1 +1,1 @@
-"""Models with the samples they run on, for experiments that compare ways of running them."""
+"""Models with their samples, for experiments that compare ways of running them."""

@@ -1,4 +1,4 @@
-"""What every workload is: samples, what to compute for one of them, and how to train on them."""
+"""The parts of a workload: samples, a model and a loss for one sample, and a trainer."""
 
 import inspect
 from itertools import count
@@ -14,7 +14,7 @@ from command import UsageError
 
 
 class Sample(NamedTuple):
-    """What a model takes, what is right, and how much of what rates count this is."""
+    """Inputs of a model, the target, and the size in the unit of rates."""
 
     inputs: Tuple[Any, ...]
     target: mx.nd.NDArray
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 class Layers(gluon.HybridBlock):
-    """Layers over inputs, shape (1, size) each, side by side."""
+    """Layers on the concatenation of inputs, shape (1, size) each."""
 
     def __init__(self, *layers):
         super().__init__()
@@ -34,7 +34,7 @@ class Layers(gluon.HybridBlock):
 
 
 class Gated(gluon.HybridBlock):
-    """A cell whose gates are one product of its inputs, shape (1, size) each, side by side."""
+    """A cell that computes all gates in one product from its inputs, shape (1, size) each."""
 
     def __init__(self, gates, input_size, hidden_size):
         super().__init__()
@@ -42,7 +42,7 @@ class Gated(gluon.HybridBlock):
         self.gates = nn.Dense(gates * hidden_size, in_units=input_size)
 
     def split(self, F, *inputs):
-        """Give the gates, shape (1, hidden_size) each."""
+        """Return the gates, shape (1, hidden_size) each."""
         x = F.concat(*inputs, dim=1) if len(inputs) > 1 else inputs[0]
         return F.split(self.gates(x), num_outputs=self._count, axis=1)
 
@@ -52,49 +52,49 @@ class Workload(NamedTuple):
 
     name: str  # for options and file names
     title: str  # for people
-    unit: str  # what a sample is, in the plural
-    counted: str  # what rates count, in the plural
-    samples: Sequence[Sample]  # what minibatches are drawn from
-    #: Maps the inputs of a sample to an array, or to several that are to be joined.
+    unit: str  # plural noun for samples
+    counted: str  # plural noun for the unit of rates
+    samples: Sequence[Sample]
+    #: Maps the inputs of a sample to an array, or to a list of arrays to concatenate.
     model: gluon.Block
     trainer: gluon.Trainer
-    loss_block: gluon.Block  # what `compare` calls
-    #: Maps what the model says of a sample, and its target, to a loss of one element.
+    loss_block: gluon.Block  # called by `compare`
+    #: Maps the model's result for a sample, and the target, to a loss of one element.
     compare: Callable
 
     def score(self, sample):
-        """Give the model's result for one sample."""
-        found = self.model(*sample.inputs)
-        return mx.nd.concat(*found, dim=0) if isinstance(found, list) else found
+        """Return the model's result for one sample."""
+        result = self.model(*sample.inputs)
+        return mx.nd.concat(*result, dim=0) if isinstance(result, list) else result
 
     def loss(self, sample):
-        """Give the loss of one sample."""
+        """Return the loss of one sample."""
         return self.compare(self.model(*sample.inputs), sample.target)
 
     def predict(self, samples):
-        """Give the results for some samples; a model that is `greedy` takes all step by step."""
+        """Return a result for each sample; a model with `greedy` decodes all in lockstep."""
         greedy = getattr(self.model, "greedy", None)
         return greedy(samples) if greedy else list(map(self.score, samples))
 
     @property
     def lines(self):
         """Count lines that exist only because of the library: in the model, and two to use it."""
-        kinds = set()
-        self.model.apply(lambda block: kinds.update(type(block).__mro__))
-        own = [kind for kind in kinds if kind.__module__.startswith("workloads.")]
-        text = [line for kind in own for line in inspect.getsource(kind).splitlines()]
-        return sum("gdb." in line for line in text) + 2  # gdb.convert(model), with gdb.batching():
+        classes = set()
+        self.model.apply(lambda block: classes.update(type(block).__mro__))
+        ours = [cls for cls in classes if cls.__module__.startswith("workloads.")]
+        lines = [line for cls in ours for line in inspect.getsource(cls).splitlines()]
+        return sum("gdb." in line for line in lines) + 2  # gdb.convert(model), with gdb.batching():
 
     def minibatches(self, size, seed):
-        """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
+        """Draw minibatches without end, each epoch in a new order.
 
         Raises `UsageError` if there are fewer samples than one minibatch needs.
         """
         total = len(self.samples)
         if size > total:
             raise UsageError(
-                f"a minibatch of {size} is asked for, but {self.name} has {total} {self.unit}; "
-                "give smaller --batch-sizes"
+                f"a minibatch of {size} is too large: {self.name} has {total} {self.unit}; "
+                "use smaller --batch-sizes"
             )
         rng = np.random.RandomState(seed)
         orders = (rng.permutation(total).tolist() for _ in count())
@@ -103,7 +103,7 @@ class Workload(NamedTuple):
 
 
 def new_trainer(model, frozen=(), **options):
-    """Initialize a model; make its trainer, which leaves the embeddings `frozen` as they are."""
+    """Initialize a model and make its trainer, which does not train the embeddings `frozen`."""
     model.initialize(mx.init.Xavier())
     for name in frozen:
         getattr(model, name).weight.grad_req = "null"
@@ -111,10 +111,10 @@ def new_trainer(model, frozen=(), **options):
 
 
 def labelling(name, title, unit, samples, model, frozen=(), counted="", trainer=None):
-    """Make the workload of a model that scores labels, whose numbers are the targets.
+    """Make a workload of classification: the model's results are scores, the targets are labels.
 
-    Without a trainer, the model is made dynamic and initialized, and trained but for the embeddings
-    `frozen`. Rates count samples unless `counted` says what.
+    Without a trainer, convert and initialize the model; the embeddings `frozen` are not trained.
+    Rates count samples by default, or the unit `counted`.
     """
     trainer = trainer or new_trainer(gdb.convert(model), frozen)
     cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()

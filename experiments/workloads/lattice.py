@@ -1,8 +1,8 @@
-"""Tagging characters, where words of a list that end at a character have a say in its state.
+"""Taggers of characters; a character's state also depends on the dictionary words that end there.
 
 Lattice LSTM: Zhang, Yang 2018 (arXiv:1805.02023), section 3; lattice GRU: the same lattice with
-gated units that have one state. Characters are those of WikiNER's sentences, or of the built-in
-corpus, without spaces; the list are their frequent words.
+GRU cells. The text is WikiNER's sentences, or those of the built-in corpus, without spaces; the
+dictionary has its frequent words.
 """
 
 from collections import Counter
@@ -16,29 +16,29 @@ from .base import Gated, Sample, labelling
 from .sequences import read_wikiner, rows_of
 from .text import indices, numbered
 
-#: Characters of a sentence at most; words of the list occur so often, and have so many letters.
-MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
+#: Longest sentence; how often words of the dictionary occur at least, and their lengths.
+MAX_CHARACTERS, FREQUENT, LENGTHS = 60, 3, range(2, 11)
 
 
 class Character(Gated, gdb.DynamicHybridBlock):
-    """A cell that mixes candidates of words with its own; each word has a gate of its own."""
+    """A cell that mixes its own candidate state with those of words, each with its own gate."""
 
     def __init__(self, gates, input_size, hidden_size):
         super().__init__(gates, input_size, hidden_size)
         self.link = nn.Dense(hidden_size, in_units=input_size)
 
-    def mix(self, F, x, gate, own, before, words):
-        """Weigh candidates by their gates, which are normalized; equations 11, 14 and 15."""
-        gate, own = F.sigmoid(gate), F.tanh(own)
+    def mix(self, F, x, gate, state, previous, words):
+        """Average the candidates, weighted by their gates; equations 11, 14 and 15."""
+        gate, state = F.sigmoid(gate), F.tanh(state)
         if not words:
-            return (1 - gate) * before + gate * own
+            return (1 - gate) * previous + gate * state
         links = [F.exp(F.sigmoid(self.link(F.concat(x, word, dim=1)))) for word in words]
         gate = F.exp(gate)
-        return F.add_n(gate * own, *(a * b for a, b in zip(links, words))) / F.add_n(gate, *links)
+        return F.add_n(gate * state, *(a * b for a, b in zip(links, words))) / F.add_n(gate, *links)
 
 
 class LSTMCharacter(Character):
-    """States h and c of a character from those before it and from words; equations 11 to 15."""
+    """States h and c of a character from the previous ones and from words; equations 11 to 15."""
 
     def hybrid_forward(self, F, x, h, c, *words):  # noqa: D102
         i, o, u = self.split(F, x, h)
@@ -47,7 +47,7 @@ class LSTMCharacter(Character):
 
 
 class GRUCharacter(Character):
-    """State of a character from the one before it and from words."""
+    """State of a character from the previous one and from words."""
 
     def hybrid_forward(self, F, x, h, *words):  # noqa: D102
         z, u = self.split(F, x, h)
@@ -55,7 +55,7 @@ class GRUCharacter(Character):
 
 
 class LSTMWord(Gated):
-    """What a word brings to c of its last character, from the states before its first one."""
+    """A word's candidate for c of its last character, from the states before its first one."""
 
     def hybrid_forward(self, F, x, h, c):  # noqa: D102
         i, f, u = self.split(F, x, h)
@@ -63,7 +63,7 @@ class LSTMWord(Gated):
 
 
 class GRUWord(Gated):
-    """What a word brings to the state of its last character."""
+    """A word's candidate for the state of its last character."""
 
     def hybrid_forward(self, F, x, h):  # noqa: D102
         z, u = self.split(F, x, h)
@@ -71,7 +71,7 @@ class GRUWord(Gated):
         return (1 - z) * h + z * F.tanh(u)
 
 
-#: By name of the workload: cells of characters and words, their gates, number of states, title.
+#: By workload: cells of characters and words, numbers of gates and states, title.
 KINDS = {
     "lattice-lstm": (LSTMCharacter, LSTMWord, 3, 2, "lattice LSTM"),
     "lattice-gru": (GRUCharacter, GRUWord, 2, 1, "lattice GRU"),
@@ -93,42 +93,45 @@ class LatticeTagger(gdb.DynamicHybridBlock):
         self.score = nn.Dense(tags, in_units=hidden_size)
 
     def forward(self, characters, words, starts):
-        """Map characters, (T,), and the words that end at each in turn to scores, (T, tags)."""
+        """Map characters, (T,), and the words that end at each to scores, (T, tags).
+
+        `words` has the words of all characters in order, or is None; `starts` has a tuple for each
+        character, with the positions where its words start.
+        """
         vectors = iter([] if words is None else rows_of(self.words(words)))
         states = [[mx.nd.zeros((1, self.hidden_size))] * self.states]
-        for x, own in zip(rows_of(self.embedding(characters)), starts):
-            brought = [self.word(next(vectors), *states[start]) for start in own]
-            states.append(self.character(x, *states[-1], *brought))
+        for x, word_starts in zip(rows_of(self.embedding(characters)), starts):
+            candidates = [self.word(next(vectors), *states[start]) for start in word_starts]
+            states.append(self.character(x, *states[-1], *candidates))
         return self.score(mx.nd.concat(*(state[0] for state in states[1:]), dim=0))
 
 
-def lattice_of(text, listed):
-    """Find the words that end at each character: where each begins, and its number."""
-    found = []
+def lattice_of(text, dictionary):
+    """List the words that end at each character, as pairs of start and number."""
+    lattice = []
     for end in range(1, len(text) + 1):
-        starts = [end - size for size in LETTERS if size <= end]
-        found.append(tuple((i, listed[text[i:end]]) for i in starts if text[i:end] in listed))
-    return tuple(found)
+        words = [(end - size, text[end - size : end]) for size in LENGTHS if size <= end]
+        lattice.append(tuple((i, dictionary[word]) for i, word in words if word in dictionary))
+    return tuple(lattice)
 
 
 def lattice_workload(name, wikiner=None, limit=None, **sizes):
-    """Put a tagger on the characters of WikiNER's sentences, or of the built-in corpus's."""
-    found = read_wikiner(wikiner, limit)
-    tags = numbered(tag for s in found for tag in s.tags)
-    counts = Counter(word for s in found for word in s.words)
-    listed = numbered(w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS)
+    """Make a tagger of the characters of WikiNER, or of the built-in corpus."""
+    sentences = read_wikiner(wikiner, limit)
+    tags = numbered(tag for s in sentences for tag in s.tags)
+    counts = Counter(word for s in sentences for word in s.words)
+    dictionary = numbered(w for w, n in counts.items() if n >= FREQUENT and len(w) in LENGTHS)
     letters = numbered(c for word in counts for c in word)
 
     def sample(sentence):
-        text = "".join(sentence.words)[:MOST_CHARACTERS]
-        own = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MOST_CHARACTERS]
-        endings = lattice_of(text, listed)
-        numbers = [number for ending in endings for _, number in ending]
-        starts = tuple(tuple(start for start, _ in ending) for ending in endings)
-        words = indices(numbers) if numbers else None
-        inputs = indices([letters[c] for c in text]), words, starts
-        return Sample(inputs, mx.nd.array(own), len(text))
+        text = "".join(sentence.words)[:MAX_CHARACTERS]
+        labels = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MAX_CHARACTERS]
+        lattice = lattice_of(text, dictionary)
+        numbers = [number for words in lattice for _, number in words]
+        starts = tuple(tuple(start for start, _ in words) for words in lattice)
+        inputs = indices([letters[c] for c in text]), indices(numbers) if numbers else None, starts
+        return Sample(inputs, mx.nd.array(labels), len(text))
 
-    model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
-    title, samples = KINDS[name][4], list(map(sample, found))
+    model = LatticeTagger(name, len(letters), max(len(dictionary), 1), len(tags), **sizes)
+    title, samples = KINDS[name][4], list(map(sample, sentences))
     return labelling(name, title, "sentences", samples, model, counted="characters")

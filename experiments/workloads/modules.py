@@ -1,11 +1,12 @@
 """A module network with 40 kinds of modules (Johnson et al. 2017, arXiv:1705.03633).
 
-With a folder of CLEVR's questions (``CLEVR_train_1_*.json``), programs and answers are theirs.
-Without, they are random: the r-th kind is called in proportion to 1 / r^2, so that a minibatch has
-half of the kinds and nearly every minibatch other ones. Scenes are random, as nothing is learned.
+Programs and answers are CLEVR's, from a folder with ``CLEVR_train_1_*.json``. Without a folder,
+they are random: the r-th kind is called in proportion to 1 / r^2, so that a minibatch has half of
+the kinds, and minibatches differ in them. Scenes are random, because only speed is measured.
 
-A question is a program and its answer. A step of a program is the name of a module, and which steps
-before it are its inputs; none is the scene. The last one is the result.
+A question is a program and its answer. A step of a program is the name of a module and the numbers
+of the earlier steps that are its inputs; a step without inputs is the scene. The last step is the
+result.
 """
 
 import json
@@ -21,23 +22,22 @@ from .base import Sample, labelling, new_trainer
 from .text import DataError
 
 KINDS, KINDS_OF_TWO = 40, 4
-#: Side of a feature map.
-SIDE = 14
+SIDE = 14  # of a feature map
 
 
 def read_clevr(directory, limit=None):
     """Read the first `limit` questions of ``CLEVR_train_1_*.json``."""
     paths = sorted(Path(directory).rglob("CLEVR_train_1_*.json"))
     if not paths:
-        raise DataError(Path(directory), 0, "holds no CLEVR_train_1_*.json")
-    found = []
+        raise DataError(Path(directory), 0, "has no CLEVR_train_1_*.json")
+    questions = []
     for path in paths:
         try:
-            for asked in json.loads(path.read_text(encoding="utf-8"))["questions"]:
-                found += map(_question, asked["program"], asked["answers"])
+            for record in json.loads(path.read_text(encoding="utf-8"))["questions"]:
+                questions += map(_question, record["program"], record["answers"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(path, 0, f"is not a file of CLEVR's questions ({error!r})") from None
-    return found[:limit]
+    return questions[:limit]
 
 
 def _question(steps, answer):
@@ -46,7 +46,7 @@ def _question(steps, answer):
 
 
 def random_questions(limit, seed):
-    """Draw programs: one chain of 2 to 7 modules, or two that a module of two inputs joins."""
+    """Draw programs: a chain of 2 to 7 modules, or two chains that a module of two inputs joins."""
     rng = np.random.RandomState(seed)
 
     def draw(first, kinds):
@@ -70,7 +70,7 @@ def random_questions(limit, seed):
 
 
 class Module(nn.HybridBlock):
-    """A residual block of two convolutions over one feature map, or two that are joined first."""
+    """A residual block of two convolutions on a feature map, or on two, which it joins first."""
 
     def __init__(self, channels, inputs):
         super().__init__()
@@ -99,17 +99,18 @@ class ModuleNetwork(gdb.DynamicHybridBlock):
 
     def forward(self, scene, program):
         """Map a scene, shape (1, embedding_size, SIDE, SIDE), to scores, shape (1, answers)."""
-        seen = self.scene(scene)
-        found = []
+        features = self.scene(scene)
+        results = []
         for name, inputs in program:
-            found.append(self.modules[name](*(found[i] for i in inputs)) if inputs else seen)
-        return self.score(found[-1])
+            arrays = [results[i] for i in inputs]
+            results.append(self.modules[name](*arrays) if inputs else features)
+        return self.score(results[-1])
 
 
 def answering(clevr=None, limit=None, seed=1, embedding_size=16, **sizes):
-    """Put the network on CLEVR's questions, or on random ones."""
+    """Make the network with CLEVR's questions, or with random ones."""
     questions = random_questions(limit, seed) if clevr is None else read_clevr(clevr, limit)
-    inputs = {name: len(places) for program, _ in questions for name, places in program}
+    inputs = {name: len(steps) for program, _ in questions for name, steps in program}
     answers = sorted({answer for _, answer in questions})
     model = ModuleNetwork(inputs, len(answers), embedding_size, **sizes)
     rng, shape = np.random.RandomState(seed), (1, embedding_size, SIDE, SIDE)
@@ -117,6 +118,6 @@ def answering(clevr=None, limit=None, seed=1, embedding_size=16, **sizes):
         Sample((mx.nd.array(rng.normal(size=shape)), program), mx.nd.array([answers.index(answer)]))
         for program, answer in questions
     ]
-    # With larger steps, two of them make losses and rounding errors a hundred times as large.
+    # With a larger rate, two steps make losses and rounding errors a hundred times as large.
     trainer = new_trainer(gdb.convert(model), learning_rate=0.003)
     return labelling("modules", "module network", "questions", samples, model, trainer=trainer)

@@ -1,7 +1,7 @@
 """Relatedness of sentence pairs by child-sum Tree-LSTM.
 
-Tai, Socher, Manning 2015, arXiv:1503.00075, section 3.1; the relatedness head is section 4.2 of the
-same paper. The model is written for one pair; nothing in it knows of minibatches.
+Tai, Socher, Manning 2015, arXiv:1503.00075, section 3.1; the relatedness head is from section 4.2.
+The model is written for one pair, without minibatches.
 """
 
 import math
@@ -22,8 +22,8 @@ class ChildSumCell(gdb.DynamicHybridBlock):
     """One node of a child-sum Tree-LSTM.
 
     ``cell(x, child_h, child_c)`` takes the word's vector, shape (1, input_size), and two lists with
-    one state per child, shape (1, hidden_size) each, empty at a leaf; it returns h and c of the
-    node, shape (1, hidden_size) each. Equations 2 to 8 of the paper.
+    a state per child, shape (1, hidden_size) each, empty at a leaf. It returns h and c of the node,
+    shape (1, hidden_size) each. Equations 2 to 8 of the paper.
     """
 
     def __init__(self, input_size, hidden_size):
@@ -49,17 +49,17 @@ class ChildSumCell(gdb.DynamicHybridBlock):
             x_update = x_update + h_update
         c = F.sigmoid(x_input) * F.tanh(x_update)
         if child_h:
-            kept = []
+            terms = []
             for h_k, c_k in zip(child_h, child_c):
                 forget = x_forget + F.FullyConnected(h_k, hf_weight, no_bias=True, num_hidden=size)
-                kept.append(F.sigmoid(forget) * c_k)
-            c = c + F.add_n(*kept)
+                terms.append(F.sigmoid(forget) * c_k)
+            c = c + F.add_n(*terms)
         h = F.sigmoid(x_output) * F.tanh(c)
         return h, c
 
 
 class TreeEncoder(gdb.DynamicHybridBlock):
-    """A sentence's tree, from the leaves up to the state of its root."""
+    """Computes the states of a sentence's tree from the leaves up; returns that of the root."""
 
     def __init__(self, input_size, hidden_size):
         super().__init__()
@@ -95,15 +95,15 @@ class Similarity(gdb.DynamicHybridBlock):
     ):
         size = self._hidden_size
         angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
-        apart = F.abs(left - right)
-        distance = F.FullyConnected(apart, distance_weight, no_bias=True, num_hidden=size)
+        difference = F.abs(left - right)
+        distance = F.FullyConnected(difference, distance_weight, no_bias=True, num_hidden=size)
         hidden = F.sigmoid(angle + distance)  # (1, hidden_size)
         scores = F.FullyConnected(hidden, score_weight, score_bias, num_hidden=CLASSES)
         return F.log_softmax(scores, axis=-1)  # (1, CLASSES)
 
 
 class RelatednessModel(gdb.DynamicHybridBlock):
-    """Judges how related two sentences are; `similarity_size` is of the head's hidden layer."""
+    """Scores how related two sentences are; the head has a hidden layer of `similarity_size`."""
 
     def __init__(self, vocab_size, embedding_size=300, hidden_size=150, similarity_size=50):
         super().__init__()
@@ -119,7 +119,7 @@ class RelatednessModel(gdb.DynamicHybridBlock):
 
 
 class Relatedness:
-    """How related sentences are: Tai et al. 2015, section 4.2; see `relatedness.options.TASKS`."""
+    """Relatedness of pairs: Tai et al. 2015, section 4.2; see `relatedness.options.TASKS`."""
 
     unit = "pairs"
     best_by = "pearson"
@@ -140,18 +140,18 @@ class Relatedness:
         return Workload("sick", title, "pairs", "pairs", samples, model, trainer, loss, loss)
 
     def answers(self, outputs, items=()):
-        """Turn log-probabilities of the scores, shape (N, CLASSES), into scores, shape (N,)."""
+        """Return the expected scores, shape (N,), from log-probabilities, shape (N, CLASSES)."""
         return np.exp(outputs) @ np.arange(1, CLASSES + 1)
 
     def measure(self, answers, items):
-        """Pearson's r, Spearman's rho, mean squared error."""
-        true = np.array([pair.score for pair in items])
-        defined = len(true) > 1 and np.ptp(answers) > 0 and np.ptp(true) > 0
-        squares = float(np.mean((answers - true) ** 2))
+        """Compute Pearson's r, Spearman's rho and the mean squared error."""
+        targets = np.array([pair.score for pair in items])
+        defined = len(targets) > 1 and np.ptp(answers) > 0 and np.ptp(targets) > 0
+        mse = float(np.mean((answers - targets) ** 2))
         return {
-            "pearson": float(pearsonr(answers, true)[0]) if defined else None,
-            "spearman": float(spearmanr(answers, true)[0]) if defined else None,
-            "mse": None if math.isnan(squares) else squares,
+            "pearson": float(pearsonr(answers, targets)[0]) if defined else None,
+            "spearman": float(spearmanr(answers, targets)[0]) if defined else None,
+            "mse": None if math.isnan(mse) else mse,
         }
 
 
@@ -159,18 +159,18 @@ RELATEDNESS = Relatedness()
 
 
 def sentences(data=None, limit=None, split="train"):
-    """Read the words and trees of the sentences of SICK's pairs, or of the built-in corpus's."""
+    """List words and tree of each sentence of a corpus of pairs."""
     pairs = load_corpus(data, (split,), limit)[split]
     sides = (((p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)) for p in pairs)
     return [side for both in sides for side in both][:limit]
 
 
 def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
-    """Put the relatedness model on the training pairs of a corpus."""
+    """Make the relatedness model with the training pairs of a corpus."""
     pairs = load_corpus(data, ("train",), limit)["train"]
     vocab = count_words(pair.words for pair in pairs)
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
-    # Word vectors are not trained, as when they come from a file: a dense gradient of the whole
-    # table would cost every way of running the model the same large amount.
+    # Word vectors are frozen, as they are when they come from a file. A dense gradient of the whole
+    # table would cost all ways of running the model equally much.
     trainer = new_trainer(model, ["embedding"], wd=1e-4)
     return RELATEDNESS.workload(model, trainer, encode(pairs, vocab))

@@ -65,7 +65,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, stop):
     assert 1 <= before < 1000
     if stop == signal.SIGINT:
         assert process.returncode == 130
-        assert f"holds epoch {before}, --resume goes on" in message
+        assert f"holds epoch {before}; use --resume" in message
         assert "Traceback" not in message
     else:
         assert process.returncode == -signal.SIGKILL

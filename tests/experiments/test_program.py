@@ -66,7 +66,7 @@ def test_the_best_epoch_is_kept_and_a_complete_run_is_not_changed(tmp_path, caps
     assert state["best"] == max(scores)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert train(tmp_path, "--epochs", 5, "--resume") == 0
-    assert "epoch 5 of 5 is done already" in capsys.readouterr().err
+    assert "epoch 5 of 5 is already complete" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -100,7 +100,7 @@ def test_a_run_is_not_overwritten_nor_resumed_with_other_settings_or_data(tmp_pa
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
     assert train(tmp_path, "--epochs", 1) == 2
-    assert "--resume goes on from it" in capsys.readouterr().err
+    assert "continue from it with --resume" in capsys.readouterr().err
     assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
     assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
     shutil.copytree(BUILT_IN, tmp_path / "data")
