@@ -35,7 +35,7 @@ from relatedness.corpora import load_corpus  # noqa: E402
 from relatedness.options import restored  # noqa: E402
 from relatedness.trees import Tree, TreeError  # noqa: E402
 from workloads.pairs import RelatednessModel  # noqa: E402
-from workloads.text import count_words, encode  # noqa: E402
+from workloads.text import build_vocab, encode  # noqa: E402
 
 LOGGER = logging.getLogger(__name__)
 JSON = b"application/json"
@@ -45,7 +45,7 @@ ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 def trained(epochs=2, size=25):
     """Train a model on the built-in corpus; return it with its vocabulary."""
     pairs = load_corpus(splits=("train",))["train"]
-    vocab = count_words(pair.words for pair in pairs)
+    vocab = build_vocab(pair.words for pair in pairs)
     samples, loss = encode(pairs, vocab), gluon.loss.KLDivLoss(from_logits=True)
     model = RelatednessModel(len(vocab), embedding_size=300, hidden_size=150)
     model.initialize(mx.init.Xavier())

@@ -16,7 +16,7 @@ import gluon_dynbatch as gdb
 from command import POSITIVE, UsageError, at_least
 from suite.runner import MODES, Runner
 from workloads.pairs import RELATEDNESS
-from workloads.text import count_words, encode, read_vectors
+from workloads.text import build_vocab, encode, read_vectors
 from workloads.trees import SENTIMENT
 
 from .distributed import launched
@@ -123,7 +123,7 @@ def fingerprint(items):
 
 def assemble(args, items):
     """Build a new model for some data, as the options say."""
-    vocab = count_words(item.words for split in items.values() for item in split)
+    vocab = build_vocab(item.words for split in items.values() for item in split)
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["data"] = fingerprint(items)
     vectors = None

@@ -15,7 +15,7 @@ from relatedness.corpora import load_corpus
 from relatedness.trees import CLASSES
 
 from .base import Workload, new_trainer
-from .text import count_words, encode
+from .text import build_vocab, encode
 
 
 class ChildSumCell(gdb.DynamicHybridBlock):
@@ -168,7 +168,7 @@ def sentences(data=None, limit=None, split="train"):
 def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
     """Make the relatedness model with the training pairs of a corpus."""
     pairs = load_corpus(data, ("train",), limit)["train"]
-    vocab = count_words(pair.words for pair in pairs)
+    vocab = build_vocab(pair.words for pair in pairs)
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
     # Word vectors are frozen, as they are when they come from a file. A dense gradient of the whole
     # table would cost all ways of running the model equally much.

@@ -1,9 +1,9 @@
-"""An encoder and a decoder that attends to the encoder's states, step by step.
+"""An encoder, and a decoder that attends to the encoder's states at every step.
 
-Luong, Pham, Manning 2015 (arXiv:1508.04025): dot attention, global, with input feeding. With SICK,
-the first sentence of a pair is to become the second; without, random sequences of 4 to 20 tokens
-are to be reversed. In training the decoder is fed the right tokens, in inference its own, for as
-many steps as the right ones have; all sentences of a minibatch take a step before the next one.
+Luong, Pham, Manning 2015 (arXiv:1508.04025): global dot attention with input feeding. With SICK,
+the model translates the first sentence of a pair to the second; otherwise it reverses random
+sequences of 4 to 20 tokens. In training, the decoder is fed the target tokens, in inference its
+own, for as many steps as the target has; all sentences of a minibatch are decoded in lockstep.
 """
 
 import mxnet as mx
@@ -15,13 +15,13 @@ from relatedness.corpora import load_corpus
 
 from .base import Sample, labelling
 from .sequences import rows_of
-from .text import count_words, indices
+from .text import build_vocab, indices
 
 TOKENS, LENGTHS = 30, (4, 20)
 
 
 class Attention(nn.HybridBlock):
-    """What the decoder knows after a look at the memory: dot attention, then one layer."""
+    """The attentional state: dot attention to the memory, then one layer."""
 
     def __init__(self, hidden_size):
         super().__init__()
@@ -33,7 +33,7 @@ class Attention(nn.HybridBlock):
 
 
 class Translator(gdb.DynamicHybridBlock):
-    """Scores of all tokens for every place of the target; token `tokens` begins it."""
+    """Scores of all tokens for every position of the target; token `tokens` begins it."""
 
     def __init__(self, tokens, embedding_size=32, hidden_size=64):
         super().__init__()
@@ -46,25 +46,25 @@ class Translator(gdb.DynamicHybridBlock):
     def forward(self, source, fed):
         """Map tokens, shapes (S,) and (T,), to scores, shape (T, tokens)."""
         memory, state = self.encode(source)
-        seen = []
+        attentional = []
         for row in rows_of(self.embedding(fed)):
             state = self.decode(row, memory, *state)
-            seen.append(state[0])
-        return self.score(mx.nd.concat(*seen, dim=0))
+            attentional.append(state[0])
+        return self.score(mx.nd.concat(*attentional, dim=0))
 
     def encode(self, source):
-        """Return the memory, shape (S, hidden_size), and what the decoder begins with."""
+        """Return the memory, shape (S, hidden_size), and the initial state of the decoder."""
         rows = rows_of(self.embedding(source))
         encoded, states = self.encoder.unroll(len(rows), rows)
         return mx.nd.concat(*encoded, dim=0), (states[0], states)
 
-    def decode(self, row, memory, seen, states):
-        """Take one step; return what it has seen, shape (1, hidden_size), and states."""
-        h, states = self.decoder(mx.nd.concat(row, seen, dim=1), states)
+    def decode(self, row, memory, attentional, states):
+        """Take one step; return the attentional state, shape (1, hidden_size), and LSTM states."""
+        h, states = self.decoder(mx.nd.concat(row, attentional, dim=1), states)
         return self.attention(h, memory), states
 
     def greedy(self, samples):
-        """Score what the decoder makes of its own tokens, as many as each target has."""
+        """Feed the decoder its own best tokens; return scores of as many steps as targets have."""
         sources, fed = zip(*(sample.inputs for sample in samples))
         memories, states = (list(each) for each in zip(*map(self.encode, sources)))
         fed = [tokens[:1] for tokens in fed]
@@ -81,19 +81,20 @@ class Translator(gdb.DynamicHybridBlock):
 
 
 def translation(data=None, limit=None, seed=1, **sizes):
-    """Put the model on the sentences of SICK, or on random sequences."""
+    """Make the model with the sentences of SICK, or with random sequences."""
     if data is None:
         tokens, rng = TOKENS, np.random.RandomState(seed)
         lengths = (rng.randint(LENGTHS[0], LENGTHS[1] + 1) for _ in range(limit or 1024))
-        pairs = [(drawn, drawn[::-1]) for drawn in (rng.randint(TOKENS, size=n) for n in lengths)]
+        sources = (rng.randint(TOKENS, size=length) for length in lengths)
+        pairs = [(source, source[::-1]) for source in sources]
     else:
-        found = load_corpus(data, ("train",), limit)["train"]
-        vocab = count_words(pair.words for pair in found)
+        corpus = load_corpus(data, ("train",), limit)["train"]
+        vocab = build_vocab(pair.words for pair in corpus)
         tokens = len(vocab)
-        pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]
+        pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in corpus]
     samples = [
-        Sample((indices(read_), indices([tokens, *target[:-1]])), indices(target))
-        for read_, target in pairs
+        Sample((indices(source), indices([tokens, *target[:-1]])), indices(target))
+        for source, target in pairs
     ]
     model = Translator(tokens, **sizes)
     return labelling("seq2seq", "seq2seq with attention", "sequences", samples, model)

@@ -1,8 +1,8 @@
-"""Taggers of the words of sentences of different length: bidirectional LSTMs, cell by cell.
+"""Taggers of words: bidirectional LSTMs, cell by cell, on sentences of different lengths.
 
-With a folder of WikiNER (``train.txt``: a sentence per line, ``word|TAG`` separated by spaces), the
-tags are its named entities. Without, sentences and tags come from the built-in corpus; a word's tag
-is the number of its dependents (0, 1, 2, 3 or more).
+With a folder of WikiNER (``train.txt``: a sentence per line, ``word|TAG`` separated by spaces),
+tags are its named entities. Otherwise, sentences come from the built-in corpus, and a word's tag is
+the number of its dependents (0, 1, 2, 3 or more).
 
 `characters` is the model of Neubig, Goldberg, Dyer 2017 (arXiv:1705.07860, section 4.1, "BiLSTM
 w/char"): vectors of rare words come from a second BiLSTM over their characters.
@@ -19,35 +19,35 @@ import gluon_dynbatch as gdb
 
 from .base import labelling
 from .pairs import sentences
-from .text import count_words, indices, numbered, read_samples, word_sample
+from .text import build_vocab, indices, numbered, read_samples, word_sample
 
-MOST_DEPENDENTS = 3
-#: Share of all text whose words, the rarest, are spelled, and the size of a character's vector.
+MAX_DEPENDENTS = 3
+#: Share of the text, in its rarest words, that is spelled; size of a character's vector.
 RARE, LETTER_SIZE = 0.15, 20
 
 
 class Sentence(NamedTuple):
-    """Words and as many tags."""
+    """Words and their tags."""
 
     words: Tuple[str, ...]
     tags: Tuple[str, ...]
 
 
 def read_wikiner(directory, limit=None):
-    """Read the first sentences of ``train.txt``, or without a folder of the built-in corpus."""
+    """Read the first `limit` sentences of ``train.txt``, or of the built-in corpus."""
     if directory is not None:
         return read_samples(directory, "sentences", _parse, limit)
     return [
-        Sentence(words, tuple(str(min(len(c), MOST_DEPENDENTS)) for c in tree.children))
+        Sentence(words, tuple(str(min(len(c), MAX_DEPENDENTS)) for c in tree.children))
         for words, tree in sentences(limit=limit)
     ]
 
 
 def _parse(line):
-    """Read ``word|TAG``s with spaces between."""
+    """Parse a line of ``word|TAG`` fields; an empty line gives None."""
     words, tags = [], []
     for field in line.split():
-        word, bar, tag = field.rpartition("|")  # a word may be a bar itself
+        word, bar, tag = field.rpartition("|")  # a word may contain bars
         if not (word and bar and tag):
             raise ValueError(f'{field!r} is not of the form "word|TAG"')
         words.append(word)
@@ -82,15 +82,16 @@ def rows_of(array):
     return [array[i : i + 1] for i in range(len(array))]
 
 
-def _encoded(found):
-    """Make samples of words; say also how many different words and tags there are."""
-    vocab, tags = count_words(s.words for s in found), numbered(t for s in found for t in s.tags)
-    samples = [word_sample(vocab, s.words, [tags[t] for t in s.tags]) for s in found]
+def _encoded(sentences):
+    """Make samples of sentences; return also the numbers of distinct words and tags."""
+    vocab = build_vocab(s.words for s in sentences)
+    tags = numbered(t for s in sentences for t in s.tags)
+    samples = [word_sample(vocab, s.words, [tags[t] for t in s.tags]) for s in sentences]
     return samples, len(vocab), len(tags)
 
 
 def tagging(wikiner=None, limit=None, **sizes):
-    """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
+    """Make the tagger with the sentences of WikiNER, or of the built-in corpus."""
     samples, *counts = _encoded(read_wikiner(wikiner, limit))
     model = Tagger(*counts, **sizes)
     title, frozen = "BiLSTM tagger", ["embedding"]
@@ -98,7 +99,7 @@ def tagging(wikiner=None, limit=None, **sizes):
 
 
 class SpellingTagger(Tagger):
-    """Scores of all tags for every word of one sentence; knows rare words by their characters."""
+    """Scores of all tags for every word of one sentence; spells rare words."""
 
     def __init__(self, vocab_size, tags, alphabet_size, embedding_size=100, hidden_size=128):
         super().__init__(vocab_size, tags, embedding_size, hidden_size)
@@ -108,9 +109,9 @@ class SpellingTagger(Tagger):
         self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=LETTER_SIZE)
 
     def forward(self, words, letters):
-        """Map words and their letters (indices, None of a frequent one) to scores, (T, tags)."""
-        known = rows_of(self.embedding(words))
-        return self.tag([v if own is None else self.spell(own) for v, own in zip(known, letters)])
+        """Map words and their letters (None for a frequent word) to scores, shape (T, tags)."""
+        vectors = rows_of(self.embedding(words))
+        return self.tag([x if w is None else self.spell(w) for x, w in zip(vectors, letters)])
 
     def spell(self, letters):
         """Map the characters of a word to its vector, shape (1, embedding_size)."""
@@ -121,21 +122,21 @@ class SpellingTagger(Tagger):
 
 
 def spelling(wikiner=None, limit=None, **sizes):
-    """Put the spelling tagger on the same sentences."""
-    found = read_wikiner(wikiner, limit)
-    samples, *sizes_of_text = _encoded(found)
-    counts = Counter(word for s in found for word in s.words)
+    """Make the spelling tagger with the same sentences."""
+    tagged = read_wikiner(wikiner, limit)
+    samples, *vocab_sizes = _encoded(tagged)
+    counts = Counter(word for s in tagged for word in s.words)
     letters = numbered(c for word in counts for c in word)
-    model = SpellingTagger(*sizes_of_text, len(letters), **sizes)
+    model = SpellingTagger(*vocab_sizes, len(letters), **sizes)
     rarest = sorted(counts, key=counts.__getitem__)
-    reach = np.cumsum([counts[word] for word in rarest])
+    totals = np.cumsum([counts[word] for word in rarest])
     spelled = {
         word: indices([letters[c] for c in word])
-        for word in rarest[: np.searchsorted(reach, RARE * reach[-1]) + 1]
+        for word in rarest[: np.searchsorted(totals, RARE * totals[-1]) + 1]
     }
     samples = [
         sample._replace(inputs=(*sample.inputs, [spelled.get(word) for word in s.words]))
-        for s, sample in zip(found, samples)
+        for s, sample in zip(tagged, samples)
     ]
     title, frozen = "BiLSTM tagger with characters", ["embedding"]
     return labelling("characters", title, "sentences", samples, model, frozen, "words")

@@ -1,6 +1,6 @@
-"""Text for workloads: files with a sample per line, vocabularies, and samples made of items.
+"""Text for workloads: files with a sample per line, vocabularies, and samples.
 
-What cannot be read is a `DataError` that names file, line and reason.
+Invalid files raise `DataError`, which names file, line and reason.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from .base import Sample
 
 
 class DataError(UsageError):
-    """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
+    """An unusable file; `line` is 1-based, or 0 for the whole file."""
 
     def __init__(self, path, line, reason):
         super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
@@ -23,7 +23,7 @@ class DataError(UsageError):
 
 
 def read_lines(path, content=None):
-    """Read the lines of a UTF-8 file, whichever system's line ends it has, or of its `content`."""
+    """Read the lines of a UTF-8 file, or of its `content`, with Unix or Windows line ends."""
     try:
         content = path.read_bytes() if content is None else content
         text = content.decode("utf-8-sig")
@@ -32,16 +32,16 @@ def read_lines(path, content=None):
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(path, line, "not UTF-8") from error
-    # Not splitlines(): it also breaks at characters such as U+0085 that may stand in a word.
+    # Not splitlines(): it also splits at characters such as U+0085, which occur in words.
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if not lines[-1] else lines
 
 
-def read_samples(directory, what, parse, limit, split="train"):
+def read_samples(directory, unit, parse, limit, split="train"):
     """Read the first `limit` samples of a split, such as ``train.txt``, one per line.
 
-    `what` is what they are, in the plural. `parse` returns the sample of a line, None if it has
-    none, and raises ValueError with the reason if it cannot be read.
+    `parse` returns the sample of a line, or None for an empty line, and raises ValueError with the
+    reason if the line is invalid. Messages call samples by the plural noun `unit`.
     """
     path = Path(directory) / f"{split}.txt"
     samples = []
@@ -55,20 +55,20 @@ def read_samples(directory, what, parse, limit, split="train"):
         if sample is not None:
             samples.append(sample)
     if not samples:
-        raise DataError(path, 0, f"holds no {what}")
+        raise DataError(path, 0, f"has no {unit}")
     return samples
 
 
 def read_vectors(path, vocab, seed):
     """Read word vectors in GloVe's text format for the words of a vocabulary.
 
-    They are read line by line, as the published files exceed memory. Words that the file lacks get
-    uniform values from -0.05 to 0.05, drawn from `seed`. Returns the vectors, shape (len(vocab),
-    size), float32, and how many words of the vocabulary the file has.
+    The file is read line by line, because published files exceed memory. Words without a vector get
+    uniform random values from -0.05 to 0.05. Returns the vectors, shape (len(vocab), size),
+    float32, and the number of words that are in the file.
     """
     if not path.is_file():
         raise DataError(path, 0, "no such file")
-    found = {}
+    known = {}
     size = 0
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
@@ -82,42 +82,42 @@ def read_vectors(path, vocab, seed):
                 values = np.array([np.nan])
             if not np.isfinite(values).all():
                 raise DataError(path, number, "a value is not a finite number")
-            # The unknown word is not a word of the text.
+            # A word of the file that looks like the unknown token is another word.
             if word in vocab and word != vocab.unknown_token:
-                found.setdefault(vocab[word], values)
+                known.setdefault(vocab[word], values)
     if not size:
         raise DataError(path, 0, "empty file")
     vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
-    for number, values in found.items():
+    for number, values in known.items():
         vectors[number] = values
-    return vectors.astype(np.float32), len(found)
+    return vectors.astype(np.float32), len(known)
 
 
-def count_words(sentences):
-    """Give numbers to the words of sentences; index 0 is the unknown word."""
+def build_vocab(sentences):
+    """Make the vocabulary of sentences; index 0 is the unknown word."""
     counter = gluonnlp.data.count_tokens(word for words in sentences for word in words)
     return gluonnlp.Vocab(counter, padding_token=None, bos_token=None, eos_token=None)
 
 
 def numbered(names):
-    """Give numbers to names, in their order."""
+    """Assign numbers to distinct names in sorted order."""
     return {name: i for i, name in enumerate(sorted(set(names)))}
 
 
 def indices(numbers):
-    """Make an array that embeddings take."""
+    """Make an array of indices for an embedding."""
     return mx.nd.array(numbers, dtype="int32")
 
 
 def word_sample(vocab, words, target, *more):
-    """Make a sample that counts words: of them, of what else a model takes, and of a target."""
+    """Make a sample of words, `more` inputs, and a target; its size is the number of words."""
     return Sample((indices(vocab[list(words)]), *more), mx.nd.array(target), len(words))
 
 
 def encode(items, vocab, ctx=None):
-    """Make samples of items that have ``words``, ``target()`` and ``sample(words, target)``.
+    """Make samples of items, which have ``words``, ``target()`` and ``sample(words, target)``.
 
-    Their arrays are views of two, since making one is slow in MXNet.
+    The samples' arrays are views of two large ones, because creating an array is slow in MXNet.
     """
     words = _views([vocab[list(item.words)] for item in items], ctx, "int32")
     targets = _views([item.target() for item in items], ctx, "float32")

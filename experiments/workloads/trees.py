@@ -1,15 +1,15 @@
-"""Sentences as nested phrases with a label each, and models that score every phrase.
+"""Sentences as nested phrases, each with a label, and models that score every phrase.
 
-With a folder of the Stanford Sentiment Treebank (``train.txt``: a binary tree per line in brackets,
-each node with a label from 0 to 4), trees and labels are its own. Without, they are made of the
-built-in corpus: dependents join their head one by one, and the label of a phrase is the number of
-its words, counted to 5. Models, from the words up:
+Trees and labels come from a folder of the Stanford Sentiment Treebank (``train.txt``: a binary tree
+per line in brackets, each node with a label from 0 to 4). Without a folder, they are derived from
+the built-in corpus: dependents join their head one by one, and the label of a phrase is the number
+of its words minus one, at most 4. Models:
 
 - Binary Tree-LSTM: Tai, Socher, Manning 2015 (arXiv:1503.00075), section 3.2 with N = 2.
 - Child-sum Tree-GRU, whose phrases are scored one by one.
 - TreeFC: one layer joins two phrases (Looks et al. 2017, arXiv:1702.02181).
-- MV-RNN: a phrase is a vector and a matrix, and each part's matrix changes the other part's vector
-  (Socher et al. 2012, "Semantic Compositionality through Recursive Matrix-Vector Spaces").
+- MV-RNN: a phrase is a vector and a matrix; the matrix of each part multiplies the vector of the
+  other (Socher et al. 2012, "Semantic Compositionality through Recursive Matrix-Vector Spaces").
 """
 
 import re
@@ -25,7 +25,7 @@ from relatedness.trees import phrases_of
 from .base import Gated, Layers, Sample, labelling
 from .pairs import sentences
 from .sequences import rows_of
-from .text import count_words, encode, read_samples
+from .text import build_vocab, encode, read_samples
 
 CLASSES = 5
 UNIT = "sentences"
@@ -35,29 +35,29 @@ class Phrases(NamedTuple):
     """A sentence as nested phrases."""
 
     words: Tuple[str, ...]
-    shape: Any  # a word's number, or the shapes of the two phrases that a phrase is made of
-    labels: Tuple[int, ...]  # of all phrases, those within first
+    shape: Any  # a word's number, or a pair of shapes
+    labels: Tuple[int, ...]  # of all phrases, in post-order
 
     def target(self):
-        """Give what a model should say of the phrases."""
+        """Return the labels."""
         return self.labels
 
     def sample(self, words, labels):
-        """Put together what models take: words, shape (T,), and labels, shape (2T - 1,)."""
+        """Make a sample of words, shape (T,), and labels, shape (2T - 1,)."""
         return Sample((words, self.shape), labels, len(self.words))
 
 
 def read_treebank(directory, limit=None, split="train"):
-    """Read the first `limit` trees of a split, without a folder those of the built-in corpus."""
+    """Read the first `limit` trees of a split, or of the built-in corpus."""
     if directory is None:
         return [_of_dependencies(*each) for each in sentences(limit=limit, split=split)]
     return read_samples(directory, "trees", _parse, limit, split)
 
 
 def _parse(line):
-    """Read one tree, such as ``(3 (2 so) (4 good))``; a word has no " ", "(" or ")"."""
+    """Parse a tree such as ``(3 (2 so) (4 good))``; words contain no " ", "(" or ")"."""
     words, labels = [], []
-    stack = [[]]  # the line, and each phrase that is open: its label and parts
+    stack = [[]]  # the line and each open phrase: a label and parts
     for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", line):
         if token.startswith("("):
             if token[1:] not in map(str, range(CLASSES)):
@@ -67,22 +67,22 @@ def _parse(line):
             stack[-1].append(len(words))
             words.append(token)
         elif len(stack) == 1:
-            raise ValueError('a ")" too many')
+            raise ValueError('unmatched ")"')
         else:
             label, *parts = stack.pop()
             if len(parts) not in (1, 2):
-                raise ValueError(f"a phrase of {len(parts)} parts; there must be a word or two")
+                raise ValueError(f"a phrase has {len(parts)} parts, not one word or two phrases")
             stack[-1].append(parts[0] if len(parts) == 1 else tuple(parts))
             labels.append(label)
     if len(stack) > 1:
-        raise ValueError('a ")" is missing')
+        raise ValueError('missing ")"')
     if len(stack[0]) != 1 or len(labels) != 2 * len(words) - 1:
-        raise ValueError("is not one binary tree with a label for every word and phrase")
+        raise ValueError("not one binary tree with a label for every word and phrase")
     return Phrases(tuple(words), stack[0][0], tuple(labels))
 
 
 def _of_dependencies(words, tree):
-    """Join each head with its dependents, first those after it and then those before it."""
+    """Join each head with its dependents, first those after it, then those before it."""
     shapes = list(range(len(words)))
     for head in tree.order:
         before = [k for k in tree.children[head] if k < head]
@@ -99,7 +99,7 @@ def _of_dependencies(words, tree):
 class PhraseModel(gdb.DynamicHybridBlock):
     """Scores of all labels for every phrase of one sentence.
 
-    A subclass has `leaf` and `join`: the state of a word, and of a phrase from those of its parts.
+    A subclass has `leaf` and `join`, which compute the state of a word and of a phrase.
     """
 
     dropout = 0.0
@@ -114,33 +114,33 @@ class PhraseModel(gdb.DynamicHybridBlock):
         return self.score(self.dropped(mx.nd.concat(*self.states(words, shape), dim=0)))
 
     def dropped(self, array):
-        """Drop a share of the values, in training."""
+        """Apply dropout in training."""
         return mx.nd.Dropout(array, p=self.dropout) if self.dropout else array
 
     def states(self, words, shape):
-        """Vectors of all phrases, those within first, shape (1, hidden_size) each."""
-        vectors = self.word_states(words)
-        found = []
+        """Return vectors of all phrases in post-order, shape (1, hidden_size) each."""
+        inputs = self.leaf_inputs(words)
+        vectors = []
 
-        def read(shape):
+        def visit(shape):
             if isinstance(shape, int):
-                state = self.leaf(*vectors[shape])
+                state = self.leaf(*inputs[shape])
             else:
-                state = self.join(*(array for part in shape for array in read(part)))
+                state = self.join(*(array for part in shape for array in visit(part)))
             state = state if isinstance(state, (list, tuple)) else [state]
-            found.append(state[0])
+            vectors.append(state[0])
             return state
 
-        read(shape)
-        return found
+        visit(shape)
+        return vectors
 
-    def word_states(self, words):
-        """Return what `leaf` takes for each word."""
-        return [[row] for row in rows_of(self.dropped(self.embedding(words)))]
+    def leaf_inputs(self, words):
+        """Return the arguments of `leaf` for each word."""
+        return [(row,) for row in rows_of(self.dropped(self.embedding(words)))]
 
 
 class LSTMNode(Gated):
-    """States h and c of a word or a phrase; each part of a phrase has a forget gate of its own."""
+    """States h and c of a word or a phrase, with a forget gate for each part of the phrase."""
 
     def hybrid_forward(self, F, *inputs):  # noqa: D102
         i, *forgets, o, u = self.split(F, *inputs[::2])
@@ -151,7 +151,7 @@ class LSTMNode(Gated):
 
 
 class TreeLSTM(PhraseModel):
-    """The binary Tree-LSTM; `dropout` is of word vectors and of states before they are scored."""
+    """The binary Tree-LSTM, with `dropout` of word vectors and of states before scoring."""
 
     def __init__(self, vocab_size, embedding_size=300, hidden_size=150, dropout=0.0, sparse=False):
         super().__init__(vocab_size, embedding_size, hidden_size, sparse)
@@ -169,7 +169,7 @@ class GRULeaf(Gated):
 
 
 class GRUJoin(gdb.DynamicHybridBlock):
-    """State of a phrase from those of its parts, any number of them, each with a reset gate."""
+    """State of a phrase from those of any number of parts, each with a reset gate."""
 
     def __init__(self, hidden_size):
         super().__init__()
@@ -177,13 +177,13 @@ class GRUJoin(gdb.DynamicHybridBlock):
         self.reset, self.update, self.new = gates
 
     def hybrid_forward(self, F, *parts):  # noqa: D102
-        kept = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
+        reset = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
         update = F.sigmoid(self.update(F.add_n(*parts)))
-        return update * F.tanh(self.new(kept)) + (1 - update) * F.add_n(*parts) / len(parts)
+        return update * F.tanh(self.new(reset)) + (1 - update) * F.add_n(*parts) / len(parts)
 
 
 class TreeGRU(PhraseModel):
-    """The child-sum Tree-GRU; each phrase is scored by itself."""
+    """The child-sum Tree-GRU, which scores phrases one by one."""
 
     def __init__(self, vocab_size, embedding_size=100, hidden_size=100):
         super().__init__(vocab_size, embedding_size, hidden_size)
@@ -196,7 +196,7 @@ class TreeGRU(PhraseModel):
 
 
 class TreeFC(PhraseModel):
-    """A layer for words, and one for phrases."""
+    """One layer for words and one for phrases."""
 
     def __init__(self, vocab_size, embedding_size=200, hidden_size=200):
         super().__init__(vocab_size, embedding_size, hidden_size)
@@ -214,32 +214,32 @@ class MatrixVectorJoin(nn.HybridBlock):
                                use_bias=False)  # fmt: skip
 
     def hybrid_forward(self, F, a, A, b, B):  # noqa: D102, N803
-        changed = [
+        products = [
             F.reshape(F.batch_dot(matrix, F.expand_dims(vector, 2)), (0, -1))
             for matrix, vector in ((B, a), (A, b))
         ]
-        # The rows of W (A over B) are columns of the transposed matrices side by side.
+        # W [A; B] is computed in transposed form, because a layer multiplies from the right.
         columns = F.concat(F.transpose(A, (0, 2, 1)), F.transpose(B, (0, 2, 1)), dim=2)
         matrix = F.transpose(self.matrix(columns), (0, 2, 1))
-        return self.vector(F.concat(*changed, dim=1)), matrix
+        return self.vector(F.concat(*products, dim=1)), matrix
 
 
 class MVRNN(PhraseModel):
-    """The MV-RNN; the matrices of words are frozen as their vectors are."""
+    """The MV-RNN; the matrices of words are frozen, like their vectors."""
 
     def __init__(self, vocab_size, embedding_size=25, hidden_size=25):
-        super().__init__(vocab_size, hidden_size, hidden_size)  # a word's sizes are a phrase's
+        super().__init__(vocab_size, hidden_size, hidden_size)  # words and phrases share sizes
         self.matrices = nn.Embedding(vocab_size, hidden_size**2)
         self.join = MatrixVectorJoin(hidden_size)
 
-    def word_states(self, words):  # noqa: D102
+    def leaf_inputs(self, words):  # noqa: D102
         vectors = self.embedding(words)
         size = vectors.shape[1]
         matrices = self.matrices(words).reshape((-1, size, size))
         return list(zip(rows_of(vectors), rows_of(matrices)))
 
     def leaf(self, vector, matrix):
-        """State of a word."""
+        """Return the state of a word."""
         return vector, matrix
 
 
@@ -257,7 +257,7 @@ class Sentiment:
     def model(self, vocab_size, settings, sparse):  # noqa: D102
         sizes = (settings[name] for name in ("embedding_size", "hidden", "dropout"))
         model = gdb.convert(TreeLSTM(vocab_size, *sizes, sparse))
-        # A minibatch has some hundred words of twenty thousand: decay would change all of them.
+        # A minibatch has some hundred of twenty thousand words; decay would change all of them.
         model.embedding.weight.wd_mult = 0
         return model
 
@@ -265,12 +265,12 @@ class Sentiment:
         return labelling("sst", TITLES["sst"], UNIT, samples, model, (), "words", trainer)
 
     def answers(self, outputs, items):
-        """Take the best label of each sentence, whose scores come after those of its phrases."""
+        """Return the best label of each sentence; its scores follow those of its phrases."""
         roots = np.cumsum([len(item.labels) for item in items]) - 1
         return outputs[roots].argmax(axis=1)
 
     def measure(self, answers, items):
-        """Share of the sentences whose label is found."""
+        """Compute the share of sentences with the right label."""
         return {"accuracy": float(np.mean(answers == [item.labels[-1] for item in items]))}
 
 
@@ -281,16 +281,16 @@ TITLES = {"sst": "binary Tree-LSTM", "treegru": "Tree-GRU", "treefc": "TreeFC", 
 
 
 def phrase_workload(name, sst=None, limit=None, **sizes):
-    """Put a model on the trees of the treebank, or on those of the built-in corpus."""
+    """Make a model with the trees of the treebank, or of the built-in corpus."""
     items = read_treebank(sst, limit)
-    vocab = count_words(item.words for item in items)
+    vocab = build_vocab(item.words for item in items)
     model = MODELS[name](len(vocab), **sizes)
     frozen = ["embedding", "matrices"] if name == "mvrnn" else ["embedding"]
-    made = labelling(name, TITLES[name], UNIT, encode(items, vocab), model, frozen, "words")
+    workload = labelling(name, TITLES[name], UNIT, encode(items, vocab), model, frozen, "words")
     if name != "treegru":
-        return made
+        return workload
 
     def compare(scores, labels):
-        return mx.nd.add_n(*map(made.loss_block, scores, rows_of(labels))) / len(scores)
+        return mx.nd.add_n(*map(workload.loss_block, scores, rows_of(labels))) / len(scores)
 
-    return made._replace(compare=compare)
+    return workload._replace(compare=compare)

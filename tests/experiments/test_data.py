@@ -12,7 +12,7 @@ from relatedness.options import fingerprint
 from relatedness.training import Data
 from relatedness.trees import Tree
 from workloads.pairs import RELATEDNESS
-from workloads.text import DataError, count_words, encode, read_vectors
+from workloads.text import DataError, build_vocab, encode, read_vectors
 
 GOOD = {
     "a.toks": ["a dog runs", "cats sleep", "it rains"],
@@ -122,7 +122,7 @@ def pairs(corpus):
 
 
 def words_of(pairs):
-    return count_words(pair.words for pair in pairs)
+    return build_vocab(pair.words for pair in pairs)
 
 
 def test_samples_hold_word_indices(pairs):

@@ -30,7 +30,7 @@ def tiny(name, limit=4):
 
 
 @pytest.mark.parametrize("name", sorted({*WORKLOADS} - {"experts64", "experts256", "experts1024"}))
-def test_workloads_compute_what_the_loop_computes(name):
+def test_workloads_agree_with_the_loop(name):
     workload = tiny(name)
     trained = [p for p in workload.trainer._params if p.grad_req != "null"]
     gdb.testing.check_against_loop(
@@ -105,7 +105,7 @@ def write(folder, text):
     return folder
 
 
-def test_wikiner_lines_are_words_and_tags(tmp_path):
+def test_wikiner_lines_are_parsed_as_words_and_tags(tmp_path):
     write(tmp_path, "Mad|I-ORG |||O\n\nx|O\n")
     first, second = sequences.read_wikiner(tmp_path)
     assert first == (("Mad", "||"), ("I-ORG", "O"))
@@ -132,7 +132,7 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
             trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
 
 
-def test_a_phrase_has_the_states_of_the_paper():
+def test_the_tree_lstm_computes_the_equations_of_the_paper():
     """Tai, Socher, Manning 2015, equations 9 to 14 with N = 2, for one phrase of two words."""
 
     def sigmoid(x):
