@@ -121,11 +121,11 @@ def measure(args):
             with ExitStack() as stack:
                 new = name not in measured
                 if new:
-                    cast = ways.Cast(name, args, stack)
-                    workload, entry = cast.workload, WORKLOADS[name]
+                    roster = ways.Roster(name, args, stack)
+                    workload, entry = roster.workload, WORKLOADS[name]
                     measured[name] = Measured(
                         workload.title, workload.counted, entry.source, entry.reading,
-                        workload.lines, cast.left_out, cast.versions,
+                        workload.lines, roster.left_out, roster.versions,
                     )  # fmt: skip
                 for part in group:
                     bar.set_postfix_str(" ".join(map(str, part)))
@@ -133,7 +133,7 @@ def measure(args):
                     share = (ends - now) / left
                     if share > 0 and (part in needed or share >= LATE * planned):
                         part_ends = now + share * SHARES[part.what]
-                        MEASURES[part.what](measured[name], cast, args, part, part_ends)
+                        MEASURES[part.what](measured[name], roster, args, part, part_ends)
                     else:
                         label = " ".join(map(str, filter(None, part[1:])))
                         measured[name].left_out[label] = "time was short"
@@ -165,23 +165,23 @@ def _write(measured, args):
     (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _speed(measured, cast, args, part, ends):
+def _speed(measured, roster, args, part, ends):
     """Time all ways at one batch size."""
-    contenders = cast.gather(args.ways, part.size)
+    contenders = roster.gather(args.ways, part.size)
     if not contenders:
-        reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
+        reasons = "; ".join(f"{way}: {reason}" for way, reason in roster.left_out.items())
         raise UsageError(f"no way is left of {part.workload}: {reasons}")
-    fresh, share = cast.workload.minibatches(part.size, args.seed), ends - time.monotonic()
+    fresh, share = roster.workload.minibatches(part.size, args.seed), ends - time.monotonic()
     measured.rows += contest(contenders, fresh, part.kind, part.size, args.rounds, args.seconds,
                              args.seed, share)  # fmt: skip
 
 
-def _launches(measured, cast, args, part, ends):
+def _launches(measured, roster, args, part, ends):
     """Count the launches of a minibatch in several ways of this library."""
-    measured.counts += cast.count(ways.COUNTED, part.kind, part.size)
+    measured.counts += roster.count(ways.COUNTED, part.kind, part.size)
 
 
-def _process(measured, cast, args, part, ends):
+def _process(measured, roster, args, part, ends):
     """Run a way in its own process, if it takes part."""
     if part.way in measured.rows.by("way"):
         mx.nd.waitall()  # a fork during a backward pass hangs
@@ -202,7 +202,7 @@ def alone(args, part, ends):
     is None on systems without ``/proc``. The garbage collector ignores the data, as in contests.
     """
     with ExitStack() as stack:
-        contender = ways.Cast(part.workload, args, stack).make(part.way)
+        contender = ways.Roster(part.workload, args, stack).make(part.way)
         size = min(part.size, len(contender.workload.samples))
         fresh = contender.workload.minibatches(size, args.seed)
         gc.collect()  # so that the first minibatch does not pay for the garbage of loading

@@ -1,5 +1,5 @@
-"""Models batched by hand, on the same parameters, to measure the library against.
+"""Models batched by hand, with the same parameters, as a comparison for the library.
 
-`manual` is the model of sentence pairs, `padded` the tagger. Neither uses gluon_dynbatch; both
-differentiate with MXNet's own tape.
+`manual` is the model of sentence pairs, `padded` the tagger. Both use MXNet's autograd, and neither
+uses gluon_dynbatch.
 """

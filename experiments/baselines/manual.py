@@ -1,21 +1,21 @@
-"""The relatedness model batched by hand: what a careful engineer writes without the library.
+"""The relatedness model batched by hand, as a careful engineer writes it without the library.
 
-It is specific to this model and was chosen by measuring alternatives:
+It is specific to this model; measurements of alternatives led to these choices:
 
-- All leaves of a minibatch, half of its nodes, are one launch, and so are the input projections of
-  all other nodes and the forget gates of all leaves.  What is left is one launch of each kind per
-  level of inner nodes, counted from the root, so that children always come from the level before.
+- All leaves of a minibatch, half of its nodes, are one launch, as are the input projections of all
+  other nodes and the forget gates of all leaves. The rest is one launch of each kind per level of
+  inner nodes, counted from the root, so that children are always in the level before.
 - Sums over children are products with a sparse matrix of ones (csr), the only segment sum of MXNet
-  whose forward and backward pass are both fast.  One matrix is made per minibatch and sliced per
-  level, for making one waits for the engine.
-- Each gate has a product of its own with a slice of the weights: slicing weights once per minibatch
-  is cheaper than splitting columns of every result.
-- Cells are hybridized, and squash with ``Activation``, which oneDNN computes many times faster than
+  with a fast forward and backward pass. One matrix is created per minibatch and sliced per level,
+  because creating one waits for the engine.
+- Each gate has its own product with a slice of the weights: slicing weights once per minibatch is
+  cheaper than splitting columns of every result.
+- Cells are hybridized, and use ``Activation``, which oneDNN computes many times faster than
   ``sigmoid`` and ``tanh``.
-- Levels read slices of what was computed for all of them at once.  On MXNet's tape, the gradient of
-  each slice would be padded to full size and added.  The tape is therefore cut there: the
-  slices are variables whose gradients are slices of one buffer, with which the tape of the early
-  part goes on.
+- Levels read slices of arrays that were computed for all levels at once. On MXNet's tape, the
+  gradient of each slice would be padded to full size and added. The tape is therefore cut there:
+  the slices are variables whose gradients are slices of one buffer, from which the backward pass of
+  the early part starts.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ from .levels import divide
 
 
 def _launches(size):
-    """Make the launches of the Tree-LSTM; weights are arguments, as they come sliced by gate."""
+    """Make the launches of the Tree-LSTM; weights are arguments, sliced by gate."""
 
     def sigmoid(F, x):
         return F.Activation(x, act_type="sigmoid")
@@ -40,26 +40,26 @@ def _launches(size):
     def dense(F, x, weight, *bias):
         return F.FullyConnected(x, weight, *bias, num_hidden=size, no_bias=not bias)
 
-    def states(F, i, o, u, *kept):
-        c = sum(kept, sigmoid(F, i) * tanh(F, u))
+    def states(F, i, o, u, *c_sum):
+        c = sum(c_sum, sigmoid(F, i) * tanh(F, u))
         return sigmoid(F, o) * tanh(F, c), c
 
     def inputs(F, x, *parameters):
-        """Multiply word vectors by the weights of some gates: (n, input) to (n, H) each."""
+        """Project word vectors, shape (n, input), for some gates, shape (n, H) each."""
         return [dense(F, x, *each) for each in zip(parameters[::2], parameters[1::2])]
 
     def leaves(F, x, *parameters):
-        """States h and c, (n, H) each, of nodes without children: of word vectors (n, input)."""
+        """Compute states h and c of leaves, (n, H) each, from word vectors, (n, input)."""
         return states(F, *inputs(F, x, *parameters))
 
     def forget(F, h, c, gates, parents, weight):
-        """Give what parents keep of c of each node, (n, H); `parents` is their rows in `gates`."""
+        """Multiply c of each node, (n, H), by the forget gate, which reads its parent's `gates`."""
         return sigmoid(F, F.take(gates, parents) + dense(F, h, weight)) * c
 
-    def level(F, i, o, u, h_sum, kept, *weights):
-        """States h and c, (n, H) each, of nodes from their gates and the sums over children."""
+    def level(F, i, o, u, h_sum, c_sum, *weights):
+        """Compute states h and c of inner nodes, (n, H) each, from gates and sums over children."""
         gates = (x + dense(F, h_sum, weight) for x, weight in zip((i, o, u), weights))
-        return states(F, *gates, kept)
+        return states(F, *gates, c_sum)
 
     blocks = list(map(gluon.nn.HybridLambda, (inputs, leaves, forget, level)))
     for block in blocks:
@@ -75,7 +75,7 @@ class _Edges(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A planned minibatch, uploaded."""
+    """A plan of a minibatch, as MXNet arrays."""
 
     words: mx.nd.NDArray  # (nodes,), int32
     starts: Tuple[int, ...]
@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
 
 
 class ManualBatching:
-    """Runs the `RelatednessModel` of a workload; its parameters are used where they are."""
+    """Runs the `RelatednessModel` of a workload with its parameters."""
 
     def __init__(self, workload):
         self.model, self._loss = workload.model, workload.loss_block
@@ -93,7 +93,7 @@ class ManualBatching:
         self._inputs, self._leaves, self._forget, self._level = _launches(self._size)
 
     def score(self, samples):
-        """Give the log-probabilities of the scores of all samples. Shape (N, CLASSES)."""
+        """Compute the log-probabilities of the scores of all samples, shape (N, CLASSES)."""
         plan = _plan(samples)
         early = self._early(plan)
         hf_weight = self._cell.hf_weight.data(plan.words.context)
@@ -102,36 +102,36 @@ class ManualBatching:
     def differentiate(self, samples):
         """Compute the loss of all samples, shape (N,), and the gradients of all parameters.
 
-        The parameters of the Tree-LSTM's cell must want a gradient, the others may.
+        The parameters of the Tree-LSTM's cell must have gradients; the others may.
         """
         plan = _plan(samples)
         hf_weight = self._cell.hf_weight.data(plan.words.context)
         with autograd.record():
             early = self._early(plan)
-            # Used on both sides of the cut, so it is cut as well.
+            # Both sides of the cut use it, so it is cut as well.
             early.append(mx.nd.identity(hf_weight))
         values = [array.detach() for array in early]
         gradients = [mx.nd.empty(array.shape, array.context) for array in values]
-        # The forget gates of the deepest level have no readers, nor have the weights for them if
-        # it is the only level; their gradients are not written.
+        # Nothing reads the forget gates of the deepest level, nor the forget weights if it is the
+        # only level, so their gradients are not written.
         gradients[0][plan.starts[-2] :] = 0
         gradients[-1][:] = 0
-        *parts, hf_weight = values
+        *arrays, hf_weight = values
         *slots, hf_slot = gradients
-        parts, slots = _by_level(plan, parts), _by_level(plan, slots)
-        autograd.mark_variables([hf_weight, *sum(parts, [])], [hf_slot, *sum(slots, [])])
+        levels, slots = _by_level(plan, arrays), _by_level(plan, slots)
+        autograd.mark_variables([hf_weight, *sum(levels, [])], [hf_slot, *sum(slots, [])])
         with autograd.record():
             targets = mx.nd.concat(*[sample.target for sample in samples], dim=0)
-            losses = self._loss(self._late(plan, parts, hf_weight), targets)
+            losses = self._loss(self._late(plan, levels, hf_weight), targets)
         losses.backward()
         autograd.backward(early, gradients)
         return losses
 
     def _early(self, plan):
-        """Compute what needs no inner node, for all inner nodes; shape (n, H) each.
+        """Compute everything that needs no inner node, shape (n, H) each, for all inner nodes.
 
-        Projections of their words for the gates forget, input, output, update; sums over the leaves
-        below of h, and of what is kept of c.
+        These are projections of their words for the gates forget, input, output and update, and
+        sums over their leaves of h, and of forget gate times c.
         """
         cell, size, ctx = self._cell, self._size, plan.words.context
         inner = plan.starts[-1]
@@ -139,39 +139,39 @@ class ManualBatching:
         biases = _rows(cell.i2h_bias.data(ctx), size)
         parameters = [array for pair in zip(weights, biases) for array in pair]
         gates = self._inputs(self.model.embedding(plan.words[:inner]), *parameters)
-        if plan.leaves is None:  # every sentence is a single word
+        if plan.leaves is None:  # all sentences are single words
             return [*gates, mx.nd.zeros_like(gates[0]), mx.nd.zeros_like(gates[0])]
         vectors = self.model.embedding(plan.words[inner:])
         h, c = self._leaves(vectors, *parameters[2:])  # without forget gates
         sums = self._sums(plan.leaves, h, c, gates[0], cell.hf_weight.data(ctx))
         return [*gates, *sums]
 
-    def _late(self, plan, parts, hf_weight):
+    def _late(self, plan, levels, hf_weight):
         """Compute the inner nodes, level by level, and the scores from the roots."""
         weights = _rows(self._cell.h2h_weight.data(plan.words.context), self._size)
         h = c = None
-        for level in reversed(range(len(parts))):
-            forget, *gates, h_sum, kept = parts[level]
+        for level in reversed(range(len(levels))):
+            forget, *gates, h_sum, c_sum = levels[level]
             if h is not None:
-                more_h, more_kept = self._sums(plan.levels[level], h, c, forget, hf_weight)
-                h_sum, kept = h_sum + more_h, kept + more_kept
-            h, c = self._level(*gates, h_sum, kept, *weights)
+                more_h, more_c = self._sums(plan.levels[level], h, c, forget, hf_weight)
+                h_sum, c_sum = h_sum + more_h, c_sum + more_c
+            h, c = self._level(*gates, h_sum, c_sum, *weights)
         pairs = len(h) // 2
         return self.model.similarity(h[:pairs], h[pairs:])
 
     def _sums(self, edges, h, c, forget, hf_weight):
-        """Add up h, and what is kept of c, of the children of each parent; (parents, H) each."""
-        kept = self._forget(h, c, forget, edges.parents, hf_weight)
+        """Sum h, and forget gate times c, over the children of each parent; (parents, H) each."""
+        gated_c = self._forget(h, c, forget, edges.parents, hf_weight)
         add_up = partial(mx.nd.sparse.dot, edges.matrix, transpose_a=True, forward_stype="default")
-        return add_up(h), add_up(kept)
+        return add_up(h), add_up(gated_c)
 
 
 def _plan(samples):
-    """Plan a minibatch: first sentences of all pairs first, so that roots come in that order."""
+    """Plan a minibatch; the first sentences of all pairs come before the second ones."""
     ctx = samples[0].inputs[0].context
-    words, trees, *others = zip(*(sample.inputs for sample in samples))
-    levels = divide([tree.heads for tree in trees + others[1]])
-    words = mx.nd.concat(*words, *others[0], dim=0).take(_upload(levels.words, ctx))
+    words_a, trees_a, words_b, trees_b = zip(*(sample.inputs for sample in samples))
+    levels = divide([tree.heads for tree in trees_a + trees_b])
+    words = mx.nd.concat(*words_a, *words_b, dim=0).take(_upload(levels.words, ctx))
     nodes, starts = len(levels.words), levels.starts
     inner, spans = starts[-1], list(zip(starts, starts[1:], starts[2:]))
     entries = mx.nd.ones(nodes, ctx=ctx)
@@ -180,11 +180,11 @@ def _plan(samples):
     matrix = mx.nd.sparse.csr_matrix(
         (entries, columns, ends), shape=(nodes, inner), ctx=ctx, dtype="float32"
     )
-    # Parents are counted within their level, except those of leaves, which see all inner nodes.
-    places = levels.parents.copy()
+    # Parents are numbered within their level; those of leaves, among all inner nodes.
+    parents = levels.parents.copy()
     for above, start, stop in spans:
-        places[start:stop] -= above
-    parents = _upload(places.astype(np.int32), ctx)
+        parents[start:stop] -= above
+    parents = _upload(parents.astype(np.int32), ctx)
     by_level = [
         _Edges(parents[start:stop], mx.nd.slice(matrix, (start, above), (stop, start)))
         for above, start, stop in spans
@@ -200,10 +200,10 @@ def _upload(array, ctx):
 
 
 def _by_level(plan, arrays):
-    """Cut arrays with a row per inner node into levels; slices of what is on no tape are views."""
+    """Slice arrays with a row per inner node by level; slices of unrecorded arrays are views."""
     return [[array[i:j] for array in arrays] for i, j in zip(plan.starts, plan.starts[1:])]
 
 
 def _rows(array, size):
-    """Cut a parameter into the parts of its gates."""
+    """Slice a parameter by gate."""
     return [array[start : start + size] for start in range(0, len(array), size)]

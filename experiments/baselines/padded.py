@@ -1,9 +1,9 @@
-"""The tagger on padded minibatches of sentences of like length, with MXNet's fused LSTM.
+"""The tagger on padded minibatches of sentences of similar length, with MXNet's fused LSTM.
 
-What is usually done for sequences: minibatches are made of sentences of like length, padded to the
-longest, and one launch reads all of them in each direction. What is read backwards is turned around
-before it is padded, so that the padding comes after the words; what is said of it is masked in the
-loss. Scores are turned back, as they are smaller than states.
+This is the usual method for sequences: a minibatch has sentences of similar length, padded to the
+longest, and one launch reads all of them in each direction. For the backward direction, words are
+reversed before padding, so that the padding follows the words; the loss masks the padding. Scores
+are reversed back instead of states, because they are smaller.
 """
 
 import mxnet as mx
@@ -13,14 +13,14 @@ from mxnet import autograd, gluon
 
 
 def masked_loss(F, scores, tags, lengths):
-    """Mean loss of the words of each sentence, shape (N,), whatever the padding says."""
+    """Compute the mean loss of the words of each sentence, shape (N,), without the padding."""
     losses = -F.pick(F.log_softmax(scores), F.transpose(tags))  # (T, N)
     masked = F.SequenceMask(losses, lengths, use_sequence_length=True)
     return F.sum(masked, axis=0) / lengths
 
 
 class PaddedBatching:
-    """Runs the tagger of a workload over minibatches; its parameters are used where they are."""
+    """Runs the tagger of a workload on minibatches with its parameters."""
 
     def __init__(self, workload):
         self._model = workload.model
@@ -34,12 +34,12 @@ class PaddedBatching:
         self._join = batchify.Tuple(pad, pad, pad, batchify.Stack(dtype="float32"))
 
     def score(self, samples):
-        """Give the scores of all tags for the words of some samples, shape (words, tags)."""
+        """Compute the scores of all tags for the words of some samples, shape (words, tags)."""
         scores, _, lengths = self._scored(samples)
-        places = np.concatenate(
+        rows = np.concatenate(
             [np.arange(int(each)) * len(samples) + i for i, each in enumerate(lengths.asnumpy())]
         )
-        return scores.reshape((-3, 0)).take(mx.nd.array(places, dtype="int32"))
+        return scores.reshape((-3, 0)).take(mx.nd.array(rows, dtype="int32"))
 
     def differentiate(self, samples):
         """Compute the loss of some samples, shape (N,), and the gradients of all parameters."""
@@ -49,22 +49,22 @@ class PaddedBatching:
         return losses
 
     def _scored(self, samples):
-        """Score a minibatch, shape (T, N, tags); give also its tags, shape (N, T), and lengths."""
+        """Return scores, shape (T, N, tags), tags, shape (N, T), and lengths of a minibatch."""
         model = self._model
         joined = self._join([self._rows[id(sample)] for sample in samples])
-        words, turned, tags, lengths = (array.as_in_context(mx.cpu()) for array in joined)
+        words, reversed_words, tags, lengths = (each.as_in_context(mx.cpu()) for each in joined)
         ahead = _read(model.forwards, model.embedding(words.T))
-        back = _read(model.backwards, model.embedding(turned.T))
+        back = _read(model.backwards, model.embedding(reversed_words.T))
         weight, bias = model.score.weight.data(), model.score.bias.data()
         left, right = mx.nd.split(weight, num_outputs=2, axis=1)
-        how = {"num_hidden": len(bias), "flatten": False}
-        scores = mx.nd.FullyConnected(back, right, no_bias=True, **how)
+        options = {"num_hidden": len(bias), "flatten": False}
+        scores = mx.nd.FullyConnected(back, right, no_bias=True, **options)
         scores = mx.nd.SequenceReverse(scores, lengths, use_sequence_length=True)
-        return mx.nd.FullyConnected(ahead, left, bias, **how) + scores, tags, lengths
+        return mx.nd.FullyConnected(ahead, left, bias, **options) + scores, tags, lengths
 
 
 def _read(cell, vectors):
-    """Give the states of a cell at each word, shape (T, N, hidden_size)."""
+    """Run a cell over all words; return its states, shape (T, N, hidden_size)."""
     parameters = (cell.i2h_weight, cell.h2h_weight, cell.i2h_bias, cell.h2h_bias)
     packed = mx.nd.concat(*(each.data().reshape(-1) for each in parameters), dim=0)
     size = cell.h2h_weight.shape[1]

@@ -1,4 +1,4 @@
-"""Other systems that run models one sample at a time or by hand, timed turn by turn with ours.
+"""Other systems that batch models written for one sample, or models batched by hand.
 
-Each runs in a process of its own (`child`), which `suite.remote` starts and asks.
+Each runs in its own process (`child`), which `suite.remote` starts and sends requests.
 """

@@ -1,8 +1,8 @@
-"""The other end of the pipe: a process that runs one peer on one workload.
+"""The child process: it runs one peer on one workload, and answers requests on a pipe.
 
-``python -m peers.child MODULE:CLASS DESCRIPTOR`` gets a `Task` from the pipe, answered by what is
-known of the peer, and then names of methods of `Peer` with their arguments, answered by what they
-return. The peers' environment has no MXNet.
+``python -m peers.child MODULE:CLASS DESCRIPTOR`` receives a `Task` and answers with a description
+of the peer. It then receives names of methods of `Peer` with arguments, and answers with the
+results. The peers' environment has no MXNet.
 """
 
 import contextlib
@@ -13,58 +13,58 @@ import time
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-#: Minibatches that are trained on to compare losses.
+#: Number of training steps whose losses are compared.
 STEPS = 3
-#: What MXNet's AdaGrad adds to the history of gradients.
+#: The epsilon of MXNet's AdaGrad, which adds it to the history of gradients.
 EPSILON = 1e-7
 
 
 class Task(NamedTuple):
-    """A workload in plain data.
+    """A workload as plain data.
 
-    AdaGrad is as MXNet has it: ``history += grad ** 2``, then ``weight -= learning_rate * (grad /
-    sqrt(history + EPSILON) + weight_decay * weight)``.
+    The optimizer is MXNet's AdaGrad: ``history += grad ** 2``, then ``weight -= learning_rate *
+    (grad / sqrt(history + EPSILON) + weight_decay * weight)``.
     """
 
     learning_rate: float
     weight_decay: float
-    samples: list  # inputs and target of each, with lists in place of arrays
+    samples: list  # inputs and target of each, with lists instead of arrays
     parameters: dict  # float32 arrays by Gluon's structural names; embedding.weight is not trained
 
 
 class Peer:
-    """A way of running minibatches of samples, in the form that its own data set would have.
+    """Runs minibatches of samples, in the format that suits the system.
 
     A subclass has ``step(batch)``, which trains on a minibatch and returns the mean of its samples'
-    losses; ``predict(batch)``, which gives the model's results as an array; and ``reset()``, which
-    goes back to the first parameters; the optimizer may go on as it is.
+    losses; ``predict(batch)``, which returns the model's results as an array; and ``reset()``,
+    which restores the first parameters (the optimizer may keep its state).
     """
 
-    #: For people: what runs, and how it was told to.
+    #: For people: the version, and the settings.
     version = flags = ""
-    #: For how many minibatches of training the losses are those of ours. The first depends on the
-    #: forward pass alone, those after it on gradients and updates.
+    #: Number of training steps whose losses must agree with the loop's. The first loss depends only
+    #: on the forward pass, later ones also on gradients and updates.
     same_steps = STEPS
 
     def __init__(self, task):
         self.samples = list(map(self.prepare, task.samples))
 
     def prepare(self, sample):
-        """Turn a sample into what `step` and `predict` take; not counted."""
+        """Convert a sample to the format of `step` and `predict`; not timed."""
         return sample
 
     def batches(self, work):
-        """Give the samples of minibatches of their numbers."""
+        """Look up samples by their numbers."""
         return [[self.samples[i] for i in batch] for batch in work]
 
     def check(self, work):
-        """Give results for the first minibatch, and the losses of training on all, one by one."""
+        """Return the results of the first minibatch, and the losses of training on all."""
         batches = self.batches(work)
         values = self.predict(batches[0])
         return {"values": values, "losses": [self.step(batch) for batch in batches]}
 
     def time(self, kind, warm, work):
-        """Give the seconds that `work` takes, from the first parameters; `warm` is not counted."""
+        """Return the seconds that `work` takes from the first parameters, after `warm`, untimed."""
         run = self.predict if kind == "inference" else self.step
         first, *batches = self.batches([warm, *work])
         if warm:
@@ -77,10 +77,10 @@ class Peer:
 
 
 def main(name, descriptor):
-    """Answer requests until there are no more."""
+    """Answer requests until the pipe is closed."""
     pipe = Connection(int(descriptor))
-    module, kind = name.split(":")
-    peer = getattr(importlib.import_module(module), kind)(Task(*pipe.recv()))
+    module, class_name = name.split(":")
+    peer = getattr(importlib.import_module(module), class_name)(Task(*pipe.recv()))
     gc.collect()
     gc.freeze()
     pipe.send({name: getattr(peer, name) for name in ("version", "flags", "same_steps")})

@@ -1,4 +1,4 @@
-"""DGL: the Tree-LSTM by messages from children to parents, in topological order."""
+"""DGL: the Tree-LSTM as messages from children to parents, in topological order."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ import torch
 from .on_torch import PairsPeer, states_of
 
 os.environ["DGLBACKEND"] = "pytorch"
-# DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.
+# DGL 1.1.3 imports `packaging` from setuptools, which no longer contains it.
 sys.modules["setuptools.extern"] = ModuleType("setuptools.extern")
 sys.modules["setuptools.extern.packaging"] = packaging
 
@@ -20,7 +20,7 @@ from dgl import function as fn  # noqa: E402
 
 
 class Pairs(PairsPeer):
-    """A message is the child's h beside what its parent keeps of its c; DGL adds them up."""
+    """A message is the child's h and its c times the forget gate; DGL sums them."""
 
     version = f"DGL {dgl.__version__}, {PairsPeer.version}"
     flags = f"{PairsPeer.flags}; one graph a minibatch, built-in sum, topological order"
@@ -40,18 +40,18 @@ class Pairs(PairsPeer):
         leaves, *above = dgl.topological_nodes_generator(graph)
         graph.apply_nodes(self.node, leaves)
         for nodes in above:
-            graph.pull(nodes, self.message, fn.sum("kept", "sums"), self.node)
+            graph.pull(nodes, self.message, fn.sum("message", "sums"), self.node)
         roots = np.array([tree.root for tree in trees]) + offsets
         return graph.ndata["h"][torch.from_numpy(roots)]
 
     def message(self, edges):
-        """Make what children tell their parents, shape (edges, 2H)."""
+        """Compute the messages of children to their parents, shape (edges, 2H)."""
         h, weight = edges.src["h"], self.p["encoder.cell.hf_weight"]
         forget = torch.addmm(edges.dst["x_forget"], h, weight.t()).sigmoid()
-        return {"kept": torch.cat([h, forget * edges.src["c"]], 1)}
+        return {"message": torch.cat([h, forget * edges.src["c"]], 1)}
 
     def node(self, nodes):
-        """States of words whose children's states have been summed up."""
+        """Compute states from word vectors and the sums over children."""
         h_sum, c_sum = nodes.data["sums"].chunk(2, 1)
         weight = self.p["encoder.cell.h2h_weight"]
         gates = torch.addmm(nodes.data["x"], h_sum, weight.t()).chunk(3, 1)

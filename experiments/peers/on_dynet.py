@@ -7,7 +7,7 @@ from importlib.metadata import version
 import dynet_config
 import numpy as np
 
-# DyNet reads its settings when it is imported, so all others import it from here.
+# DyNet reads its settings on import, so it must not be imported elsewhere before.
 assert "dynet" not in sys.modules
 dynet_config.set(autobatch=1, mem=1024, random_seed=1)
 
@@ -23,8 +23,8 @@ SIDES = ("forwards", "backwards")
 class DynetPeer(Peer):
     """A model of expressions, with parameters in ``self.p`` by name.
 
-    A subclass has ``scores(batch)``, its results for a minibatch, batched, and ``loss(batch)``, the
-    mean of the losses of its samples.
+    A subclass has ``scores(batch)``, the results of a minibatch as one batched expression, and
+    ``loss(batch)``, the mean of the losses of its samples.
     """
 
     flags = "--dynet-autobatch 1"
@@ -41,19 +41,18 @@ class DynetPeer(Peer):
         super().__init__(task)
 
     def vector(self, word):
-        """Look a word up; vectors are not trained."""
+        """Look up a word's vector, which is not trained."""
         return dy.lookup(self.words, word, update=False)
 
     def affine(self, bias, *terms):
-        """Add products to a bias: names of parameters, each before what it is multiplied with."""
+        """Add products to a bias; `terms` alternate between names of weights and vectors."""
         terms = (self.p[term] if isinstance(term, str) else term for term in terms)
         return dy.affine_transform([self.p[bias], *terms])
 
     def predict(self, batch):  # noqa: D102
         dy.renew_cg()
         scores = self.scores(batch)
-        found = scores.npvalue()
-        return found.reshape(scores.dim()[0][0], -1).T
+        return scores.npvalue().reshape(scores.dim()[0][0], -1).T
 
     def step(self, batch):  # noqa: D102
         dy.renew_cg()
@@ -66,31 +65,31 @@ class DynetPeer(Peer):
     def reset(self):  # noqa: D102
         dy.renew_cg()
         weight = next(iter(self.p.values()))
-        # DyNet lets weights decay by a common factor that it keeps apart from them.
+        # DyNet implements weight decay by a common factor of all weights.
         factor = abs(weight.npvalue()).max() / abs(weight.as_array()).max()
         for name, value in self.first.items():
             self.p[name].set_value(value / factor)
 
 
-def states_of(i, o, u, *kept):
-    """States h and c from gates, and from what is kept of other states c."""
+def states_of(i, o, u, *terms):
+    """Compute states h and c from gates, and `terms` of c from other nodes."""
     c = dy.cmult(dy.logistic(i), dy.tanh(u))
-    if kept:
-        c = dy.esum([c, *kept])
+    if terms:
+        c = dy.esum([c, *terms])
     return dy.cmult(dy.logistic(o), dy.tanh(c)), c
 
 
-def rows(x, count):
-    """Cut a vector into parts of one size."""
+def split(x, count):
+    """Split a vector into equal parts."""
     size = x.dim()[0][0] // count
     return [dy.pick_range(x, i * size, (i + 1) * size) for i in range(count)]
 
 
 class Pairs(DynetPeer):
-    """The Tree-LSTM node by node; roots of a minibatch are joined for the head."""
+    """The Tree-LSTM node by node; the head runs on all roots of a minibatch at once."""
 
     def __init__(self, task):
-        # Only nodes with children need the forget gate's part.
+        # Forget gates are separate, because only nodes with children need them.
         parameters = dict(task.parameters)
         for name in ("weight", "bias"):
             value = parameters.pop(f"encoder.cell.i2h_{name}")
@@ -103,29 +102,29 @@ class Pairs(DynetPeer):
         return inputs, target, sum(t * math.log(t) for t in target if t)
 
     def node(self, word, children):
-        """States of a word from those of its children."""
+        """Compute the states of a word from those of its children."""
         p, x = self.p, self.vector(word)
         terms = [p["rest_bias"], p["rest_weight"], x]
         if children:
             h_sum = dy.esum([h for h, _ in children]) if len(children) > 1 else children[0][0]
             terms += [p["encoder.cell.h2h_weight"], h_sum]
-        gates = rows(dy.affine_transform(terms), 3)
+        gates = split(dy.affine_transform(terms), 3)
         if not children:
             return states_of(*gates)
         x_forget = dy.affine_transform([p["forget_bias"], p["forget_weight"], x])
         forgets = [x_forget + p["encoder.cell.hf_weight"] * h for h, _ in children]
-        kept = (dy.cmult(dy.logistic(g), c) for g, (_, c) in zip(forgets, children))
-        return states_of(*gates, *kept)
+        terms_of_c = (dy.cmult(dy.logistic(g), c) for g, (_, c) in zip(forgets, children))
+        return states_of(*gates, *terms_of_c)
 
     def root(self, words, tree):
-        """State of a sentence."""
+        """Compute the state h of a sentence."""
         states = [None] * len(words)
         for i in tree.order:
             states[i] = self.node(words[i], [states[k] for k in tree.children[i]])
         return states[tree.root][0]
 
     def scores(self, batch):
-        """Log-probabilities of the scores, shape (CLASSES,), batched."""
+        """Compute log-probabilities of the scores, shape (CLASSES,), batched."""
         left, right = (
             dy.concatenate_to_batch([self.root(*sample[0][k : k + 2]) for sample in batch])
             for k in (0, 2)
@@ -144,7 +143,7 @@ class Pairs(DynetPeer):
 
 
 class Labels(DynetPeer):
-    """Models that score labels, the last part of each sample, from as many ``states(sample)``."""
+    """Models that score labels, the last part of a sample, from ``states(sample)``, one each."""
 
     def scores(self, batch):  # noqa: D102
         states = [state for sample in batch for state in self.states(sample)]
@@ -158,9 +157,9 @@ class Labels(DynetPeer):
 
 
 class Tagger(Labels):
-    """Word by word; the states of all words of a minibatch are joined to be scored."""
+    """Word by word; the states of all words of a minibatch are scored at once."""
 
-    # MXNet's cell has two biases, DyNet's one, which a step of AdaGrad moves half as far.
+    # MXNet's cell has two biases; DyNet's has one, which a step of AdaGrad moves half as far.
     same_steps = 1
 
     def __init__(self, task):
@@ -175,13 +174,13 @@ class Tagger(Labels):
         return words, list(map(int, labels))
 
     def read(self, side, vectors):
-        """States h of the words of a sentence, in the order they are read."""
+        """Compute states h of the words of a sentence, in reading order."""
         p = self.p
         weights = [p[f"{side}.{name}"] for name in ("bias", "i2h_weight", "h2h_weight")]
         states, c = [], None
         for x in vectors:
             terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
-            i, f, u, o = rows(dy.affine_transform(terms), 4)
+            i, f, u, o = split(dy.affine_transform(terms), 4)
             h, c = states_of(i, o, u, *([] if c is None else [dy.cmult(dy.logistic(f), c)]))
             states.append(h)
         return states
@@ -194,7 +193,7 @@ class Tagger(Labels):
 
 
 class NodeTagger(Tagger):
-    """The same with ``CompactVanillaLSTMBuilder``, whose step is three operations of DyNet's."""
+    """The same with ``CompactVanillaLSTMBuilder``; a step is three operations of DyNet."""
 
     flags = f"{Tagger.flags}, CompactVanillaLSTMBuilder"
 
@@ -207,7 +206,7 @@ class NodeTagger(Tagger):
         for side, builder in self.builders.items():
             names = [f"{side}.{name}" for name in ("i2h_weight", "h2h_weight", "bias")]
             self.p.update(zip(names, *builder.get_parameters()))
-            for name in names:  # a builder's gates are in the order i, f, o, u, and f gets 1
+            for name in names:  # a builder has gates in the order i, f, o, u, and adds 1 to f
                 i, f, u, o = np.split(self.first[name], 4)
                 self.first[name] = np.concatenate([i, f - 1 if f.ndim == 1 else f, o, u])
                 self.p[name].set_value(self.first[name])
@@ -217,10 +216,10 @@ class NodeTagger(Tagger):
 
 
 class Trees(Labels):
-    """Node by node; the states of all phrases of a minibatch are joined to be scored."""
+    """Node by node; the states of all phrases of a minibatch are scored at once."""
 
     def prepare(self, sample):
-        """List the phrases, those within first: a word, or the numbers of the parts of each."""
+        """List the phrases in post-order: a word, or a pair of numbers of phrases."""
         (words, shape), labels = sample
         phrases = [words[p] if isinstance(p, int) else p for p in phrases_of(shape)]
         return phrases, list(map(int, labels))
@@ -232,11 +231,11 @@ class Trees(Labels):
         for parts in sample[0]:
             if isinstance(parts, int):
                 gates = dy.affine_transform([*weights[:2], self.vector(parts)])
-                states.append(states_of(*rows(gates, 3)))
+                states.append(states_of(*split(gates, 3)))
             else:
-                below = [states[k] for k in parts]
-                x = dy.concatenate([h for h, _ in below])
-                i, *forgets, o, u = rows(dy.affine_transform([*weights[2:], x]), 5)
-                kept = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, below))
-                states.append(states_of(i, o, u, *kept))
+                children = [states[k] for k in parts]
+                x = dy.concatenate([h for h, _ in children])
+                i, *forgets, o, u = split(dy.affine_transform([*weights[2:], x]), 5)
+                terms = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, children))
+                states.append(states_of(i, o, u, *terms))
         return [h for h, _ in states]

@@ -1,4 +1,4 @@
-"""PyTorch by hand: trees level by level over the whole minibatch, the tagger by nn.LSTM."""
+"""PyTorch batched by hand: trees level by level over the minibatch, the tagger with nn.LSTM."""
 
 import numpy as np
 import torch
@@ -11,14 +11,14 @@ from relatedness.trees import phrases_of
 from .child import EPSILON, Peer
 
 
-def states_of(i, o, u, kept=None):
-    """States h and c from gates, and from what is kept of other states c."""
-    c = i.sigmoid() * u.tanh() if kept is None else torch.addcmul(kept, i.sigmoid(), u.tanh())
+def states_of(i, o, u, c_sum=None):
+    """Compute states h and c from gates, and from the sum over children of forget gate times c."""
+    c = i.sigmoid() * u.tanh() if c_sum is None else torch.addcmul(c_sum, i.sigmoid(), u.tanh())
     return o.sigmoid() * c.tanh(), c
 
 
 class TorchPeer(Peer):
-    """A model of plain tensors, in ``self.p`` by name.
+    """A model with plain tensors as parameters, in ``self.p`` by name.
 
     A subclass has ``loss(batch)``, the mean of the losses of a minibatch's samples.
     """
@@ -34,26 +34,26 @@ class TorchPeer(Peer):
         }
         self.trained = [p for p in self.p.values() if p.requires_grad]
         self.first = [p.detach().clone() for p in self.trained]
-        # MXNet's formula: what is added to the history stands under the root.
+        # As in MXNet, epsilon is added to the history, not to its root.
         self.optimizer = torch.optim.Adagrad(
             self.trained, task.learning_rate, initial_accumulator_value=EPSILON, eps=0, fused=True
         )
-        self.kept = 1 - task.learning_rate * task.weight_decay
+        self.decay = 1 - task.learning_rate * task.weight_decay
         super().__init__(task)
 
     def affine(self, x, name):
-        """Multiply by the weight, and add the bias, whose names begin with `name`."""
+        """Apply the affine layer whose parameters' names begin with `name`."""
         return functional.linear(x, self.p[f"{name}weight"], self.p[f"{name}bias"])
 
     def vectors(self, words):
-        """Look words up, shape (N,)."""
+        """Look up vectors of words, shape (N,)."""
         return self.p["embedding.weight"][torch.as_tensor(words)]
 
     def step(self, batch):  # noqa: D102
         loss = self.loss(batch)
         loss.backward()
         with torch.no_grad():
-            torch._foreach_mul_(self.trained, self.kept)
+            torch._foreach_mul_(self.trained, self.decay)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.item()
@@ -67,7 +67,7 @@ class TorchPeer(Peer):
 class PairsPeer(TorchPeer):
     """The relatedness model; words of a prepared sample are arrays.
 
-    A subclass has ``roots(words, trees)``, the states of the roots of some trees, shape (trees, H).
+    A subclass has ``roots(words, trees)``, the states of the roots of trees, shape (trees, H).
     """
 
     def prepare(self, sample):  # noqa: D102
@@ -75,18 +75,18 @@ class PairsPeer(TorchPeer):
         return (np.array(left), left_tree, np.array(right), right_tree), target
 
     def scores(self, batch):
-        """Log-probabilities of the scores, shape (N, CLASSES)."""
+        """Compute log-probabilities of the scores, shape (N, CLASSES)."""
         words, trees, *right = zip(*(inputs for inputs, _ in batch))
         return self.head(*self.roots(words + right[0], trees + right[1]).chunk(2))
 
     def inputs(self, words):
-        """Multiply word vectors by the weights of all gates; those of forget gates come apart."""
+        """Project word vectors for the forget gates, and for the other gates."""
         x = self.affine(self.vectors(words), "encoder.cell.i2h_")
         hidden = x.shape[1] // 4
         return x.split([hidden, 3 * hidden], 1)
 
     def head(self, left, right):
-        """Compare roots, shape (N, H) each."""
+        """Score pairs of roots, shape (N, H) each."""
         p, linear = self.p, functional.linear
         angle = linear(left * right, p["similarity.angle_weight"], p["similarity.hidden_bias"])
         distance = linear((left - right).abs(), p["similarity.distance_weight"])
@@ -102,7 +102,7 @@ class PairsPeer(TorchPeer):
 
 
 class Pairs(PairsPeer):
-    """Leaves at once, then level by level up to the roots."""
+    """All leaves at once, then level by level up to the roots."""
 
     flags = f"{PairsPeer.flags}; levels, index_select and index_add"
 
@@ -115,20 +115,20 @@ class Pairs(PairsPeer):
         (x_forget, _), (x_rest, x_leaves) = (x.split([inner, len(x) - inner]) for x in inputs)
         h, c = states_of(*x_leaves.chunk(3, 1))
         empty = h.new_zeros(2, inner, h.shape[1])
-        h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], empty)
+        h_sum, c_sum = self.add_children(h, c, x_forget, parents[inner:], empty)
         columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
-        below = zip(*columns, parents[:inner].split(sizes))
-        above = ()
-        for level, (forgets, rests, h_sums, c_sums, over) in reversed(list(enumerate(below))):
-            if above:
-                h_sums, c_sums = self.give(*above[:2], forgets, above[2], (h_sums, c_sums))
-            gates = torch.addmm(rests, h_sums, self.p["encoder.cell.h2h_weight"].t())
-            h, c = states_of(*gates.chunk(3, 1), c_sums)
-            above = (h, c, over - starts[level - 1]) if level else (h,)
-        return above[0]
+        levels = zip(*columns, parents[:inner].split(sizes))
+        children = ()
+        for level, (forgets, rests, *sums, heads) in reversed(list(enumerate(levels))):
+            if children:
+                sums = self.add_children(*children[:2], forgets, children[2], sums)
+            gates = torch.addmm(rests, sums[0], self.p["encoder.cell.h2h_weight"].t())
+            h, c = states_of(*gates.chunk(3, 1), sums[1])
+            children = (h, c, heads - starts[level - 1]) if level else (h,)
+        return children[0]
 
-    def give(self, h, c, forgets, parents, sums):
-        """Add states of children to the sums that their parents have of them."""
+    def add_children(self, h, c, forgets, parents, sums):
+        """Add states of children to the sums of their parents."""
         weight = self.p["encoder.cell.hf_weight"]
         forget = torch.addmm(forgets.index_select(0, parents), h, weight.t()).sigmoid()
         h_sum, c_sum = sums
@@ -136,9 +136,9 @@ class Pairs(PairsPeer):
 
 
 class Labels(TorchPeer):
-    """Models that score labels, the last part of each sample.
+    """Models that score labels, which are the last part of a sample.
 
-    A subclass has ``scores(batch)``: scores of all labels, and which label each row is of.
+    A subclass has ``scores(batch)``: scores, and the number of the label of each row.
     """
 
     def loss(self, batch):  # noqa: D102
@@ -156,7 +156,7 @@ class Labels(TorchPeer):
 
 
 class Tagger(Labels):
-    """Words are packed before they are looked up, so that nothing is done for padding."""
+    """Packs words before it looks up vectors, so that padding costs nothing."""
 
     flags = f"{TorchPeer.flags}; nn.LSTM, packed"
 
@@ -165,10 +165,10 @@ class Tagger(Labels):
         gates, size = task.parameters["forwards.i2h_weight"].shape
         self.lstm = torch.nn.LSTM(size, gates // 4, bidirectional=True)
         for suffix, side in (("l0", "forwards"), ("l0_reverse", "backwards")):
-            for kind in ("weight", "bias"):  # gates are in the order of Gluon's
+            for kind in ("weight", "bias"):  # gates have the same order as in Gluon
                 for theirs, ours in (("ih", "i2h"), ("hh", "h2h")):
-                    own = self.p[f"{side}.{ours}_{kind}"]
-                    setattr(self.lstm, f"{kind}_{theirs}_{suffix}", own)
+                    parameter = self.p[f"{side}.{ours}_{kind}"]
+                    setattr(self.lstm, f"{kind}_{theirs}_{suffix}", parameter)
 
     def prepare(self, sample):  # noqa: D102
         (words,), labels = sample
@@ -185,12 +185,12 @@ class Tagger(Labels):
 
 
 class Trees(Labels):
-    """Leaves at once, then level by level up to the roots."""
+    """All leaves at once, then level by level up to the roots."""
 
     flags = f"{TorchPeer.flags}; levels, index_add"
 
     def prepare(self, sample):
-        """Give each phrase a number, those within first; above a sentence is one without states."""
+        """List phrases in post-order, and add a root without states above the sentence."""
         (leaves, shape), labels = sample
         phrases = phrases_of(shape)
         words = [leaves[parts] if isinstance(parts, int) else -1 for parts in phrases]
@@ -212,23 +212,23 @@ class Trees(Labels):
         empty = h.new_zeros(2 * inner, h.shape[1])
         counts = [2 * count for count in np.diff(starts).tolist()]
         h_parts, c_parts = (empty.index_add(0, slots[inner:], x).split(counts) for x in (h, c))
-        done = [h]
+        results = [h]
         for level in range(len(counts) - 1, 0, -1):
             parts = h_parts[level], c_parts[level]
-            if len(done) > 1:
-                below = slots[starts[level + 1] : starts[level + 2]] - 2 * starts[level]
-                parts = (rows.index_add(0, below, x) for rows, x in zip(parts, (h, c)))
+            if len(results) > 1:
+                rows = slots[starts[level + 1] : starts[level + 2]] - 2 * starts[level]
+                parts = (part.index_add(0, rows, x) for part, x in zip(parts, (h, c)))
             h, c = self.join(*parts)
-            done.append(h)
-        # The nodes above sentences are at level 0, and have no label.
+            results.append(h)
+        # The added roots are level 0, and have no labels.
         order = nodes[starts[1] :]
         order = order - np.repeat(np.arange(len(heads)), list(map(len, heads)))[order]
-        return self.affine(torch.cat(done[::-1]), "score."), order
+        return self.affine(torch.cat(results[::-1]), "score."), order
 
     def join(self, h, c):
-        """States of phrases from those of their parts, one after the other."""
+        """Compute states of phrases; rows 2i and 2i + 1 are the parts of phrase i."""
         pairs = len(h) // 2
         gates = self.affine(h.view(pairs, -1), "join.gates.")
         i, forgets, o, u = gates.split([n * h.shape[1] for n in (1, 2, 1, 1)], 1)
-        kept = (forgets.sigmoid() * c.view(pairs, -1)).view(pairs, 2, -1).sum(1)
-        return states_of(i, o, u, kept)
+        c_sum = (forgets.sigmoid() * c.view(pairs, -1)).view(pairs, 2, -1).sum(1)
+        return states_of(i, o, u, c_sum)

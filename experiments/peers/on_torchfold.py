@@ -1,4 +1,4 @@
-"""torchfold: models as calls by name, which torchfold batches by their depth."""
+"""torchfold: the model as calls by name, which torchfold batches by depth."""
 
 from functools import partial
 from importlib.metadata import version
@@ -10,7 +10,7 @@ import torchfold
 from .child import Peer
 from .on_torch import PairsPeer
 
-# torchfold 0.1.0 names a class that PyTorch has since renamed; all else it uses is still there.
+# torchfold 0.1.0 uses a class that PyTorch has renamed since.
 torchfold.torchfold.torch = SimpleNamespace(
     **{**vars(torch), "tensor": SimpleNamespace(_TensorBase=torch.Tensor)}
 )
@@ -28,7 +28,7 @@ class Pairs(PairsPeer):
         raise AttributeError(name)
 
     def node(self, children, words, *states):
-        """States of words, shape (N,), from h and then c of their children, shape (N, H) each."""
+        """Compute states of words, shape (N,), from h, then c, of children, shape (N, H) each."""
         x_forget, rest = self.inputs(words)
         if children:
             weight = self.p["encoder.cell.h2h_weight"]
@@ -44,14 +44,14 @@ class Pairs(PairsPeer):
         fold = torchfold.Fold()
         sides = [[self.root(fold, *s[k : k + 2]) for s, _ in batch] for k in (0, 2)]
         heads = [fold.add("head", left, right) for left, right in zip(*sides)]
-        (found,) = fold.apply(self, [heads])
-        return found
+        (scores,) = fold.apply(self, [heads])
+        return scores
 
     def root(self, fold, words, tree):
         """Add the calls of a sentence; return the node of its state h."""
         states = [None] * len(words)
         for i in tree.order:
-            below = list(zip(*(states[k] for k in tree.children[i]))) or [(), ()]
-            node = fold.add(f"node{len(below[0])}", words[i], *below[0], *below[1])
+            h, c = list(zip(*(states[k] for k in tree.children[i]))) or [(), ()]
+            node = fold.add(f"node{len(h)}", words[i], *h, *c)
             states[i] = node.split(2)
         return states[tree.root][0]

@@ -1,1 +1,1 @@
-"""Any workload, run in any ways, timed side by side: ways, contests, tables, pictures."""
+"""Any workload, run in any ways and timed side by side: ways, contests, tables, pictures."""

@@ -1,4 +1,4 @@
-"""What the library's own way should reach, and whether it does."""
+"""Bars: the figures that the library should reach, and whether it does."""
 
 from operator import ge, le
 from typing import NamedTuple, Optional
@@ -7,52 +7,52 @@ from .tables import FIXED, KINDS, Rows, Table
 
 
 class Bar(NamedTuple):
-    """A figure of the library's own way, and what it should be."""
+    """A figure of the way "gdb", and its required value."""
 
     workload: str
     kind: str
-    #: "speed": how many times as fast as `other`; "cells": the same without recording and analysis,
-    #: which leaves the launches; "analysis": share of the time of `other`; "launches": those of
-    #: "gdb" as a multiple of the fewest of any fixed setting; "memory", "first": see `memory`, the
-    #: first as a multiple of that of `other`.
-    what: str
+    #: "speed": relative to `other`; "cells": the same without the time of recording and analysis;
+    #: "analysis": share of the time of `other`; "launches": relative to the fixed setting with the
+    #: fewest; "memory": peak of a process, relative to `other`; "first": seconds of the first
+    #: minibatch of a process.
+    figure: str
     other: str
-    bound: float  # the least good figure, or the greatest where less is better
-    size: Optional[int] = None  # of the minibatches; None if workloads have one, or for the last
+    bound: float  # a minimum for "speed" and "cells", otherwise a maximum
+    size: Optional[int] = None  # of the minibatches; None for the only or the last one
 
     def needs(self, part):
-        """Tell whether it needs a part of `benchmark.measure`."""
-        other = {"launches": "launches", "memory": "process", "first": "process"}
-        own = self.workload, other.get(self.what, "speed"), self.kind
-        return own == part[:3] and self.size in (None, part.size)
+        """Return whether the bar needs a part of `benchmark.measure`."""
+        measures = {"launches": "launches", "memory": "process", "first": "process"}
+        needed = self.workload, measures.get(self.figure, "speed"), self.kind
+        return needed == part[:3] and self.size in (None, part.size)
 
-    def figure(self, measured):
-        """Find the figure; None if it was not measured."""
-        if self.what == "launches":
+    def value(self, measured):
+        """Compute the figure; None if it was not measured."""
+        if self.figure == "launches":
             counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
             fixed = [count for way, count in counts.items() if FIXED in way]
             return counts["gdb"] / min(fixed) if fixed else None
         alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
         rows = Rows(row for row in measured.rows if row.kind == self.kind)
         rows = rows.by("size").get(self.size or (rows[-1].size if rows else None), Rows())
-        known = alone if self.what in ("memory", "first") else rows.by("way")
-        if not {"gdb", self.other} <= set(known):
+        by_way = alone if self.figure in ("memory", "first") else rows.by("way")
+        if not {"gdb", self.other} <= set(by_way):
             return None
-        if self.what == "memory":
-            own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
-            return own and own / other
-        if self.what == "first":
+        if self.figure == "memory":
+            ours, theirs = (alone[way]["peak_mb"] for way in ("gdb", self.other))
+            return ours and ours / theirs
+        if self.figure == "first":
             return alone["gdb"]["first_seconds"]
-        if self.what == "speed":
+        if self.figure == "speed":
             return rows.ratio("gdb", self.other)
-        if self.what == "analysis":
-            own = known[self.other]
-            return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
+        if self.figure == "analysis":
+            turns = by_way[self.other]
+            return sum(row.analysis or 0 for row in turns) / sum(row.ms for row in turns)
         cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
         return rows.median(self.other, "ms") / cells
 
 
-#: How many times as fast as hybridized cells training is to be.
+#: Required speed of training, relative to hybridized cells.
 TRAINING = {"characters": 12, "parser": 10, "treegru": 10, "treefc": 18, "mvrnn": 30,
             "lattice-lstm": 8, "lattice-gru": 8, "seq2seq": 8}  # fmt: skip
 BARS = (
@@ -77,17 +77,17 @@ BARS = (
 )  # fmt: skip
 
 
-def bars(found):
-    """Hold what was measured against the bars of its workloads."""
+def bars(measured):
+    """Compare the measurements with the bars of their workloads."""
     columns = dict.fromkeys(("workload", "kind", "batch", "figure", "bar", "reached", "met?"), "s")
     columns["reached"] = ".2f"
     rows = []
     for bar in BARS:
-        if bar.workload in found:
-            figure = bar.figure(found[bar.workload])
-            sign, holds = (">=", ge) if bar.what in ("speed", "cells") else ("<=", le)
-            met = "not measured" if figure is None else "yes" if holds(figure, bar.bound) else "NO"
-            what, size = f"{bar.what} / {bar.other}", str(bar.size or "last")
+        if bar.workload in measured:
+            value = bar.value(measured[bar.workload])
+            sign, holds = (">=", ge) if bar.figure in ("speed", "cells") else ("<=", le)
+            met = "not measured" if value is None else "yes" if holds(value, bar.bound) else "NO"
+            figure, size = f"{bar.figure} / {bar.other}", str(bar.size or "last")
             bound = f"{sign} {bar.bound:g}"
-            rows.append((bar.workload, bar.kind, size, what, bound, figure, met))
+            rows.append((bar.workload, bar.kind, size, figure, bound, value, met))
     return Table("Bars", columns, rows)

@@ -1,4 +1,4 @@
-"""Speed against batch size, parts of the time, and time against the analysis budget: pictures."""
+"""Pictures: speed against batch size, phases of a minibatch, time against the analysis budget."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -6,30 +6,30 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from .tables import CACHED, Rows
 from .ways import CURVES
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# The colours of Okabe and Ito, which are safe for all kinds of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#777777")
 #: Colours of recording, analysis, dispatch, and the rest.
-PARTS = (*COLOURS[:3], COLOURS[-1])
-#: Distance of the places "0" and "no limit" from the others, in decades.
+PHASES = (*COLOURS[:3], COLOURS[-1])
+#: Distance of "0" and "no limit" from the other budgets, in decades.
 GAP = 0.5
-#: What is said of pictures in each format; no date, so that equal figures give equal files.
+#: Metadata by format; without a date, so that equal figures give equal files.
 SUFFIXES = {".png": {}, ".svg": {"Date": None}}
 SPREADS = "median and quartiles of interleaved rounds"
 
 
-def draw(found, output):
-    """Draw what was measured at several sizes, or with several budgets, as PNG and SVG."""
+def draw(measured, output):
+    """Draw all pictures of all workloads as PNG and SVG; return their paths."""
     paths = []
-    for name, measured in found.items():
-        for file, title, what, rows, panel in _pictures(name, measured):
+    for name, workload in measured.items():
+        for file, title, subtitle, rows, draw_panel in _pictures(name, workload):
             kinds = rows.by("kind")
-            # Titles are long.
+            # At least 11 inches, because titles are long.
             figure = Figure(figsize=(max(7 * len(kinds), 11), 6), layout="constrained")
-            figure.suptitle(f"{measured.title}: {title}\n{what}", fontsize=12)
+            figure.suptitle(f"{workload.title}: {title}\n{subtitle}", fontsize=12)
             grid = figure.subplots(1, len(kinds), squeeze=False)[0]
-            for axes, (kind, own) in zip(grid, kinds.items()):
+            for axes, (kind, rows_of_kind) in zip(grid, kinds.items()):
                 axes.set_title(kind, fontsize=11)
-                panel(axes, own)
+                draw_panel(axes, rows_of_kind)
                 axes.spines[["top", "right"]].set_visible(False)
             for suffix, metadata in SUFFIXES.items():
                 paths.append((output / file).with_suffix(suffix))
@@ -38,24 +38,24 @@ def draw(found, output):
 
 
 def _pictures(name, measured):
-    """Give for each picture its file, title, subtitle, rows, and what draws those of a kind."""
+    """Yield file, title, subtitle and rows of each picture, and the function that draws a kind."""
     sizes, rate = measured.rows.by("size"), f"{measured.unit} per second"
     if len(sizes) > 1:
         yield f"speed-{name}", rate, SPREADS, measured.rows, _draw_speed
-    for size, own in sizes.items():
+    for size, rows in sizes.items():
         title = f"ms of a minibatch of {size}"
-        ours = Rows(row for row in own if row.recording is not None)
-        if len(ours.by("way")) > 1:  # of one, the table says it all
-            yield f"parts-{name}-{size}", title, "medians of interleaved rounds", ours, _draw_parts
-        if list(curves(own)):
+        ours = Rows(row for row in rows if row.recording is not None)
+        if len(ours.by("way")) > 1:  # for a single way, the table is enough
+            yield f"parts-{name}-{size}", title, "medians of interleaved rounds", ours, _draw_phases
+        if list(curves(rows)):
             title += ", plans made anew"
-            yield f"curve-{name}-{size}", title, SPREADS, own, _draw_budget
+            yield f"curve-{name}-{size}", title, SPREADS, rows, _draw_budget
 
 
 def _draw_speed(axes, rows):
     """Draw medians and quartiles of all ways."""
-    for i, (way, own) in enumerate(rows.by("way").items()):
-        sizes = own.by("size")
+    for i, (way, turns) in enumerate(rows.by("way").items()):
+        sizes = turns.by("size")
         spreads = [each.spread(way) for each in sizes.values()]
         label = f"{way}  {spreads[-1][0]:,.0f}"
         _line(axes, list(sizes), spreads, label, COLOURS[i % len(COLOURS)])
@@ -65,19 +65,19 @@ def _draw_speed(axes, rows):
     axes.set_xticks(sizes, [str(size) for size in sizes])
 
 
-def _draw_parts(axes, rows):
-    """Draw where the time goes: a bar for each way."""
+def _draw_phases(axes, rows):
+    """Draw a bar for each way, divided into the phases of a minibatch."""
     ways, ends = list(rows.by("way")), [0.0] * len(rows.by("way"))
-    for part, colour in zip(("recording", "analysis", "dispatch", "running"), PARTS):
-        sizes = [rows.median(way, part) or 0.0 for way in ways]
-        axes.barh(ways, sizes, left=ends, color=colour, label=part)
-        ends = [end + size for end, size in zip(ends, sizes)]
+    for phase, colour in zip(("recording", "analysis", "dispatch", "running"), PHASES):
+        times = [rows.median(way, phase) or 0.0 for way in ways]
+        axes.barh(ways, times, left=ends, color=colour, label=phase)
+        ends = [end + time for end, time in zip(ends, times)]
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.05))
 
 
 def curves(rows):
-    """Find ways and budgets (visits, at the end None for no limit) of each granularity's curve."""
+    """Yield the curve of each granularity: pairs of way and visits, at the end None (no limit)."""
     for granularity in CURVES:
         way = f"gdb:{granularity}:search"
         limits = [each[len(way) + 1 :] for each in rows.by("way") if each.startswith(f"{way}:")]
@@ -89,17 +89,17 @@ def curves(rows):
 def _draw_budget(axes, rows):
     """Draw the time of a minibatch against its analysis budget.
 
-    Dotted lines: as many visits as there are nodes, which group all of them by depth.
+    Dotted lines are at the number of nodes, the budget that groups all of them by depth.
     """
-    found = list(curves(rows))
-    budgets = [visits for own in found for _, visits in own if visits]
+    points = list(curves(rows))
+    budgets = [visits for curve in points for _, visits in curve if visits]
     first, last = min(budgets), max(budgets)
     unlimited = last * 10**GAP
     axes.set_xscale("symlog", linthresh=first, linscale=GAP)
-    for granularity, own, colour in zip(CURVES, found, COLOURS):
-        x = [unlimited if visits is None else visits for _, visits in own]
-        _line(axes, x, [rows.spread(way, "ms") for way, _ in own], granularity, colour)
-        way = own[-1][0]
+    for granularity, curve, colour in zip(CURVES, points, COLOURS):
+        x = [unlimited if visits is None else visits for _, visits in curve]
+        _line(axes, x, [rows.spread(way, "ms") for way, _ in curve], granularity, colour)
+        way = curve[-1][0]
         nodes, cached = rows.median(way, "nodes"), rows.median(way + CACHED, "ms")
         axes.axvline(nodes, color=colour, linewidth=0.9, linestyle=":")
         if cached is not None:
@@ -121,7 +121,7 @@ def _line(axes, x, spreads, label, colour):
 
 
 def _tidy(axes, x):
-    """Put ticks at 1, 2 and 5 of each decade, as plain numbers; leave out what tells nothing."""
+    """Format a logarithmic axis: ticks at 1, 2 and 5 of each decade, as plain numbers."""
     axes.set_xlabel(x)
     axes.set_yscale("log")
     axes.xaxis.set_minor_locator(NullLocator())

@@ -1,6 +1,6 @@
-"""Contenders in processes of their own, with one thread for each library; all wait for each other.
+"""Contenders that run in their own processes, one at a time, with one thread for each library.
 
-What runs in such a process, and what it is asked, is in `peers.child`.
+`peers.child` runs in these processes and defines the requests.
 """
 
 import os
@@ -16,9 +16,9 @@ from peers.child import Task
 
 from .contest import Contender, DiffersError
 
-#: Environment that `make peers` builds.
+#: Interpreter of the environment that `make peers` builds.
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
-#: By name: the class that runs each workload; a new one is a file and a line here.
+#: By name: the class that runs each workload.
 PEERS = {
     **{
         peer: {"sick": f"{module}:Pairs", "tagger": f"{module}:Tagger", "sst": f"{module}:Trees"}
@@ -32,40 +32,40 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 
 def plain(workload):
-    """Turn a workload into plain data."""
+    """Convert a workload to plain data."""
 
-    def listed(value):
+    def to_list(value):
         return value.asnumpy().tolist() if isinstance(value, mx.nd.NDArray) else value
 
     optimizer = workload.trainer.optimizer
     named = workload.model._collect_params_with_prefix().items()
     parameters = {name: parameter.data().asnumpy() for name, parameter in named}
-    samples = [(list(map(listed, s.inputs)), listed(s.target)) for s in workload.samples]
+    samples = [(list(map(to_list, s.inputs)), to_list(s.target)) for s in workload.samples]
     return Task(optimizer.learning_rate, optimizer.wd, samples, parameters)
 
 
 class Remote(Contender):
-    """A peer on a workload, in a process of its own, run by `python`; `greeting` is what it says.
+    """A peer that runs a workload in its own process; `greeting` describes it.
 
-    Raises `DiffersError` if it does not start, or later, does not answer.
+    Raises `DiffersError` if the process does not start or does not answer.
     """
 
     def __init__(self, name, workload, python):
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
-        mx.nd.waitall()  # a fork that meets a pending backward pass would never return
+        mx.nd.waitall()  # a fork during a backward pass hangs
         self._pipe, theirs = Pipe()
         number = theirs.fileno()
         command = [str(python), "-m", "peers.child", PEERS[name][workload.name], str(number)]
         path = str(Path(__file__).resolve().parents[1])
         with ExitStack() as stack:
             stack.enter_context(self._pipe)
-            said = self._said = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            log = self._log = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
             try:
                 with theirs:
                     self._process = subprocess.Popen(
                         command, env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                        pass_fds=[number], stdout=said, stderr=said,
+                        pass_fds=[number], stdout=log, stderr=log,
                     )  # fmt: skip
             except OSError as error:
                 reason = f"{python} does not run ({error.strerror}); see make peers"
@@ -88,12 +88,12 @@ class Remote(Contender):
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
     def _ask(self, *request):
-        """Send a request, and wait for its answer."""
+        """Send a request and return the answer."""
         try:
             self._pipe.send(request)
             return self._pipe.recv()
-        except (EOFError, OSError):  # what it said before it ended is the error
+        except (EOFError, OSError):  # the last line of its output is the reason
             status = self._process.wait()
-        self._said.seek(0)
-        last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
-        raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        raise DiffersError(lines[-1] if lines else f"its process ended with {status}")

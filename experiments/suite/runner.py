@@ -1,4 +1,4 @@
-"""Run the minibatches of a workload in one of several ways that compute the same."""
+"""Run the minibatches of a workload in one of several ways."""
 
 import contextlib
 
@@ -9,24 +9,24 @@ from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
 from relatedness.distributed import prepare
 
-#: What computes whole minibatches without the library.
+#: Baselines, which compute whole minibatches without the library.
 BATCHED = {"manual": ManualBatching, "padded": PaddedBatching}
-#: Those that the model of sentence pairs has.
+#: The modes for the model of sentence pairs.
 MODES = ("dynamic", "imperative", "hybridized", "manual")
 
 
 class Runner:
-    """Runs a workload sample by sample, or batched: by the library, or by one of the baselines.
+    """Runs a workload sample by sample, or batched by the library or by a baseline.
 
     Modes are "dynamic": batched by gluon_dynbatch, with `options` of `gluon_dynbatch.batching`;
     "imperative", "hybridized": one sample after the other; "manual" (sentence pairs), "padded" (the
-    tagger): see `baselines`. The workload's model is initialized and hybridized; it belongs to this
-    runner if the mode is "imperative".
+    tagger): see `baselines`. The workload's model must be initialized and hybridized; the mode
+    "imperative" ends its hybridization.
     """
 
     def __init__(self, workload, mode="dynamic", options=None):
         self.workload, self.mode, self.options = workload, mode, options or {}
-        #: What happened in the last minibatch, and what it ran; None unless the mode is dynamic.
+        #: Report and plan of the last minibatch; None unless the mode is "dynamic".
         self.report = self.plan = None
         if mode == "imperative":
             for block in (workload.model, workload.loss_block):
@@ -34,7 +34,7 @@ class Runner:
         self.batched = BATCHED[mode](workload) if mode in BATCHED else None
 
     def step(self, samples, whole=None):
-        """Train on one minibatch, or on a share, maybe none, of one of `whole` samples.
+        """Train on a minibatch, or on a share of one of `whole` samples, which may be empty.
 
         Returns the losses, shape (N,); reading them waits for the step to finish.
         """
@@ -55,7 +55,7 @@ class Runner:
         return losses
 
     def predict(self, samples):
-        """Give the model's results for one minibatch, joined along axis 0."""
+        """Return the model's results for a minibatch, concatenated along axis 0."""
         if self.batched is not None:
             return self.batched.score(samples)
         with self._scope() as scope:
@@ -64,7 +64,7 @@ class Runner:
         return _joined(each)
 
     def _scope(self):
-        # Entered by whoever runs a minibatch, as "auto" keeps accounts by place.
+        # The caller enters the scope, because "auto" keeps statistics by the line that does.
         dynamic = self.mode == "dynamic"
         return gdb.batching(**self.options) if dynamic else contextlib.nullcontext()
 
@@ -74,12 +74,12 @@ class Runner:
 
 
 def one_behind(items):
-    """Give each item when the next one has been made, so that recording overlaps with running."""
-    before = []
+    """Yield each item after the next one was made, so that recording overlaps with running."""
+    previous = []
     for item in items:
-        yield from before
-        before = [item]
-    yield from before
+        yield from previous
+        previous = [item]
+    yield from previous
 
 
 def _joined(arrays):

@@ -1,4 +1,4 @@
-"""All measurements, a row for each turn, and the tables: speed, parts, "auto"."""
+"""Measurements, with a row for each turn, and tables of them."""
 
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
@@ -7,38 +7,38 @@ from typing import Dict, List, NamedTuple, Optional
 import numpy as np
 
 KINDS = ("inference", "training")
-#: The loops over samples, which take the same time per sample whatever the size of a minibatch.
+#: The loops over samples, whose time per sample does not depend on the size of a minibatch.
 LOOPS = ("imperative", "hybridized")
-#: In names of fixed settings.
+#: Parts of names of fixed settings.
 FIXED, CACHED, BY_DEPTH = "gdb:", ":cached", ":depth"
 
 
 @dataclass
 class Row:
-    """One contender's turn in one round of a contest; what is not known of it is None."""
+    """One contender's turn in one round of a contest; figures it does not have are None."""
 
     kind: str
     size: int  # samples of the contest's minibatches
     way: str
     minibatches: int
     samples: int
-    rate: float  # samples per second, or what the workload counts in them
-    ms: float  # of a minibatch of the contest's size; then parts of it, of the calling thread
+    rate: float  # per second, in the workload's unit
+    ms: float  # of a minibatch of the contest's size; below, its phases in the calling thread
     round: int = 0
     recording: Optional[float] = None
     analysis: Optional[float] = None
     dispatch: Optional[float] = None
-    nodes: Optional[float] = None  # of a minibatch, that the analyzer grouped
+    nodes: Optional[float] = None  # units of a minibatch that the analyzer grouped
     launches: Optional[float] = None  # of a minibatch
-    bound: Optional[float] = None  # fewest launches of any policy, if each minibatch was one flush
+    bound: Optional[float] = None  # lower bound of launches, if each minibatch was one flush
     arena_mb: Optional[float] = None  # memory for the values of a minibatch
     cached: Optional[int] = None  # flushes whose plan came from the cache
-    #: What most flushes ran with: "granularity by policy (budget)", or `contest.AT_ONCE`.
+    #: The setting of most flushes: "granularity by policy (budget)", or `contest.AT_ONCE`.
     setting: str = ""
 
     @property
     def running(self):
-        """The rest of the time: waiting for the engine, in training also backward and update."""
+        """The remaining time: waiting for the engine, in training also backward and update."""
         return self.ms - sum(filter(None, (self.recording, self.analysis, self.dispatch)))
 
 
@@ -53,18 +53,18 @@ class Rows(List[Row]):
         return groups
 
     def spread(self, way, field="rate"):
-        """Give median and quartiles of a figure; None if a way did not take part, or has none."""
+        """Return median, lower and upper quartile of a way's figure; None if it has none."""
         values = [getattr(row, field) for row in self if row.way == way]
-        known = [value for value in values if value is not None]
-        return np.percentile(known, (50, 25, 75)).tolist() if known else None
+        values = [value for value in values if value is not None]
+        return np.percentile(values, (50, 25, 75)).tolist() if values else None
 
     def median(self, way, field="rate"):
-        """Give the median of a figure of a way, or None."""
+        """Return the median of a way's figure; None if it has none."""
         spread = self.spread(way, field)
         return spread and spread[0]
 
     def ratio(self, way, other):
-        """Give the median speed of one way as a multiple of another's, round by round."""
+        """Return the median over rounds of the speed of one way relative to another."""
         theirs = {row.round: row.ms for row in self if row.way == other}
         ours = [row for row in self if row.way == way and row.round in theirs]
         return float(np.median([theirs[row.round] / row.ms for row in ours])) if ours else None
@@ -72,50 +72,50 @@ class Rows(List[Row]):
 
 @dataclass
 class Measured:
-    """What is known of one workload."""
+    """All measurements of one workload."""
 
     title: str  # for people
-    unit: str  # what rates count
-    source: str  # the paper that the workload is from, and what it claims
-    reading: str  # what the figures say of that claim
-    lines: int  # of the model and of its loop that exist only because of the library
-    left_out: Dict[str, str]  # why ways do not take part, and what is not measured
-    versions: Dict[str, str]  # what other systems say of themselves
+    unit: str  # of rates
+    source: str  # the paper, and its claim
+    reading: str  # how the figures here compare with the claim
+    lines: int  # of the model and its loop that exist only because of the library
+    left_out: Dict[str, str]  # ways and parts that were not measured, with reasons
+    versions: Dict[str, str]  # of other systems
     rows: Rows = field(default_factory=Rows)
     #: Figures of processes that ran one way and nothing else; see `benchmark.alone`.
     alone: List[dict] = field(default_factory=list)
-    #: One minibatch of each kind, in several of our own ways.
+    #: One minibatch of each kind, in several ways of this library.
     counts: Rows = field(default_factory=Rows)
 
     @classmethod
     def from_json(cls, content):
-        """Read what `dataclasses.asdict` gave."""
+        """Restore from the result of `dataclasses.asdict`."""
         names = ("rows", "counts")
         rows = {name: Rows(Row(**row) for row in content[name]) for name in names}
         return cls(**{**content, **rows})
 
 
 class Table(NamedTuple):
-    """A table for people; `columns` says for each heading how cells below it are written."""
+    """A table; `columns` maps each heading to the format of its cells."""
 
     title: str
     columns: Dict[str, str]
     rows: List[tuple]
 
     def markdown(self):
-        """Write the table as Markdown, aligned so that it reads well as plain text, too."""
+        """Format as Markdown, with aligned columns for reading as plain text."""
         columns = []
-        for heading, form, *values in zip(self.columns, self.columns.values(), *self.rows):
-            cells = [heading, *("–" if v is None else format(v, form) for v in values)]
-            width, side = max(3, *map(len, cells)), "<" if form == "s" else ">"
-            cells.insert(1, ("" if form == "s" else ":").rjust(width, "-"))
-            columns.append([f"{cell:{side}{width}}" for cell in cells])
+        for heading, spec, *values in zip(self.columns, self.columns.values(), *self.rows):
+            cells = [heading, *("–" if v is None else format(v, spec) for v in values)]
+            width, align = max(3, *map(len, cells)), "<" if spec == "s" else ">"
+            cells.insert(1, ("" if spec == "s" else ":").rjust(width, "-"))
+            columns.append([f"{cell:{align}{width}}" for cell in cells])
         lines = [f"| {' | '.join(line)} |" for line in zip(*columns)]
         return "\n".join([f"### {self.title}", "", *lines, ""])
 
 
 def texts(measured):
-    """Write tables and notes of a workload."""
+    """Yield tables and notes of a workload."""
     yield f"## {measured.title}\n\n{measured.source} {measured.reading}\n"
     for kind, rows in measured.rows.by("kind").items():
         yield speeds(f"{measured.unit} per second, {kind}", rows).markdown()
@@ -130,7 +130,7 @@ def texts(measured):
 
 
 def speeds(title, rows):
-    """Lay out rates by batch size, with ratios and quartiles at the last of them."""
+    """Tabulate rates by batch size, with ratios and quartiles at the last size."""
     sizes = rows.by("size")
     last = list(sizes.values())[-1]
     bases = [way for way in LOOPS if way in last.by("way")]
@@ -142,13 +142,13 @@ def speeds(title, rows):
     for way in rows.by("way"):
         spread = last.spread(way)
         quartiles = spread and f"{spread[1]:,.0f}–{spread[2]:,.0f}"
-        rates = [own.median(way) for own in sizes.values()]
+        rates = [turns.median(way) for turns in sizes.values()]
         cells.append((way, *rates, quartiles, *(last.ratio(way, base) for base in bases)))
     return Table(title, columns, cells)
 
 
 def parts(rows):
-    """Lay out launches, parts of the time and memory of all that the library ran."""
+    """Tabulate launches, phases and memory of all ways of this library."""
     counts = {"nodes": "nodes", "launches": "launches", "lower bound": "bound"}
     phases = {f"{name}, ms": name for name in ("recording", "analysis", "dispatch", "running")}
     phases = {**phases, "all, ms": "ms", "arena, MB": "arena_mb"}
@@ -158,54 +158,54 @@ def parts(rows):
     }  # fmt: skip
     fields = (*counts.values(), *phases.values())
     cells = [
-        (*key, *(own.median(key[2], field) for field in fields), own[-1].setting)
-        for key, own in rows.by("kind", "size", "way").items()
+        (*key, *(turns.median(key[2], field) for field in fields), turns[-1].setting)
+        for key, turns in rows.by("kind", "size", "way").items()
     ]
     return Table("Launches, and where the time of a minibatch goes", columns, cells)
 
 
 def launches(rows):
-    """Lay out the launches of one minibatch by granularity and policy; "auto" is among them."""
+    """Tabulate the launches of one minibatch by granularity and policy, and with "auto"."""
     fixed = [row for row in rows if FIXED in row.way]
-    names = dict.fromkeys(row.way.split(":")[2] for row in fixed)
+    policies = dict.fromkeys(row.way.split(":")[2] for row in fixed)
     columns = {"kind": "s", "granularity": "s",
-               **dict.fromkeys((*names, "lower bound", "auto"), ",.0f")}  # fmt: skip
+               **dict.fromkeys((*policies, "lower bound", "auto"), ",.0f")}  # fmt: skip
     cells = []
-    for kind, own in rows.by("kind").items():
-        auto = own.median("gdb", "launches")
+    for kind, of_kind in rows.by("kind").items():
+        auto = of_kind.median("gdb", "launches")
         for granularity in dict.fromkeys(row.way.split(":")[1] for row in fixed):
-            ways = [f"{FIXED}{granularity}:{name}" for name in names]
-            counts = [own.median(way, "launches") for way in ways]
-            cells.append((kind, granularity, *counts, own.median(ways[0], "bound"), auto))
+            ways = [f"{FIXED}{granularity}:{policy}" for policy in policies]
+            counts = [of_kind.median(way, "launches") for way in ways]
+            cells.append((kind, granularity, *counts, of_kind.median(ways[0], "bound"), auto))
     return Table("Launches of one minibatch", columns, cells)
 
 
-def memory(found):
-    """Lay out what fresh processes told, of all workloads; None if there were none."""
+def memory(measured):
+    """Tabulate the figures of processes that run one way; None if there are none."""
     columns = {"workload": "s", "way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
                "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
     fields = itemgetter("way", "kind", "size", "first_seconds", "peak_mb", "start_mb")
-    cells = [(name, *fields(told)) for name, each in found.items() for told in each.alone]
+    cells = [(name, *fields(alone)) for name, each in measured.items() for alone in each.alone]
     return Table("Processes that run one way and nothing else", columns, cells) if cells else None
 
 
-#: "auto" may take so much longer than the best fixed setting, than the best one by depth, and than
-#: the plain loop.
+#: Bars for the time of "auto" relative to the best fixed setting, to the best one by depth, and to
+#: the hybridized loop.
 AUTO_BARS = {"best": 1.10, "best by depth": 1.05, "hybridized": 1.10}
 
 
-def settings(found):
+def settings(measured):
     """Compare "auto" with the best fixed setting, with the best one by depth, and with the loop.
 
-    Which is the best is told from every other round, and the ratio from those between, so that
-    a setting that was lucky does not count twice. None if no run has two fixed settings.
+    Every other round determines the best setting, and the remaining rounds give the ratio, so that
+    a setting with a lucky round has no advantage. None if no workload has two fixed settings.
     """
     ratios = {f"auto / {name} (bar {bar:.2f})": ".2f" for name, bar in AUTO_BARS.items()}
     columns = {"workload": "s", "kind": "s", "batch": "d", "auto chose": "s", "best setting": "s",
                **ratios}  # fmt: skip
     cells = []
-    for name, measured in found.items():
-        for (kind, size), rows in measured.rows.by("kind", "size").items():
+    for name, workload in measured.items():
+        for (kind, size), rows in workload.rows.by("kind", "size").items():
             ways = rows.by("way")
             fixed = [way for way in ways if FIXED in way and CACHED not in way]
             if "gdb" not in ways or len(fixed) < 2:

@@ -9,13 +9,13 @@
 `gdb-once`
     The same, and each structure of a dynamic block's arguments is traced once.
 `gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
-    With this granularity and this policy; without a limit on the analysis, with one in time or in
-    visits, or with plans that are known from earlier minibatches.
+    A fixed granularity and policy; with no limit on the analysis, a limit in time or in visits, or
+    with cached plans.
 `dynet`, `dynet-lstm`, `torch`, `torchfold`, `dgl`
-    Other systems, in processes of their own; see `peers`.
+    Other systems, in their own processes; see `peers`.
 
-`settings` stands for all fixed settings, `curve` for visits from none to more than enough, `peers`
-for all other systems.
+`settings` means all fixed settings, `curve` a range of budgets from none to no limit, `peers` all
+other systems.
 """
 
 import argparse
@@ -34,14 +34,13 @@ from .runner import Runner
 from .tables import CACHED, LOOPS, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
-#: Our own way with ``trace_once=True``.
 ONCE = "gdb-once"
 LOCAL = (*LOOPS, "hand", "gdb", ONCE)
 #: Modes of `Runner` for workloads that are batched by hand.
 BY_HAND = {"sick": "manual", "tagger": "padded"}
-#: Call by call, without any analysis.
+#: Without analysis: every call is a launch.
 ONE_BY_ONE = "gdb:block:depth:0"
-#: Whose launches are counted for one minibatch.
+#: Ways whose launches are counted.
 COUNTED = (
     "gdb",
     *(f"gdb:{each}:{policy}" for each, policy in product(GRANULARITIES[:2], POLICIES)),
@@ -55,16 +54,16 @@ GROUPS = {
     "peers": tuple(PEERS),
 }
 CURVE = "curve"
-#: Granularities of the curves; budgets go from this share of the nodes to this multiple of them.
-CURVES, LEAST, MOST = ("operator", "block"), 1 / 8, 64
-#: Granularity, policy, and limit in milliseconds or visits, as a way's name has them.
+#: Granularities of the curves; smallest and largest budget as a multiple of the nodes.
+CURVES, SMALLEST, LARGEST = ("operator", "block"), 1 / 8, 64
+#: Name of a fixed setting: granularity, policy, and a limit in milliseconds or visits.
 SETTING = re.compile(
     rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::([0-9.]+)ms|:([0-9]+)|{CACHED})?"
 )
 
 
 def options_of(name):
-    """Give the options of `gluon_dynbatch.batching` for one of our own ways."""
+    """Return the options of `gluon_dynbatch.batching` for a way of this library."""
     match = SETTING.fullmatch(name)
     if match is None:  # all on auto
         return {}
@@ -74,63 +73,68 @@ def options_of(name):
 
 
 def read_ways(text):
-    """Read names with commas between; a group becomes its members, but for `curve`."""
-    found = {}
+    """Parse comma-separated names; a group except `curve` is replaced by its members."""
+    ways = {}
     for name in map(str.strip, text.split(",")):
         if name not in (*LOCAL, *PEERS, *GROUPS, CURVE) and not SETTING.fullmatch(name):
             every = ", ".join((*LOCAL, "gdb:GRANULARITY:POLICY[:LIMIT]", *PEERS, *GROUPS, CURVE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {every}")
-        found.update(dict.fromkeys(GROUPS.get(name, (name,))))
-    return list(found)
+        ways.update(dict.fromkeys(GROUPS.get(name, (name,))))
+    return list(ways)
 
 
-class Cast:
-    """The contenders of one workload: made when they are asked for, and compared with the loop.
+class Roster:
+    """The contenders of one workload, which are made on demand and compared with the loop.
 
-    `args` are options of the benchmark; `stack` ends the processes of other systems.
+    `args` are the options of the benchmark; `stack` ends the processes of other systems.
     """
 
     def __init__(self, name, args, stack):
         self.args, self.stack = args, stack
         self.workload = make(name, args, **args.sizes)
-        self.made = {}
-        self.left_out = {}  # why ways do not take part
-        self.versions = {}  # what other systems say of themselves
+        self.contenders = {}  # by way
+        self.left_out = {}  # ways that do not take part, with reasons
+        self.versions = {}  # of other systems
 
     def gather(self, ways, size):
-        """Give the contenders of these ways; leave out who does not compute what the loop does."""
+        """Return the contenders of these ways, without those that do not agree with the loop."""
         names = [each for way in ways for each in (self._curve(size) if way == CURVE else [way])]
-        for one in self.made.values():
-            if isinstance(one, Local):
-                one.reset()  # what is made next starts from these parameters
+        for contender in self.contenders.values():
+            if isinstance(contender, Local):
+                contender.reset()  # new contenders copy the parameters
         new = []
         for name in dict.fromkeys(["imperative", *names]):
-            if name not in self.made and name not in self.left_out:
+            if name not in self.contenders and name not in self.left_out:
                 try:
                     new += filter(None, [self.make(name)])
                 except DiffersError as error:
                     self.left_out[name] = str(error)
         if new:
-            same, differing = agree(new, self.made.get("imperative", new[0]), size)
-            self.made.update({one.label: one for one in same})
+            agreeing, differing = agree(new, self.contenders.get("imperative", new[0]), size)
+            self.contenders.update({each.label: each for each in agreeing})
             self.left_out.update(differing)
-        return [self.made[name] for name in dict.fromkeys(names) if name in self.made]
+        return [self.contenders[way] for way in dict.fromkeys(names) if way in self.contenders]
 
     def make(self, name):
-        """Make a contender; None if nobody has written it, `DiffersError` if it does not start."""
-        own = self.workload
+        """Make the contender of a way; None if the workload does not have this way.
+
+        Raises `DiffersError` if another system does not start.
+        """
+        workload, mode = self.workload, name if name in LOOPS else "dynamic"
         if name in PEERS:
-            return self._remote(name) if own.name in PEERS[name] else None
-        mode = BY_HAND.get(own.name) if name == "hand" else name if name in LOOPS else "dynamic"
-        if mode is None or name == ONCE and not isinstance(own.model, gdb.DynamicHybridBlock):
+            return self._remote(name) if workload.name in PEERS[name] else None
+        if name == "hand":
+            mode = BY_HAND.get(workload.name)
+        if mode is None or name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
             return None
-        if name in ("imperative", ONCE):  # how its cells are hybridized is its own
-            own = make(own.name, self.args, **self.args.sizes)._replace(samples=own.samples)
+        if name in ("imperative", ONCE):  # these hybridize differently, so they need a model each
+            copy = make(workload.name, self.args, **self.args.sizes)
+            workload = copy._replace(samples=workload.samples)
         if name == ONCE:
-            own.model.hybridize(trace_once=True)
+            workload.model.hybridize(trace_once=True)
         return Local(
-            Runner(own, mode, options_of(name)), name, repeats=name.endswith(CACHED),
-            most=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
+            Runner(workload, mode, options_of(name)), name, repeats=name.endswith(CACHED),
+            max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
             by_length=mode == "padded", learns=name == ONCE,
         )  # fmt: skip
 
@@ -141,16 +145,16 @@ class Cast:
         return remote
 
     def _curve(self, size):
-        """Name the ways of the curve, from the nodes of a minibatch at each granularity."""
+        """List the ways of the curve; budgets depend on the nodes of a minibatch."""
         rows = self.count([f"gdb:{each}:depth" for each in CURVES], "inference", size)
         nodes = [row.nodes for row in rows]
-        lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
-        spread = np.geomspace(lowest, highest, self.args.points).round().astype(int)
-        limits = [":0", *(f":{visits}" for visits in np.unique(spread)), "", CACHED]
+        lowest, highest = max(SMALLEST * min(nodes), 1), max(LARGEST * max(nodes), 2)
+        budgets = np.geomspace(lowest, highest, self.args.points).round().astype(int)
+        limits = [":0", *(f":{visits}" for visits in np.unique(budgets)), "", CACHED]
         return [f"gdb:{each}:search{limit}" for each, limit in product(CURVES, limits)]
 
     def count(self, names, kind, size):
-        """Run one minibatch in some of our own ways, for their counts."""
+        """Run one minibatch in several ways of this library; return their rows."""
         batch = next(self.workload.minibatches(size, self.args.seed))
         runners = ((name, Runner(self.workload, options=options_of(name))) for name in names)
         return Rows(Local(runner, name).time(kind, [batch], size) for name, runner in runners)

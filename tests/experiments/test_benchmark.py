@@ -47,7 +47,7 @@ def run(contenders, size=4, rounds=3, **options):
     return contest.contest(contenders, fresh, "training", size, rounds, **options)
 
 
-def test_rounds_are_interleaved_over_the_same_new_minibatches():
+def test_all_contenders_of_a_round_run_the_same_new_minibatches_in_random_order():
     log = []
     run([Fake("a", log), Fake("b", log)], rounds=8)
     turns = log[len(log) - 16 :]
@@ -68,7 +68,7 @@ def test_slow_contenders_run_fewer_minibatches():
     assert few == many[:1]
 
 
-def test_without_time_left_each_contender_has_one_round_of_one_minibatch():
+def test_without_time_left_each_contender_runs_one_round_of_one_minibatch():
     log = []
     rows = run([Fake("a", log), Fake("b", log)], rounds=3, seconds=2, share=0)
     assert [(row.way, row.round, row.minibatches) for row in rows] == [("a", 0, 1), ("b", 0, 1)]
@@ -91,7 +91,7 @@ def test_contenders_with_other_results_are_left_out(text, results):
     assert contest.agree([wrong], loop, 4)[0] == [wrong] * ("losses" in text)
 
 
-def test_timings_have_parts_that_add_up():
+def test_phases_add_up_to_the_time_of_a_minibatch():
     workload = tagger()
     one_by_one = [[sample] for sample in sorted(workload.samples, key=lambda sample: sample.size)]
     row = Local(Runner(workload, options=FIXED), "gdb").time("training", one_by_one, 1)
@@ -116,7 +116,7 @@ def test_only_contenders_that_repeat_minibatches_have_cached_plans():
 
 def test_turns_begin_with_the_initial_parameters_and_limit_minibatches_of_loops():
     workload = tagger()
-    contender = Local(Runner(workload, "hybridized"), "loop", most=2)
+    contender = Local(Runner(workload, "hybridized"), "loop", max_samples=2)
     assert contender.portion([[1, 2, 3], [4]], 2) == [[1, 2], [4]]
     bias = workload.model.score.bias
     contender.time("training", [workload.samples], 4)
@@ -125,7 +125,7 @@ def test_turns_begin_with_the_initial_parameters_and_limit_minibatches_of_loops(
     assert np.abs(bias.data().asnumpy()).max() == 0
 
 
-def test_names_of_ways_are_settings():
+def test_names_of_ways_are_parsed_as_options():
     assert ways.options_of("gdb:block:depth") == {
         "granularity": "block", "policy": "depth", "analysis_budget": None,
     }  # fmt: skip
@@ -136,7 +136,7 @@ def test_names_of_ways_are_settings():
 
 
 @pytest.mark.parametrize("name", ["sick", "tagger"])
-def test_all_ways_of_a_workload_compute_what_the_loop_computes(name):
+def test_all_ways_of_a_workload_agree_with_the_loop(name):
     args = program.parse(TINY)
     with ExitStack() as stack:
         cast = ways.Cast(name, args, stack)
@@ -179,7 +179,7 @@ def test_figures_of_bars():
 
 def test_bars_need_the_parts_that_measure_them():
     def needed(*part):
-        return [bar.what for bar in bars.BARS if bar.needs(program.Part(*part))]
+        return [bar.figure for bar in bars.BARS if bar.needs(program.Part(*part))]
 
     assert needed("sick", "speed", "inference", 1) == ["speed"]
     assert not needed("sick", "speed", "inference", 8)

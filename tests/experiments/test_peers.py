@@ -36,9 +36,9 @@ class Fake(Peer):
         self.run.append("reset")
     def time(self, kind, warm, work):
         self.run = []
-        answer = super().time(kind, warm, work)
+        seconds = super().time(kind, warm, work)
         assert self.run == ["warm"] * bool(warm) + ["reset"] + ["timed"] * len(work)
-        return answer
+        return seconds
 
 class Broken(Peer):
     def __init__(self, task):
@@ -63,8 +63,8 @@ def fakes(tmp_path, monkeypatch):
     return answers
 
 
-@pytest.mark.parametrize("workload", ["sick", "tagger", "sst"])
-def test_a_task_is_the_workload_in_plain_data(workload):
+@pytest.mark.parametrize("name", ["sick", "tagger", "sst"])
+def test_a_task_is_the_workload_as_plain_data(name):
     args = program.parse(SICK)
     original = make(workload, args, **args.sizes)
     task = remote.plain(original)
