@@ -1,1 +1,1 @@
-"""The child-sum Tree-LSTM on sentence relatedness (Tai, Socher, Manning 2015, arXiv:1503.00075)."""
+"""Training of Tree-LSTMs (Tai, Socher, Manning 2015, arXiv:1503.00075), with checkpoints."""

@@ -1,7 +1,7 @@
-"""Several processes that train one model on MXNet's key-value store, each a share of a minibatch.
+"""Training with several processes and MXNet's key-value store.
 
-Every process draws the same minibatches and takes its share; the store adds gradients and losses
-up. So the parameters, and the loss of every step, are those of one process, to float tolerance.
+Every process draws the same minibatches and takes its share of each; the store sums gradients and
+losses. So the parameters and the loss of every step equal those of one process, up to rounding.
 """
 
 import contextlib
@@ -11,20 +11,20 @@ import threading
 
 import mxnet as mx
 
-#: Key of the losses in the store; parameters have small numbers.
+#: Key of the losses in the store; the keys of parameters are small numbers.
 LOSSES = 1 << 30
 
 
 def launched():
-    """Whether this process is one of several."""
+    """Return whether this process is one of several."""
     return os.environ.get("DMLC_ROLE") == "worker"
 
 
 class Group:
-    """The processes that `launch.py` has started; this one alone, without a store, if it has not.
+    """The processes that `launch.py` has started, or this process alone, without a store.
 
-    If the others take longer than `timeout` seconds, this one ends, as MXNet cannot be interrupted
-    while it waits.
+    If the others take longer than `timeout` seconds, this process ends, because waiting in MXNet
+    cannot be interrupted.
     """
 
     def __init__(self, timeout=300.0):
@@ -39,7 +39,7 @@ class Group:
 
     @contextlib.contextmanager
     def patience(self, reason="the others do not answer"):
-        """End this process if what is done within takes longer than `timeout`."""
+        """End this process if the body takes longer than `timeout`."""
 
         def give_up():
             print(f"error: {reason} within {self.timeout:g} s (--kvstore-timeout)", file=sys.stderr)
@@ -56,10 +56,10 @@ class Group:
             timer.cancel()
 
     def join(self, trainer):
-        """Let a trainer take its parameters from the store now, in all processes at once.
+        """Make a trainer take its parameters from the store now, in all processes at once.
 
-        By itself it does so in its first step, after the first gradients; what one process takes
-        then has been seen to be other than what the next one has.
+        By default, a trainer does so in its first step, after the first gradients; then processes
+        have been observed to get different parameters.
         """
         with self.patience():
             if not trainer._kv_initialized:
@@ -73,7 +73,7 @@ class Group:
         return samples[self.rank :: self.size]
 
     def sum(self, losses):
-        """Add up the losses of all processes."""
+        """Sum the losses of all processes."""
         total = float(losses.sum())
         if self.store is None:
             return total
@@ -84,7 +84,7 @@ class Group:
 
 
 def prepare(trainer):
-    """Have all gradients count as new and zero, in case only other processes compute some."""
+    """Zero all gradients and mark them as fresh, in case only other processes compute some."""
     for parameter in trainer._params:
         if parameter.grad_req != "null":
             parameter.zero_grad()

@@ -1,4 +1,4 @@
-"""From the command line to the parts that the verbs work with: data, vocabulary, model, trainer."""
+"""Options of the training program, and what they create: data, vocabulary, model, trainer."""
 
 import argparse
 import hashlib
@@ -24,65 +24,66 @@ from .training import Data, seed_everything
 
 #: By name, objects with
 #:
-#: - ``unit``, what an item is, in the plural; ``best_by``, the metric that the best epoch has the
-#:   most of; ``defaults``, options whose default differs;
-#: - ``read(args, splits)``, the items of each split, as `workloads.text.encode` takes them;
-#: - ``model(vocab_size, settings, sparse)``, whose word vectors are its ``embedding`` and may have
-#:   sparse gradients; ``workload(model, trainer, samples)``;
-#: - ``answers(outputs, items)``, an answer for each item, of the model's results for them;
-#: - ``measure(answers, items)``, the metrics, None for one that is not defined.
+#: - ``unit``, the plural noun for items; ``best_by``, the metric of which the best epoch has the
+#:   highest value; ``defaults``, options with other defaults;
+#: - ``read(args, splits)``, which returns the items of each split, as for `workloads.text.encode`;
+#: - ``model(vocab_size, settings, sparse)``, with word vectors in ``embedding``, whose gradients
+#:   are sparse if so specified; ``workload(model, trainer, samples)``;
+#: - ``answers(outputs, items)``, which converts the model's outputs to an answer for each item;
+#: - ``measure(answers, items)``, which computes the metrics; an undefined one is None.
 TASKS = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
 OUTPUT = Path("runs/relatedness")
-# MXNet would tell at length that the sparse gradient of word vectors was a dense one for a while.
+# No long warning that MXNet converts the sparse gradient of word vectors to a dense one.
 os.environ.setdefault("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
 
 
 def context(text):
-    """Read a context such as "cpu" or "gpu(0)"."""
+    """Parse a context such as "cpu" or "gpu(0)"."""
     match = re.fullmatch(r"(cpu|gpu)(?:\((\d+)\))?", text.strip())
     if match is None:
-        raise argparse.ArgumentTypeError(f'{text!r} is no context; say "cpu" or "gpu(0)"')
-    kind, number = match.group(1), int(match.group(2) or 0)
-    if kind == "gpu" and number >= mx.context.num_gpus():
+        raise argparse.ArgumentTypeError(f'{text!r} is not a context; use "cpu" or "gpu(0)"')
+    device, number = match.group(1), int(match.group(2) or 0)
+    if device == "gpu" and number >= mx.context.num_gpus():
         raise argparse.ArgumentTypeError(f"MXNet finds no {text.strip()} here")
-    return mx.Context(kind, number)
+    return mx.Context(device, number)
 
 
 _ABOVE_ZERO = at_least(float, 0, exclusive=True)
-#: By group: option, type or choices, default, how its value is called, help.
+#: By group: option, type or choices, default, name of its value, help.
 OPTIONS = {
     "data": (
-        ("--task", tuple(TASKS), "relatedness", None, "of pairs of sentences, or the sentiment of "
-         "sentences by a binary Tree-LSTM over phrases"),
-        ("--data", Path, None, "DIR", "folder with the data; without it, those built in"),
-        ("--on-bad-sample", ("error", "skip"), "error", None, "stop at a pair that cannot be used, "
-         "or leave it out and say so"),
-        ("--limit", POSITIVE, None, "N", "first N of every split"),
+        ("--task", tuple(TASKS), "relatedness", None, "relatedness of pairs of sentences, or "
+         "sentiment of sentences by a binary Tree-LSTM over phrases"),
+        ("--data", Path, None, "DIR", "folder with the data (default: built-in corpus)"),
+        ("--on-bad-sample", ("error", "skip"), "error", None, "stop at an invalid pair, or skip it "
+         "with a message"),
+        ("--limit", POSITIVE, None, "N", "use only the first N samples of every split"),
         ("--embedding", Path, None, "FILE", "word vectors, GloVe text"),
     ),
     "model": (
-        ("--embedding-size", POSITIVE, 300, "N", "without --embedding"),
-        ("--hidden", POSITIVE, 150, "N", "states of the Tree-LSTM"),
-        ("--similarity-hidden", POSITIVE, 50, "N", "hidden layer of the relatedness head"),
+        ("--embedding-size", POSITIVE, 300, "N", "size of word vectors, without --embedding"),
+        ("--hidden", POSITIVE, 150, "N", "size of the states of the Tree-LSTM"),
+        ("--similarity-hidden", POSITIVE, 50, "N", "hidden size of the relatedness head"),
         ("--freeze-embedding", None, None, None, "do not train the word vectors (default with "
          "--embedding)"),
         ("--no-freeze-embedding", None, False, None, "train the word vectors"),
-        ("--dropout", at_least(float, 0), 0.0, None, "share of word vectors and states, sentiment"),
+        ("--dropout", at_least(float, 0), 0.0, None, "dropout of word vectors and states "
+         "(sentiment)"),
     ),
     "training": (
-        ("--batch-size", POSITIVE, 25, "N", "in a minibatch, of all processes"),
-        ("--epochs", POSITIVE, 12, "N", "the best on the held-out pairs is kept"),
-        ("--seed", at_least(int, 0), 1, None, "of parameters and orders"),
+        ("--batch-size", POSITIVE, 25, "N", "samples of a minibatch, over all processes"),
+        ("--epochs", POSITIVE, 12, "N", "epochs; the best on the held-out data is kept"),
+        ("--seed", at_least(int, 0), 1, None, "seed of all random numbers"),
         ("--ctx", context, mx.cpu(), "CTX", '"cpu" or "gpu(0)"'),
         ("--kvstore-timeout", _ABOVE_ZERO, 300.0, "S", "seconds to wait for the other processes of "
          "launch.py"),
         ("--optimizer", str, "adagrad", "NAME", "any of MXNet's optimizers"),
         ("--lr", _ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
-        ("--lr-decay", _ABOVE_ZERO, 0.8, None, "each epoch has this times the rate before"),
-        ("--embedding-lr", _ABOVE_ZERO, 1.0, None, "of word vectors that are trained, times --lr"),
-        # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history:
-        # for the strength of an L2 term of 1e-4 in the gradient, as in the paper, it is larger.
-        ("--weight-decay", at_least(float, 0), 0.03, None, "of the weights, times the rate"),
+        ("--lr-decay", _ABOVE_ZERO, 0.8, None, "factor of the learning rate after each epoch"),
+        ("--embedding-lr", _ABOVE_ZERO, 1.0, None, "factor of --lr for word vectors"),
+        # MXNet's AdaGrad subtracts it from the weights instead of adding it to the gradient, so it
+        # must be larger than the paper's 1e-4.
+        ("--weight-decay", at_least(float, 0), 0.03, None, "weight decay, times learning rate"),
     ),
     "batching": (
         ("--mode", MODES, "dynamic", None, "how minibatches are run"),
@@ -91,19 +92,20 @@ OPTIONS = {
         ("--policy", str, "auto", None, '"depth", "agenda", "search" or "auto"'),
     ),
     "files": (
-        ("--output", Path, None, "DIR", f"where train writes ({OUTPUT}), and predict if given"),
+        ("--output", Path, None, "DIR", f"folder for the files of train ({OUTPUT}) or predict "
+         "(default: standard output)"),
         ("--checkpoint", Path, None, "FILE", "a checkpoint that train wrote, such as DIR/best; it "
-         "brings the options of the model, the vocabulary and its vectors"),
+         "includes options of the model, vocabulary and vectors"),
     ),
 }  # fmt: skip
-#: What must stay as it was when a run is resumed, or it would be another run.
+#: Options that cannot change when a run is resumed.
 SETTINGS = ("task", "seed", "batch_size", "optimizer", "lr", "lr_decay", "embedding_lr",
             "weight_decay", "hidden", "similarity_hidden", "dropout", "embedding_size",
             "freeze_embedding", "limit")  # fmt: skip
 
 
 class Assembly(NamedTuple):
-    """Everything a verb works with."""
+    """A task with its vocabulary, model and settings."""
 
     task: Any
     vocab: gluonnlp.Vocab
@@ -111,18 +113,18 @@ class Assembly(NamedTuple):
     settings: Dict[str, Any]
 
     def data(self, args, items):
-        """Make samples of some items."""
+        """Make samples of items."""
         return Data(self.task, items, encode(items, self.vocab, args.ctx), args.batch_size)
 
 
 def fingerprint(items):
-    """Tell data apart: 64 hexadecimal figures that depend on everything in them."""
+    """Return a hash of the data, as 64 hexadecimal digits."""
     text = "".join(repr((split, item)) for split in sorted(items) for item in items[split])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def assemble(args, items):
-    """Build a new model for some data, as the options say."""
+    """Build a new model for some data from the options."""
     vocab = build_vocab(item.words for split in items.values() for item in split)
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["data"] = fingerprint(items)
@@ -141,7 +143,7 @@ def assemble(args, items):
 
 def restored(checkpoint, ctx=None):
     """Build the model of a checkpoint."""
-    with checkpoint.understood():
+    with checkpoint.validation():
         settings = checkpoint.state["settings"]
         parts = _initialized(checkpoint.vocab, settings, ctx or mx.cpu(), checkpoint.check)
     checkpoint.restore(parts.model)
@@ -149,9 +151,9 @@ def restored(checkpoint, ctx=None):
 
 
 def _initialized(vocab, settings, ctx, check=lambda model: None):
-    """Build a model; `check` it before one of any size takes up memory."""
+    """Build a model; `check` it before memory is allocated for its parameters."""
     task = TASKS[settings["task"]]
-    # No store sums sparse gradients of word vectors, nor do all optimizers take them.
+    # Key-value stores and some optimizers do not support sparse gradients.
     sparse = not launched() and settings["optimizer"] in ("adagrad", "adam", "sgd")
     model = task.model(len(vocab), settings, sparse)
     check(model)
@@ -164,22 +166,22 @@ def _initialized(vocab, settings, ctx, check=lambda model: None):
 
 
 def check_resumable(args, items, checkpoint):
-    """Refuse to go on with other settings or other data."""
-    with checkpoint.understood():
-        then = {name: checkpoint.state["settings"][name] for name in (*SETTINGS, "data")}
+    """Raise an error if a run would be resumed with other settings or other data."""
+    with checkpoint.validation():
+        saved = {name: checkpoint.state["settings"][name] for name in (*SETTINGS, "data")}
     for name in SETTINGS:
-        now = getattr(args, name)
-        given_by_file = name == "embedding_size" and args.embedding is not None
-        if now != then[name] and not given_by_file and now is not None:
+        value = getattr(args, name)
+        from_file = name == "embedding_size" and args.embedding is not None
+        if value != saved[name] and not from_file and value is not None:
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is {now} but the run to resume has {then[name]}")
-    if then["data"] != fingerprint(items):
-        reason = "was trained on other data; give the same --data and --limit"
+            raise UsageError(f"{option} is {value} but the run to resume has {saved[name]}")
+    if saved["data"] != fingerprint(items):
+        reason = "was trained on other data; use the same --data and --limit"
         raise UsageError(f"{checkpoint.path} {reason}")
 
 
 def batching_options(args):
-    """Options of `gluon_dynbatch.batching` as given on the command line; checked there."""
+    """Return the options of `gluon_dynbatch.batching`, which checks them."""
     names = ("analysis_budget", "granularity", "policy")
     options = {name: getattr(args, name) for name in names}
     gdb.batching(**options)
@@ -187,15 +189,15 @@ def batching_options(args):
 
 
 def make_runner(args, parts, mode="", samples=(), store=None):
-    """Build what runs the model on samples; `store` sums the gradients of several processes."""
+    """Make a `Runner`; `store` sums the gradients of several processes."""
     mode = mode or args.mode
     if mode == "manual" and parts.task is not TASKS["relatedness"]:
-        raise UsageError("--mode manual is for relatedness")
+        raise UsageError("--mode manual is only for relatedness")
     try:
         optimizer = mx.optimizer.create(args.optimizer, learning_rate=args.lr, wd=args.weight_decay)
     except ValueError as error:
         raise UsageError(f"--optimizer: {error}") from None
-    # Updates happen here and not in the store, so that their state can be saved.
+    # The optimizer runs here and not in the store, so that its state can be saved.
     parameters = parts.model.collect_params()
     trainer = gluon.Trainer(parameters, optimizer, kvstore=store, update_on_kvstore=False)
     workload = parts.task.workload(parts.model, trainer, samples)

@@ -1,4 +1,4 @@
-"""Training epoch by epoch, with checkpoints, losses and metrics as JSON lines, and a picture."""
+"""Training with checkpoints, metrics as JSON lines, and a picture of the learning curve."""
 
 import contextlib
 import gc
@@ -26,7 +26,7 @@ from .checkpoint import whole_file, write_checkpoint
 
 
 class Data(NamedTuple):
-    """What a task has read, and the samples of it; in minibatches of so many."""
+    """The items that a task has read, and their samples, in minibatches of `batch_size`."""
 
     task: Any
     items: Sequence[Any]
@@ -34,14 +34,14 @@ class Data(NamedTuple):
     batch_size: int
 
     def minibatches(self, shuffle=False):
-        """Draw an order from NumPy's global generator, or take that of the items."""
+        """Return the minibatches, shuffled by NumPy's global generator or in order."""
         return gluon.data.DataLoader(self.samples, self.batch_size, shuffle, batchify_fn=list)
 
 
 def seed_everything(seed, epoch, rank=0):
     """Seed Python's, NumPy's and MXNet's generators for one epoch of one run.
 
-    Orders are drawn by NumPy and are those of all processes, dropout by MXNet.
+    NumPy draws the order of samples, which is the same in all processes; MXNet draws dropout.
     """
     python, numpy, mxnet = np.random.SeedSequence([seed, epoch]).generate_state(3)
     random.seed(int(python))
@@ -51,11 +51,11 @@ def seed_everything(seed, epoch, rank=0):
 
 @contextlib.contextmanager
 def interruptible():
-    """Give a function that raises `KeyboardInterrupt` after a first Ctrl-C, which waits for it.
+    """Delay Ctrl-C: yield a function that raises `KeyboardInterrupt` if it was pressed.
 
-    Python raises `KeyboardInterrupt` wherever it happens to be. If that is a function that MXNet
-    called, for instance in the backward pass, the exception is lost and so is what the function had
-    to do. The work between two checks is done whole or, after a second Ctrl-C, given up.
+    Python raises `KeyboardInterrupt` at any instruction. In a function that MXNet called, for
+    example in the backward pass, the exception is lost and the function does not finish. The first
+    Ctrl-C therefore waits for the next check; a second one raises at once.
     """
     pending = []
 
@@ -63,23 +63,23 @@ def interruptible():
         if pending:
             raise KeyboardInterrupt
 
-    def note(number, frame):
+    def handle(number, frame):
         check()
         pending.append(number)
         print("\nstopping after this step; press again to stop at once", file=sys.stderr)
 
-    before = signal.getsignal(signal.SIGINT)
+    previous = signal.getsignal(signal.SIGINT)
     with contextlib.ExitStack() as stack:
-        # Only the main thread gets signals; and a program that was told to ignore them, does.
-        if threading.current_thread() is threading.main_thread() and callable(before):
-            signal.signal(signal.SIGINT, note)
-            stack.callback(signal.signal, signal.SIGINT, before)
+        # Only the main thread can set handlers. A program that ignores the signal keeps doing so.
+        if threading.current_thread() is threading.main_thread() and callable(previous):
+            signal.signal(signal.SIGINT, handle)
+            stack.callback(signal.signal, signal.SIGINT, previous)
         yield check
     check()
 
 
 def evaluate(runner, data, check=lambda: None):
-    """Answer for all items; gives the metrics, and the answers in order. `check` may interrupt."""
+    """Return the metrics and the answers for all items; call `check` after each minibatch."""
     outputs = []
     for batch in data.minibatches():
         outputs.append(runner.predict(batch).asnumpy())
@@ -89,29 +89,29 @@ def evaluate(runner, data, check=lambda: None):
 
 
 def described(metrics, data):
-    """Write metrics for people."""
+    """Format metrics for people."""
     figures = [f"{k} {'nan' if v is None else format(v, '.4f')}" for k, v in metrics.items()]
     return f"{'  '.join(figures)}  ({len(data.items)} {data.task.unit})"
 
 
-def _said(line, dev):
-    said = "epoch {epoch}: loss {loss:.4f}  held out: {0}  {samples_per_second:.0f} samples/s"
+def _summary(line, dev):
+    text = "epoch {epoch}: loss {loss:.4f}  held out: {0}  {samples_per_second:.0f} samples/s"
     if line["launches_per_batch"] is not None:
-        said += ", {launches_per_batch:.0f} launches per batch"
-        said += ", analysis {analysis_share:.0%} of the time"
-    return said.format(dev, **line)
+        text += ", {launches_per_batch:.0f} launches per batch"
+        text += ", analysis {analysis_share:.0%} of the time"
+    return text.format(dev, **line)
 
 
 def draw_learning_curve(history, path):
-    """Draw losses of minibatches and epochs, and each metric beside them, as a PNG file."""
+    """Draw the losses, and each metric in its own panel, as a PNG file."""
     curves = {"training loss": [line["loss"] for line in history]}
     for name in history[0]["dev"]:
         curves[f"held out: {name}"] = [line["dev"][name] for line in history]
     figure = Figure(figsize=(4 * len(curves), 3.8), constrained_layout=True)
     grid = figure.subplots(1, len(curves))
     losses = np.concatenate([line["losses"] for line in history])
-    where = np.linspace(0, len(history), len(losses))
-    grid[0].plot(where, losses, color="#B0B0B0", lw=0.7, label="minibatch")
+    x = np.linspace(0, len(history), len(losses))
+    grid[0].plot(x, losses, color="#B0B0B0", lw=0.7, label="minibatch")
     epochs = np.arange(1, len(history) + 1)
     for axes, (title, values) in zip(grid, curves.items()):
         axes.plot(epochs, np.array(values, float), "o-", ms=4, label="epoch")  # None becomes NaN
@@ -124,42 +124,41 @@ def draw_learning_curve(history, path):
 
 
 class Training:
-    """A run of training in a folder, from the first epoch or from where a checkpoint left it.
+    """A run of training with an output folder, from the first epoch or from a checkpoint.
 
-    `train` is to learn from, shuffled, and `dev` to judge every epoch by. The folder `output` gets
-    ``last`` and ``best`` (checkpoints), ``metrics.jsonl`` (a line for each epoch, with the losses
-    of all its minibatches) and ``learning_curve.png``. `settings` are kept in the checkpoints; they
-    need ``seed``, ``lr`` and ``lr_decay``. Of the `group` of processes that train together, the
-    first one writes, and judges. A checkpoint to go on from is restored into model and trainer.
+    The model is trained on `train`, shuffled, and evaluated on `dev` after every epoch. The folder
+    `output` gets ``last`` and ``best`` (checkpoints), ``metrics.jsonl`` (a line for each epoch,
+    with the losses of all its minibatches) and ``learning_curve.png``. `settings` are saved in the
+    checkpoints; they need ``seed``, ``lr`` and ``lr_decay``. The first process of the `group`
+    evaluates and writes the files. A `checkpoint` is restored into model and trainer.
 
-    A checkpoint is written after every epoch, and every epoch has random numbers of its own. So a
-    run that was cut short in an epoch does that epoch again, and repeats an uninterrupted one bit
-    for bit if the flushes do: that is, with a granularity, a policy, and no budget in milliseconds,
-    since a clock chooses differently each time, and sums differ in their last bits with the order
-    of their terms.
+    A checkpoint is written after every epoch, and every epoch seeds its random numbers. So a run
+    that was interrupted repeats the epoch, and gives the same results as an uninterrupted run. They
+    are equal bit for bit with a fixed granularity and policy and no budget in milliseconds: choices
+    by the clock differ, and the last bits of a sum depend on the order of its terms.
     """
 
     def __init__(self, runner, train, dev, vocab, output, settings, group, checkpoint=None):
         self.runner, self.train, self.dev = runner, train, dev
         self.vocab, self.output, self.settings, self.group = vocab, output, settings, group
-        #: Whether this process writes files, and judges epochs.
+        #: Whether this process evaluates and writes files.
         self.writes = group.rank == 0
         self.epoch, self.best, self.history = 0, None, []
         if checkpoint is not None:
-            with checkpoint.understood():
+            with checkpoint.validation():
                 state = checkpoint.state
                 self.epoch, self.best = int(state["epoch"]), state["best"]
                 self.history = [dict(line) for line in state["history"]]
                 if [line["epoch"] for line in self.history] != list(range(1, self.epoch + 1)):
-                    raise ValueError("not a line of history for every epoch")
+                    raise ValueError("the history does not have a line for every epoch")
             checkpoint.restore(runner.workload.model, runner.workload.trainer)
         elif self.writes:
-            self._save("last")  # something to resume from if the first epoch is interrupted
+            self._save("last")  # for --resume, if the first epoch is interrupted
         self.group.join(runner.workload.trainer)
 
     def run(self, epochs):
-        """Train until `epochs` epochs are done, counted from the very first, or until Ctrl-C."""
-        gc.freeze()  # the data stay: full collections of garbage need not look through them
+        """Train until `epochs` epochs are complete, including earlier ones, or until Ctrl-C."""
+        gc.freeze()  # keeps the garbage collector from scanning the data
         try:
             with interruptible() as check:
                 self._write_history()
@@ -167,22 +166,22 @@ class Training:
                     line = self._run_epoch(check)
                     if self.writes:
                         line["dev"], _ = evaluate(self.runner, self.dev, check)
-                        print(_said(line, described(line["dev"], self.dev)), flush=True)
+                        print(_summary(line, described(line["dev"], self.dev)), flush=True)
                     self.epoch += 1
                     if self.writes:
-                        self._keep(line)
+                        self._save_epoch(line)
         finally:
-            gc.unfreeze()  # else a distributed key-value store would never take leave of the others
-            # A fork while a backward pass is pending, as by `subprocess`, would never return: MXNet
-            # waits for the pass, and the pass for Python.
+            gc.unfreeze()  # so that a distributed key-value store is collected and disconnects
+            # A fork (`subprocess`) during a backward pass deadlocks: MXNet waits for the pass, and
+            # the pass for Python.
             mx.nd.waitall()
             if self.history and self.writes:
                 draw_learning_curve(self.history, self.output / "learning_curve.png")
 
-    def _keep(self, line):
-        """Write down what an epoch has brought."""
+    def _save_epoch(self, line):
+        """Add an epoch to the history, and write checkpoints and metrics."""
         self.history.append(line)
-        # A figure that is not defined is worse than any, but better than no epoch.
+        # An undefined metric is the worst, but better than no epoch.
         score = line["dev"][self.dev.task.best_by]
         score = -1.0 if score is None else score
         if self.best is None or score > self.best:
@@ -199,8 +198,8 @@ class Training:
         self.runner.workload.trainer.set_learning_rate(self.settings["lr"] * decay)
         started = time.perf_counter()
         losses, sizes, reports = [], [], []
-        for found, report, samples in self._steps(epoch):
-            loss = self.group.sum(found.asnumpy())
+        for step_losses, report, samples in self._steps(epoch):
+            loss = self.group.sum(step_losses.asnumpy())
             if not np.isfinite(loss):
                 raise UsageError(f"a loss became {loss} in epoch {epoch}; try a smaller --lr")
             losses.append(loss / samples)
@@ -222,7 +221,7 @@ class Training:
         }
 
     def _steps(self, epoch):
-        """Train on all minibatches; tell losses, report and size when the next one has begun."""
+        """Train on all minibatches; yield losses, report and size once the next has started."""
         quiet = not (sys.stderr.isatty() and self.writes)
         batches = tqdm(self.train.minibatches(shuffle=True), desc=f"epoch {epoch}", unit="batch",
                        leave=False, disable=quiet)  # fmt: skip
@@ -230,8 +229,8 @@ class Training:
         def begin(batch):
             with self.group.patience():
                 whole = len(batch) if self.group.store else None
-                found = self.runner.step(self.group.share(batch), whole)
-                return found, self.runner.report, len(batch)
+                losses = self.runner.step(self.group.share(batch), whole)
+                return losses, self.runner.report, len(batch)
 
         return one_behind(map(begin, batches))
 
@@ -241,7 +240,7 @@ class Training:
         write_checkpoint(self.output / name, model, trainer, self.vocab, state)
 
     def _write_history(self):
-        """Write the metrics; the checkpoint's history rules, so resuming cannot double."""
+        """Write the whole history, so that resuming a run cannot repeat lines."""
         if self.writes:
             with whole_file(self.output / "metrics.jsonl") as file:
                 file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)

@@ -1,4 +1,4 @@
-"""Trees over the words of a sentence: plain data that models walk."""
+"""Trees over the words of a sentence, as plain data."""
 
 from typing import NamedTuple, Tuple
 
@@ -6,31 +6,31 @@ CLASSES = 5  # scores go from 1 to CLASSES
 
 
 def phrases_of(shape):
-    """List the phrases of a nest of words, those within first: words, or numbers of two phrases."""
-    found = []
+    """List the phrases of a nested shape in post-order: words, or pairs of numbers of phrases."""
+    phrases = []
 
-    def read(shape):
-        found.append(shape if isinstance(shape, int) else tuple(map(read, shape)))
-        return len(found) - 1
+    def visit(shape):
+        phrases.append(shape if isinstance(shape, int) else tuple(map(visit, shape)))
+        return len(phrases) - 1
 
-    read(shape)
-    return found
+    visit(shape)
+    return phrases
 
 
 class TreeError(ValueError):
-    """Heads that are no tree."""
+    """Heads that do not form a tree."""
 
 
 class Tree(NamedTuple):
-    """A dependency tree, flat: word numbers instead of linked nodes, ready to be walked."""
+    """A dependency tree as word numbers."""
 
     heads: Tuple[int, ...]  # 0-based head of each word, -1 at the root
-    children: Tuple[Tuple[int, ...], ...]  # words that each word is the head of, in word order
+    children: Tuple[Tuple[int, ...], ...]  # dependents of each word, in word order
     order: Tuple[int, ...]  # all words, children before their heads; the root comes last
 
     @property
     def root(self):
-        """The word that has no head."""
+        """The word without a head."""
         return self.order[-1]
 
     @classmethod
@@ -51,7 +51,7 @@ class Tree(NamedTuple):
             words = ", ".join(str(word + 1) for word in roots)
             raise TreeError(f"{len(roots)} roots (words {words})")
         order, stack = [], [roots[0]]
-        while stack:  # deep trees need no recursion
+        while stack:  # not recursive, because trees may be deep
             order.append(stack.pop())
             stack.extend(children[order[-1]])
         if len(order) < count:

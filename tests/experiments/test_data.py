@@ -51,12 +51,12 @@ def test_files_may_have_any_line_ends_and_odd_white_space(tmp_path):
     assert read(tmp_path / "odd")[0].tokens_a == ("a\u00a0b", "dog\u0085", "runs")
 
 
-def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(tmp_path, capsys):
+def test_an_invalid_pair_is_reported_with_file_line_and_reason_or_skipped(tmp_path, capsys):
     write(tmp_path / "train", a_parents=(1, "2 1 0"))
     with pytest.raises(DataError) as caught:
         read(tmp_path)
-    place = tmp_path / "train" / "a.parents:1"
-    assert str(caught.value).startswith(f"{place}: word 1 cannot be reached from the root")
+    location = tmp_path / "train" / "a.parents:1"
+    assert str(caught.value).startswith(f"{location}: word 1 cannot be reached from the root")
     assert len(read(tmp_path, skip=True)) == 2
     assert capsys.readouterr().err.startswith(f"skipped: {caught.value}\nskipped 1 pairs")
 
@@ -73,7 +73,12 @@ def write_sick(folder, *lines):
 
 def test_scores_may_be_read_from_the_text_file_of_sick(tmp_path):
     write(tmp_path / "plain" / "train")
-    assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
+    write(tmp_path / "sick" / "train")
+    (tmp_path / "sick" / "train" / "sim.txt").unlink()
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
+    lines = (header, "9\tx\ty\t1", "1\tx\ty\t4.5", "7\tx\ty\t3", "")
+    (tmp_path / "sick" / "SICK_train.txt").write_text("\r\n".join(lines))
+    assert read(tmp_path / "sick") == read(tmp_path / "plain")
 
 
 def test_the_built_in_corpus_is_that_of_the_published_figures(corpus):
@@ -121,12 +126,12 @@ def pairs(corpus):
     return corpus["train"][:20]
 
 
-def words_of(pairs):
+def vocab_of(pairs):
     return build_vocab(pair.words for pair in pairs)
 
 
-def test_samples_hold_word_indices(pairs):
-    vocab = words_of(pairs[:10])
+def test_samples_have_word_indices(pairs):
+    vocab = vocab_of(pairs[:10])
     samples = encode(pairs, vocab)
     for pair, sample in zip(pairs[:10], samples):
         indices = sample.inputs[2].asnumpy()
