@@ -1,7 +1,7 @@
-"""Run a command that takes a while and show how far it is; its output is shown if it fails.
+"""Run a long command and show its progress; show its output only if it fails.
 
-``python tools/progress.py LABEL STEPS PATTERN COMMAND...``: lines of output that match the regular
-expression are steps done.  A terminal gets a bar, anything else a line every five seconds.
+``python tools/progress.py LABEL STEPS PATTERN COMMAND...``: each line of output that matches the
+regular expression is a step. A terminal shows a bar, other outputs a line every five seconds.
 """
 
 import re
@@ -14,7 +14,7 @@ WIDTH, SECONDS = 30, 5.0
 
 
 class Progress:
-    """How far a command is."""
+    """Progress of a command."""
 
     def __init__(self, label, steps):
         self.label, self.steps, self.done = label, steps, 0
@@ -23,7 +23,7 @@ class Progress:
         self.ended = threading.Event()
 
     def show(self, end=""):
-        """Write the bar anew, or another line."""
+        """Update the bar, or write another line."""
         done = min(self.done, self.steps)
         spent = f"{done}/{self.steps}, {time.monotonic() - self.start:.0f} s"
         if self.bar:
@@ -34,8 +34,8 @@ class Progress:
             sys.stderr.write(f"{self.label}: {spent}\n")
         sys.stderr.flush()
 
-    def go_on(self):
-        """Show it until the command has ended."""
+    def watch(self):
+        """Show the progress until the command has ended."""
         while not self.ended.wait(0.5 if self.bar else SECONDS):
             self.show()
 
@@ -43,15 +43,15 @@ class Progress:
 def main(label, steps, pattern, *command):
     """Run the command; return its exit code."""
     progress, lines = Progress(label, int(steps)), []
-    shown = threading.Thread(target=progress.go_on, daemon=True)
-    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    shown.start()
-    for line in ran.stdout:
+    watcher = threading.Thread(target=progress.watch, daemon=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    watcher.start()
+    for line in process.stdout:
         lines.append(line)
         progress.done += re.search(pattern, line) is not None
-    code = ran.wait()
+    code = process.wait()
     progress.ended.set()
-    shown.join()
+    watcher.join()
     if code:
         sys.stderr.write("\n" + "".join(lines) + f"error: {label} failed\n")
     else:

@@ -1,4 +1,4 @@
-"""Values and gradients, batched; prints where the package and its native code are."""
+"""Check values and gradients of an installed package; print its path and that of native code."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ xs = [mx.nd.array([[i, 1.0]]) for i in range(8)]
 
 
 def run(scope):
-    """Return losses and the gradient of the weight."""
+    """Return the losses and the gradient of the weight."""
     with mx.autograd.record(), scope:
         losses = [cell(cell(x) + x[0:1]).sum() for x in xs]
     mx.autograd.backward(losses)
