@@ -1,4 +1,4 @@
-"""Run GluonNLP's BERT on sentence pairs of different lengths: batched, and all padded."""
+"""Run GluonNLP's BERT on sentence pairs of different lengths: batched, and padded."""
 
 import argparse
 import time
@@ -14,7 +14,7 @@ WORDS, LONGEST = 1000, 64
 
 
 def make_net(layers, units):
-    """Make a classifier of pairs over a small BERT with random weights."""
+    """Make a classifier of pairs: a small BERT with random weights."""
     sizes = {"units": units, "hidden_size": 4 * units, "num_heads": max(units // 32, 1)}
     encoder = nlp.model.BERTEncoder(num_layers=layers, max_length=LONGEST, dropout=0.0, **sizes)
     parts = {"use_classifier": False, "use_decoder": False}
@@ -26,13 +26,13 @@ def make_net(layers, units):
 
 
 def make_pairs(count, rng):
-    """Draw words, and of which sentence they are, of pairs as long as those of SICK: 22 +- 7."""
+    """Draw words and segments of pairs with the lengths of SICK, 22 +- 7."""
     lengths = np.clip(6 + rng.lognormal(2.7, 0.41, count), 9, LONGEST).astype(int)
     return [np.stack([rng.randint(0, WORDS, n), np.arange(n) > n // 2]) for n in lengths]
 
 
 def padded(pairs, multiple=1):
-    """Put pairs side by side, as long as the longest, or more; return words, parts, lengths."""
+    """Pad pairs to a multiple of a length and stack them; return words, segments, lengths."""
     lengths = [pair.shape[1] for pair in pairs]
     longest = -(-max(lengths) // multiple) * multiple
     rows = [np.pad(p, ((0, 0), (0, longest - p.shape[1]))) for p in pairs]
@@ -55,7 +55,7 @@ def main(argv=None):
             return mx.nd.concat(*[net(*sample) for sample in samples], dim=0)
 
     for training in [False, True] * args.rounds:
-        pairs, found = make_pairs(args.pairs, rng), []
+        pairs, results = make_pairs(args.pairs, rng), []
         samples = [padded([pair], args.multiple) for pair in pairs]
         for way, run, data in ("ragged", ragged, samples), ("padded", net, padded(pairs)):
             start = time.process_time()
@@ -66,12 +66,12 @@ def main(argv=None):
                 loss.backward()
             mx.nd.waitall()
             seconds.setdefault((training, way), []).append(time.process_time() - start)
-            found.append([scores.asnumpy(), *(p.grad().asnumpy() for p in parameters)])
-        for one, other in zip(*found):
-            np.testing.assert_allclose(one, other, 1e-3, 1e-4)
-    for (training, way), took in seconds.items():
+            results.append([scores.asnumpy(), *(p.grad().asnumpy() for p in parameters)])
+        for actual, expected in zip(*results):
+            np.testing.assert_allclose(actual, expected, 1e-3, 1e-4)
+    for (training, way), times in seconds.items():
         kind = "training " if training else "inference"
-        print(f"{kind}  {way}  {np.median(took):.3f} s of processor time a minibatch")
+        print(f"{kind}  {way}  {np.median(times):.3f} s of processor time a minibatch")
     gdb.testing.check_against_loop(lambda sample: net(*sample), samples[:4], parameters)
     print("values and gradients of both ways are equal, and equal those of the loop")
 

@@ -11,7 +11,7 @@ import gluon_dynbatch as gdb
 
 
 def make_network(features):
-    """Build an ordinary Gluon network that knows nothing of batching: (n, features) -> (n, 1)."""
+    """Build an ordinary Gluon network: (n, features) -> (n, 1)."""
     net = nn.HybridSequential()
     net.add(
         nn.Dense(64, activation="relu", flatten=False, in_units=features),
@@ -45,11 +45,11 @@ def main(argv=None):
 
     def together():
         scores = gdb.map(net, requests, analysis_budget=args.analysis_budget)
-        return [best(one) for one in scores]
+        return [best(each) for each in scores]
 
-    wanted = one_by_one()
-    gdb.convert(net)  # in place: parameters, names and files stay what they are
-    assert together() == wanted
+    expected = one_by_one()
+    gdb.convert(net)  # in place: parameters, names and files do not change
+    assert together() == expected
     for answer in (one_by_one, together):
         started = time.perf_counter()
         answer()

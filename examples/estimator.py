@@ -1,4 +1,4 @@
-"""Train with Gluon's Estimator on samples of different lengths: a batch processor opens scopes."""
+"""Train on samples of different lengths with Gluon's Estimator: a batch processor opens scopes."""
 
 import argparse
 import logging
@@ -13,13 +13,13 @@ import gluon_dynbatch as gdb
 
 
 class Ragged(BatchProcessor):
-    """Runs minibatches in scopes; data is a list of samples, and one array of labels."""
+    """Runs each minibatch, a list of samples and an array of labels, in a scope."""
 
     def fit_batch(self, estimator, train_batch, batch_axis=0):  # noqa: D102
         with autograd.record():
-            made = self.evaluate_batch(estimator, train_batch)
-        autograd.backward(made[-1])
-        return made
+            results = self.evaluate_batch(estimator, train_batch)
+        autograd.backward(results[-1])
+        return results
 
     def evaluate_batch(self, estimator, val_batch, batch_axis=0):  # noqa: D102
         samples, labels = val_batch
@@ -30,7 +30,7 @@ class Ragged(BatchProcessor):
 
 
 class Pooling(gluon.Block):
-    """Sums over the rows of a sample, shape (n, size), and returns scores, shape (1, 2)."""
+    """Scores a sample, shape (n, size), by a sum over its rows; returns shape (1, 2)."""
 
     def __init__(self, size, hidden):
         super().__init__()
@@ -42,7 +42,7 @@ class Pooling(gluon.Block):
 
 
 def make_sample(rng):
-    """Draw a set of points, and whether most are far from the origin."""
+    """Draw a set of points, and the label: whether most are far from the origin."""
     points = rng.normal(size=(rng.randint(1, 20), 2))
     far = (points**2).sum(axis=1) > 2
     return mx.nd.array(points), float(2 * far.sum() > len(far))

@@ -1,7 +1,7 @@
 """Parse sentences greedily with stack LSTMs: computed scores decide what is computed next.
 
-The parser is that of Dyer et al. (2015, arXiv:1505.08075), without labels.  In the language it
-learns every word has a strength, and its head is the weaker of the two nearest stronger words.
+The parser is that of Dyer et al. (2015, arXiv:1505.08075), without labels. In its toy language,
+every word has a strength, and its head is the weaker of the two nearest stronger words.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Read(gdb.DynamicHybridBlock):
 
 
 class Pair(gdb.DynamicHybridBlock):
-    """Two vectors to one: the composition of a word with its head, or scores of actions."""
+    """Maps two vectors to one: the composition of a word with its head, or scores of actions."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
@@ -39,9 +39,9 @@ class Pair(gdb.DynamicHybridBlock):
             self.hidden = nn.Dense(WIDTH, activation="tanh", in_units=2 * WIDTH)
             self.out = nn.Dense(units, in_units=WIDTH)
 
-    def hybrid_forward(self, F, one, other):
+    def hybrid_forward(self, F, left, right):
         """Return the vector."""
-        return self.out(self.hidden(F.concat(one, other, dim=1)))
+        return self.out(self.hidden(F.concat(left, right, dim=1)))
 
 
 class Parser(gdb.DynamicHybridBlock):
@@ -54,26 +54,26 @@ class Parser(gdb.DynamicHybridBlock):
             self.compose, self.score = Pair(WIDTH), Pair(3)
 
     def forward(self, words, strengths=None):
-        """Return heads, actions and scores; actions are right if the strengths are given."""
+        """Return heads, actions and scores; with strengths, actions are those of the right tree."""
         zero = mx.nd.zeros((1, WIDTH))
         vectors = [self.embedding(word) for word in words]
-        waiting = [(zero, zero)]
+        buffer = [(zero, zero)]
         for vector in reversed(vectors):
-            waiting.append(self.buffer(vector, *waiting[-1]))
+            buffer.append(self.buffer(vector, *buffer[-1]))
         heads, stack, states, actions, scores = [-1] * len(words), [], [(zero, zero)], [], []
-        while len(waiting) > 1 or len(stack) > 1:
-            coming = len(words) - len(waiting) + 1
-            scores.append(self.score(states[-1][0], waiting[-1][0]))
+        while len(buffer) > 1 or len(stack) > 1:
+            next_word = len(words) - len(buffer) + 1
+            scores.append(self.score(states[-1][0], buffer[-1][0]))
             if strengths is None:
-                # Here a value decides what comes next.
-                possible = [len(waiting) > 1, len(stack) > 1, len(stack) > 1]
+                # A value decides which action comes next.
+                possible = [len(buffer) > 1, len(stack) > 1, len(stack) > 1]
                 action = int(np.where(possible, scores[-1].asnumpy()[0], -np.inf).argmax())
             else:
-                action = right_action([i for i, _ in stack], coming, strengths)
+                action = right_action([i for i, _ in stack], next_word, strengths)
             actions.append(action)
             if action == SHIFT:
-                stack.append((coming, vectors[coming]))
-                waiting.pop()
+                stack.append((next_word, vectors[next_word]))
+                buffer.pop()
             else:
                 child, head = (-2, -1) if action == LEFT else (-1, -2)
                 (child, below), (head, above) = stack[child], stack[head]
@@ -84,9 +84,9 @@ class Parser(gdb.DynamicHybridBlock):
         return heads, actions, scores
 
 
-def right_action(stack, coming, strengths):
+def right_action(stack, next_word, strengths):
     """Return the action that leads to the right tree."""
-    following = strengths[coming] if coming < len(strengths) else WORDS
+    following = strengths[next_word] if next_word < len(strengths) else WORDS
     low, high = [WORDS + 1, *(strengths[i] for i in stack)][-2:] if stack else (WORDS, WORDS)
     if low < high and len(stack) > 1:
         return LEFT
@@ -103,7 +103,7 @@ def main(argv=None):
     mx.random.seed(1)
     rng = np.random.RandomState(1)
     strengths = [rng.permutation(WORDS)[: rng.randint(3, 12)] for _ in range(2 * args.sentences)]
-    sentences = [([mx.nd.array([word]) for word in one], one.tolist()) for one in strengths]
+    sentences = [([mx.nd.array([word]) for word in each], each.tolist()) for each in strengths]
     train, test = sentences[: args.sentences], sentences[args.sentences :]
     net, criterion = Parser(), loss.SoftmaxCrossEntropyLoss()
     net.initialize(mx.init.Xavier())
@@ -127,14 +127,14 @@ def main(argv=None):
     def together():
         return [heads for heads, _, _ in gdb.map(lambda pair: net(pair[0]), test)]
 
-    found, wanted = one_by_one(), [net(*pair)[0] for pair in test]
-    assert together() == found
+    parses, expected = one_by_one(), [net(*pair)[0] for pair in test]
+    assert together() == parses
     for parse in (one_by_one, together):
         started = time.perf_counter()
         parse()
         print(f"{parse.__name__:11}{len(test) / (time.perf_counter() - started):6.0f} sentences/s")
-    right = sum(a == b for f, w in zip(found, wanted) for a, b in zip(f, w))
-    print(f"{right / sum(map(len, wanted)):.1%} of the words have the right head")
+    right = sum(a == b for heads, true in zip(parses, expected) for a, b in zip(heads, true))
+    print(f"{right / sum(map(len, expected)):.1%} of the words have the right head")
     print("all parses equal those of the loop")
 
 

@@ -1,4 +1,4 @@
-"""Inspect a scope: its report, its plan, calls that are not merged, and checks."""
+"""Inspect a scope: its report, its plan, calls that do not merge, and checks."""
 
 import argparse
 
@@ -9,7 +9,7 @@ import gluon_dynbatch as gdb
 
 
 def main(argv=None):
-    """Go through the means of inspection, one after another."""
+    """Show the tools for inspection, one after another."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--analysis-budget", default=None, metavar="MS")
     args = parser.parse_args(argv)
@@ -31,23 +31,23 @@ def main(argv=None):
         print(f"{len(outputs)} results\n{batch.report}")
         print(batch.plan)
 
-    print("--- every value that is read while work is pending ends a batch")
+    print("--- reading a value while calls are pending causes a flush")
     with gdb.batching(args.analysis_budget, "block", "depth") as batch:
         positive = [s for s in sequences if last_output(s).sum().asscalar() > 0]
     print(f"{len(positive)} of {len(sequences)} outputs are positive")
     print(batch.report)
 
-    print("--- what no rule allows to merge runs alone; strict=True makes that an error")
+    print("--- calls that no rule merges run unbatched; strict=True makes that an error")
     for strict in (False, True):
         try:
             with gdb.batching(args.analysis_budget, "block", "depth", strict=strict) as batch:
-                made = [mx.nd.SoftmaxOutput(last_output(s), mx.nd.zeros(1)) for s in sequences]
+                outputs = [mx.nd.SoftmaxOutput(last_output(s), mx.nd.zeros(1)) for s in sequences]
         except gdb.NotMergedError as error:
             print(error)
         else:
-            print(f"{len(made)} results\n{batch.report}")
+            print(f"{len(outputs)} results\n{batch.report}")
 
-    print("--- debug=True compares every result with that of its call alone")
+    print("--- debug=True compares every result with that of the call by itself")
     gdb.map(last_output, sequences, analysis_budget=args.analysis_budget, debug=True)
     gdb.testing.check_against_loop(last_output, sequences, cell.collect_params().values())
     print("values and gradients equal those of the loop")

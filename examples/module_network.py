@@ -14,7 +14,7 @@ SIDE = 3  # scenes are grids of SIDE x SIDE objects: (1, len(CONCEPTS), SIDE, SI
 
 
 class ModuleNetwork(gdb.DynamicHybridBlock):
-    """Counts; a program is the number of a concept, ("not", p) or ("and", p, q)."""
+    """Counts objects; a program is the number of a concept, ("not", p) or ("and", p, q)."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class ModuleNetwork(gdb.DynamicHybridBlock):
 
 
 def make_program(rng, scene, depth=4):
-    """Draw a program; return it, and where in the scene it finds something."""
+    """Draw a program; return it, and a mask of the objects that it selects in the scene."""
     if not depth or rng.rand() < 0.2:
         concept = rng.randint(len(CONCEPTS))
         return concept, scene[:, concept] > 0
@@ -44,10 +44,10 @@ def make_program(rng, scene, depth=4):
 
 def make_sample(rng):
     """Draw a scene, a program and the right count."""
-    kinds = [np.eye(3)[rng.randint(3, size=SIDE**2)], np.eye(2)[rng.randint(2, size=SIDE**2)]]
-    scene = np.concatenate(kinds, axis=1).T.reshape(1, len(CONCEPTS), SIDE, SIDE)
-    program, found = make_program(rng, scene)
-    return mx.nd.array(scene), program, mx.nd.array([found.sum()])
+    colours, shapes = (np.eye(n)[rng.randint(n, size=SIDE**2)] for n in (3, 2))
+    scene = np.concatenate([colours, shapes], axis=1).T.reshape(1, len(CONCEPTS), SIDE, SIDE)
+    program, mask = make_program(rng, scene)
+    return mx.nd.array(scene), program, mx.nd.array([mask.sum()])
 
 
 def main(argv=None):

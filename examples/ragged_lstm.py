@@ -1,4 +1,4 @@
-"""Train Gluon's own LSTMCell on sequences of different lengths, without padding or masks."""
+"""Train Gluon's LSTMCell on sequences of different lengths, without padding or masks."""
 
 import argparse
 import time
@@ -12,7 +12,7 @@ import gluon_dynbatch as gdb
 
 
 class Classifier(gluon.Block):
-    """Reads one sequence, shape (T, size), and returns scores of two classes, shape (1, 2)."""
+    """Scores two classes for one sequence: (T, size) -> (1, 2)."""
 
     def __init__(self, size, hidden):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Make up words letter by letter: the next step reads the letter that was drawn."""
+"""Sample words letter by letter: each step reads the letter that was drawn before."""
 
 import argparse
 import time
@@ -14,7 +14,7 @@ VOWELS, WIDTH, LONGEST = "aeiou", 64, 12
 
 
 class Step(gdb.DynamicHybridBlock):
-    """One letter and a state to scores of the next letter and the next state."""
+    """Maps a letter and a state to scores of the next letter and the next state."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -30,13 +30,13 @@ class Step(gdb.DynamicHybridBlock):
 
 
 def draw_word(step, seed, numbers):
-    """Return a word; the random numbers are the sample's own, so that it does not matter when."""
+    """Draw a word with its own random generator, so that the order of samples does not matter."""
     random = np.random.RandomState(seed)
     h, c = mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))
     word, letter = "", 0
     while len(word) < LONGEST:
         scores, h, c = step(numbers[letter], h, c)
-        # Here a value decides what comes next.
+        # A value decides which letter comes next.
         odds = np.exp(scores.asnumpy()[0].astype("float64"))
         letter = random.choice(len(LETTERS), p=odds / odds.sum())
         if letter == 0:
@@ -46,19 +46,19 @@ def draw_word(step, seed, numbers):
 
 
 def example(random):
-    """Return a word in which consonants and vowels take turns."""
+    """Draw a word in which consonants and vowels alternate."""
     consonants = [letter for letter in LETTERS[1:] if letter not in VOWELS]
     length = random.randint(3, 9)
     return "".join(random.choice(list(VOWELS) if i % 2 else consonants) for i in range(length))
 
 
 def right(word):
-    """Return whether consonants and vowels take turns in a word."""
+    """Return whether consonants and vowels alternate in a word."""
     return bool(word) and all((c in VOWELS) == bool(i % 2) for i, c in enumerate(word))
 
 
 def main(argv=None):
-    """Train on known words, then draw new ones: word by word, and all together."""
+    """Train on words, then draw new ones: word by word, and all together."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--analysis-budget", default="auto", metavar="MS")
     parser.add_argument("--epochs", type=int, default=10)
@@ -79,8 +79,8 @@ def main(argv=None):
         h, c = mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))
         scores = []
         for letter in letters[:-1]:
-            one, h, c = step(numbers[letter], h, c)
-            scores.append(one)
+            letter_scores, h, c = step(numbers[letter], h, c)
+            scores.append(letter_scores)
         return criterion(mx.nd.concat(*scores, dim=0), mx.nd.array(letters[1:])).sum()
 
     for _ in range(args.epochs):

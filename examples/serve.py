@@ -5,9 +5,9 @@ Start it with ``python examples/serve.py`` and ask it with
     curl localhost:8000/score -d '{"a": {"words": "a man sleeps", "heads": [2, 3, 0]},
                                    "b": {"words": "a lion is jumping", "heads": [2, 4, 4, 0]}}'
 
-Heads are those of dependency trees, counted from 1, with 0 at the root.  Without ``--checkpoint``,
-a file that ``experiments/tree_lstm_relatedness.py train`` wrote, a model is trained on the built-in
-corpus first, which takes seconds.  ``/metrics`` has figures for Prometheus.
+Heads are those of dependency trees, counted from 1, with 0 at the root. ``--checkpoint`` takes a
+file that ``experiments/tree_lstm_relatedness.py train`` wrote; without it, a model is trained on
+the built-in corpus, which takes seconds. ``/metrics`` returns figures for Prometheus.
 """
 
 import argparse
@@ -61,15 +61,15 @@ def trained(epochs=2, size=25):
 
 
 def loaded(path):
-    """Read a model with its vocabulary."""
+    """Load a model and its vocabulary from a checkpoint."""
     parts = restored(read_checkpoint(path))
     parts.model.hybridize()
     return parts.model, parts.vocab
 
 
 def scorer(model):
-    """Return a function of one sample, which the batcher runs for many."""
-    # Trees come again: `forward` runs once for each.
+    """Return the function of one sample that the batcher runs."""
+    # Trees recur: `forward` runs once for each.
     model.hybridize(trace_once=True)
 
     @functools.lru_cache(maxsize=4096)
@@ -83,19 +83,16 @@ def scorer(model):
 
 
 class Refused(Exception):
-    """A request that gets an error for its answer: status, text and more headers."""
+    """A request that is answered by an error: status, text and additional headers."""
 
 
 class Service:
-    """What is behind the addresses of the service: an ASGI application.
-
-    The batcher is one of a `scorer`.
-    """
+    """The ASGI application; `batcher` runs a `scorer`."""
 
     def __init__(self, batcher, vocab, max_bytes, max_words):
         self.batcher, self.vocab = batcher, vocab
         self.max_bytes, self.max_words = max_bytes, max_words
-        #: By address, the method and what answers: with the type of the content, and that.
+        #: By path, the method and the handler, which returns the content and its type.
         self.routes = {
             "/score": ("POST", self.score),
             "/health": ("GET", self.health),
@@ -105,22 +102,22 @@ class Service:
     async def __call__(self, scope, receive, send):
         """Answer a request."""
         try:
-            method, answer = self.routes.get(scope["path"], (None, None))
-            if answer is None:
+            method, handler = self.routes.get(scope["path"], (None, None))
+            if handler is None:
                 raise Refused(404, "no such address")
             if scope["method"] != method:
                 raise Refused(405, f"the method is {method}", (b"allow", method.encode()))
-            status, more, (kind, content) = 200, (), await answer(receive)
+            status, more, (content_type, content) = 200, (), await handler(receive)
         except Exception as error:
             status, text, *more = refusal(error)
-            kind, content = JSON, ENCODE({"error": text})
+            content_type, content = JSON, ENCODE({"error": text})
         body = content.encode()
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
+        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *more]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def health(self, receive):
-        """Answer as long as requests are accepted."""
+        """Answer while requests are accepted."""
         return JSON, ENCODE({"status": "ok"})
 
     async def metrics(self, receive):
@@ -130,24 +127,24 @@ class Service:
     async def score(self, receive):
         """Answer with the score of a pair."""
         sample = self.parse(await self.body(receive))
-        task, waits = asyncio.current_task(), True
-        # It is told when the client is gone, or else when it has been answered.
-        gone = asyncio.ensure_future(receive())
-        gone.add_done_callback(lambda _: waits and task.cancel())
+        task, waiting = asyncio.current_task(), True
+        # `receive` returns when the client disconnects or has received the answer.
+        disconnected = asyncio.ensure_future(receive())
+        disconnected.add_done_callback(lambda _: waiting and task.cancel())
         try:
             scores = await self.batcher(sample)
         except asyncio.CancelledError:
-            if not gone.done():
+            if not disconnected.done():
                 raise
-            raise Refused(499, "nobody waits for the answer") from None
+            raise Refused(499, "the client has disconnected") from None
         finally:
-            waits = False
-        # NumPy takes longer for so few numbers.
+            waiting = False
+        # Plain Python, because NumPy is slower for so few numbers.
         score = sum(i * math.exp(p) for i, p in enumerate(scores[0].tolist(), 1))
         return JSON, ENCODE({"score": round(score, 5)})
 
     async def body(self, receive):
-        """Return the body, but not if it is too long."""
+        """Return the body; refuse a long one."""
         body, more = b"", True
         while more:
             message = await receive()
@@ -171,31 +168,31 @@ class Service:
             fields = sentence if isinstance(sentence, dict) else {}
             words, heads = fields.get("words"), fields.get("heads")
             if not isinstance(words, str) or not isinstance(heads, list):
-                raise Refused(422, f'{side} needs "words", a text, and "heads", a list')
+                raise Refused(422, f'{side} needs "words", a string, and "heads", a list')
             words = words.split()
             if not 1 <= len(words) <= self.max_words:
                 raise Refused(422, f"{side} has {len(words)} words, not 1 to {self.max_words}")
             if len(heads) != len(words) or not set(map(type, heads)) <= {int}:
                 raise Refused(422, f"{side} needs one whole number per word as heads")
-            # The batcher makes MXNet's arrays of these, for a minibatch at once.
+            # The batcher converts NumPy arrays to MXNet, all of a minibatch at once.
             sample += [np.array(self.vocab[words], np.int32), tuple(heads)]
         return tuple(sample)
 
 
 def refusal(error):
-    """Return what a `Refused` has, for any exception that a request raised."""
+    """Return the arguments of `Refused` for any exception of a request."""
     if isinstance(error, Refused):
         return error.args
     if isinstance(error, TreeError):
-        return 422, f"the heads are no tree: {error}"
+        return 422, f"the heads are not a tree: {error}"
     if isinstance(error, gdb.QueueFullError):
-        return 503, "too many requests wait", (b"retry-after", b"1")
+        return 503, "too many requests are waiting", (b"retry-after", b"1")
     LOGGER.error("a request failed", exc_info=error)
     return 500, "the model failed"
 
 
 def metrics(stats):
-    """Write a batcher's statistics in the text format of Prometheus."""
+    """Format a batcher's statistics as text for Prometheus."""
     ends = ("completed", "failed", "cancelled", "rejected")
     lines = [f'requests_total{{end="{end}"}} {getattr(stats, end)}' for end in ends]
     lines += [f"requests_queued {stats.queued}", f"requests_running {stats.running}"]
@@ -211,28 +208,27 @@ def metrics(stats):
     return "\n".join(lines) + "\n"
 
 
-#: The service does not look at addresses.
 UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "off", "ws": "none"}
 
 
 def main(argv=None):
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="model to serve; without one, train")
+    parser.add_argument("--checkpoint", type=Path, help="model to serve (default: train one)")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch-size", type=int, default=64)
     parser.add_argument("--batch-wait-timeout-s", type=float, default=0.01)
     parser.add_argument("--max-queue", type=int, default=1024)
-    parser.add_argument("--max-bytes", type=int, default=65536, help="of a body")
-    parser.add_argument("--max-words", type=int, default=200, help="of a sentence")
+    parser.add_argument("--max-bytes", type=int, default=65536, help="limit of a request's body")
+    parser.add_argument("--max-words", type=int, default=200, help="limit of a sentence")
     args = parser.parse_args(argv)
     model, vocab = loaded(args.checkpoint) if args.checkpoint else trained()
     batcher = gdb.RequestBatcher(
         scorer(model), args.max_batch_size, args.batch_wait_timeout_s, args.max_queue
     )
     service = Service(batcher, vocab, args.max_bytes, args.max_words)
-    # What is loaded by now stays. Each time that the collector looks at it, nobody is answered.
+    # The garbage collector need not scan what is loaded; no requests are answered while it runs.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000)

@@ -1,4 +1,4 @@
-"""Batch a network of Gluon's own recurrent cells as it is, on sequences of different lengths."""
+"""Batch a network of Gluon's recurrent cells, unchanged, on sequences of different lengths."""
 
 import argparse
 
@@ -11,7 +11,7 @@ import gluon_dynbatch as gdb
 
 
 class Tagger(gluon.Block):
-    """Reads a sequence, shape (length, size), and scores every step, shape (length, 2)."""
+    """Scores every step of a sequence: (length, size) -> (length, 2)."""
 
     def __init__(self, size, hidden):
         super().__init__()
@@ -32,7 +32,7 @@ class Tagger(gluon.Block):
 
 
 def make_sample(rng, size=4):
-    """Draw a sequence, and per step whether its first number is above the mean of all."""
+    """Draw a sequence, and a label per step: whether its first number is above the mean of all."""
     sequence = rng.normal(size=(rng.randint(2, 16), size))
     return mx.nd.array(sequence), mx.nd.array(sequence[:, 0] > sequence[:, 0].mean())
 

@@ -24,7 +24,7 @@ class TreeCell(gdb.DynamicHybridBlock):
 
 
 class TreeLSTM(gdb.DynamicHybridBlock):
-    """Scores a sentence; its tree is the position of a word, or a pair of trees."""
+    """Scores a sentence; a tree is the position of a word or a pair of trees."""
 
     def __init__(self, words, hidden):
         super().__init__()
@@ -44,12 +44,12 @@ class TreeLSTM(gdb.DynamicHybridBlock):
 
 
 def make_sample(rng):
-    """Draw words, a tree over them, and the label: whether words are above 9.5 on average."""
+    """Draw words, a tree over them, and the label: whether their mean is above 9.5."""
     words = [rng.randrange(20) for _ in range(rng.randrange(3, 16))]
     trees = list(range(len(words)))
     while len(trees) > 1:
-        at = rng.randrange(len(trees) - 1)
-        trees[at : at + 2] = [tuple(trees[at : at + 2])]
+        i = rng.randrange(len(trees) - 1)
+        trees[i : i + 2] = [tuple(trees[i : i + 2])]
     return mx.nd.array(words), trees[0], mx.nd.array([sum(words) > 9.5 * len(words)])
 
 

@@ -14,15 +14,15 @@ GOOD, BAD, OTHER = ("good", "fine"), ("bad", "poor"), ("the", "film", "plot", "i
 
 
 def make_sentence(rng):
-    """Draw a sentence of 3 to 9 words; "not" turns the word behind it round."""
+    """Draw a sentence of 3 to 9 words; "not" negates the word after it."""
     words, negated, liked = [*rng.choice(OTHER, rng.randint(2, 8))], rng.randint(2), rng.randint(2)
-    place = rng.randint(len(words) + 1)
-    words[place:place] = ["not"] * negated + [rng.choice(GOOD if liked != negated else BAD)]
+    position = rng.randint(len(words) + 1)
+    words[position:position] = ["not"] * negated + [rng.choice(GOOD if liked != negated else BAD)]
     return words, liked
 
 
 class Reader(gluon.Block):
-    """Reads words by number, shape (length,), and returns scores of two classes, shape (1, 2)."""
+    """Scores two classes for one sentence, given as word numbers: (length,) -> (1, 2)."""
 
     def __init__(self, vocab, hidden):
         super().__init__()
@@ -48,11 +48,11 @@ def main(argv=None):
     rng = np.random.RandomState(0)
     sentences = [make_sentence(rng) for _ in range(256)]
     vocab = nlp.Vocab(nlp.data.count_tokens([word for words, _ in sentences for word in words]))
-    # In the place of nlp.embedding.create("glove"), which is downloaded.
+    # Random vectors instead of nlp.embedding.create("glove"), which needs a download.
     vectors = mx.nd.array(rng.normal(size=(len(vocab), 16)))
     embedding = nlp.embedding.TokenEmbedding
     vocab.set_embedding(embedding(idx_to_token=vocab.idx_to_token, idx_to_vec=vectors))
-    # List leaves sentences as long as they are, where Pad would make them equal.
+    # List keeps the lengths of sentences; Pad would make them equal.
     together = nlp.data.batchify.Tuple(nlp.data.batchify.List(), nlp.data.batchify.Stack())
     samples = [(mx.nd.array(vocab[words]), liked) for words, liked in sentences]
     loader = gluon.data.DataLoader(samples, 64, shuffle=True, batchify_fn=together)

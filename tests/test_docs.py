@@ -169,7 +169,7 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
 
         names = {
             "autograd": mx.autograd,
-            "TreeLSTM": Leaves,
+            "TreeLSTM": TinyTreeLSTM,
             "loader": [samples[:3], samples[3:]],
             "loss_fn": gluon.loss.SoftmaxCrossEntropyLoss(),
             "trainer": SimpleNamespace(step=collect),
@@ -182,9 +182,9 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
         "".join(line[1:] + "\n" for line in diff.splitlines() if line[:1] in ("", " ", sign))
         for sign in "-+"
     )
-    wanted = gradients_of(removed)
-    assert len(wanted) == 2 * 4 and all((gradient != 0).any() for gradient in wanted)
-    equal(gradients_of(added), wanted, 1e-4)
+    expected = gradients_of(removed)
+    assert len(expected) == 2 * 4 and all((gradient != 0).any() for gradient in expected)
+    equal(gradients_of(added), expected, 1e-4)
 
 
 def test_docstrings():
@@ -197,7 +197,7 @@ def test_docstrings():
     assert attempted > 20
 
 
-def test_links_lead_somewhere():
+def test_links_have_targets():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
