@@ -98,7 +98,7 @@ class Part(NamedTuple):
     """One measurement of a workload."""
 
     workload: str
-    what: str  # a key of `MEASURES`
+    measure: str  # a key of `MEASURES`
     kind: str
     size: int  # of the minibatches
     way: str = ""
@@ -112,8 +112,8 @@ def measure(args):
     parts = [part for name in args.workloads for part in _parts(args, name)]
     needed = {part for part in parts if any(bar.needs(part) for bar in bars.BARS)}
     # Processes that no bar needs come last, because they are slow to start.
-    parts.sort(key=lambda part: part.what == "process" and part not in needed)
-    measured, left = {}, sum(SHARES[part.what] for part in parts)
+    parts.sort(key=lambda part: part.measure == "process" and part not in needed)
+    measured, left = {}, sum(SHARES[part.measure] for part in parts)
     planned = (ends - time.monotonic()) / left
     args.output.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(parts), unit="part", disable=None) as bar:
@@ -122,22 +122,18 @@ def measure(args):
                 new = name not in measured
                 if new:
                     roster = ways.Roster(name, args, stack)
-                    workload, entry = roster.workload, WORKLOADS[name]
-                    measured[name] = Measured(
-                        workload.title, workload.counted, entry.source, entry.reading,
-                        workload.lines, roster.left_out, roster.versions,
-                    )  # fmt: skip
+                    measured[name] = roster.measured()
                 for part in group:
                     bar.set_postfix_str(" ".join(map(str, part)))
                     now = time.monotonic()
                     share = (ends - now) / left
                     if share > 0 and (part in needed or share >= LATE * planned):
-                        part_ends = now + share * SHARES[part.what]
-                        MEASURES[part.what](measured[name], roster, args, part, part_ends)
+                        part_ends = now + share * SHARES[part.measure]
+                        MEASURES[part.measure](measured[name], roster, args, part, part_ends)
                     else:
                         label = " ".join(map(str, filter(None, part[1:])))
                         measured[name].left_out[label] = "time was short"
-                    left -= SHARES[part.what]
+                    left -= SHARES[part.measure]
                     bar.update()
             if new:
                 print(*tables.texts(measured[name]), sep="\n", flush=True)
@@ -150,11 +146,11 @@ def _parts(args, name):
     for size, kind in product(sizes, args.kinds):
         yield Part(name, "speed", kind, size)
     middling = max((size for size in sizes if size <= MIDDLING), default=sizes[0])
-    asked = {"launches": args.counts, "process": args.alone_minibatches}
-    for what, kind in product(filter(asked.get, asked), args.kinds):
-        for way in ALONE if what == "process" else [""]:
-            if way in ("", *args.ways) and (way != "hand" or name in ways.BY_HAND):
-                yield Part(name, what, kind, middling, way)
+    for kind in args.kinds if args.counts else ():
+        yield Part(name, "launches", kind, middling)
+    for kind, way in product(args.kinds if args.alone_minibatches else (), ALONE):
+        if way in args.ways and (way != "hand" or name in ways.BY_HAND):
+            yield Part(name, "process", kind, middling, way)
 
 
 def _write(measured, args):

@@ -108,11 +108,11 @@ async def send(port, request, answered=True):
         writer.close()
 
 
-async def ask(port, known, end, latencies):
+async def ask(port, answers, end, latencies):
     """Send one request after the other on a connection, as fast as they are answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.monotonic() < end:
-        sent, (request, score) = time.monotonic(), random.choice(known)
+        sent, (request, score) = time.monotonic(), random.choice(answers)
         writer.write(request)
         status, body = await receive(reader)
         latencies.append(time.monotonic() - sent)
@@ -120,14 +120,14 @@ async def ask(port, known, end, latencies):
     writer.close()
 
 
-async def misbehave(port, known, end, counts):
+async def misbehave(port, answers, end, counts):
     """Send invalid requests, disconnect before answers, and send garbage, in turn."""
     while not counts["vanished"] or time.monotonic() < end:
         for body, expected in INVALID:
             status, answer = await send(port, request_of(body))
             assert status == expected and json.loads(answer)["error"], (body[:50], status, answer)
             counts["refused"] += 1
-        for request, _ in random.sample(known, 5):
+        for request, _ in random.sample(answers, 5):
             await send(port, request, answered=False)
             counts["vanished"] += 1
         garbage = random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n"
@@ -143,17 +143,16 @@ def read_metrics(port):
     return {name: float(value) for name, value in pairs}
 
 
-def load(port, known, seconds, clients, rude):
+def load(port, scores, seconds, clients, rude):
     """Put load on a service; return figures by name, times in seconds."""
     latencies = []
     counts, before = {"refused": 0, "vanished": 0}, read_metrics(port)
-    requests = [(request_of(body), score) for body, score in known]
+    answers = [(request_of(body), score) for body, score in scores]
 
     async def run_clients():
         end = time.monotonic() + seconds
-        polite = [ask(port, requests, end, latencies) for _ in range(clients)]
-        others = [misbehave(port, requests, end, counts) for _ in range(rude)]
-        await asyncio.gather(*polite, *others)
+        polite = [ask(port, answers, end, latencies) for _ in range(clients)]
+        await asyncio.gather(*polite, *[misbehave(port, answers, end, counts) for _ in range(rude)])
 
     busy = time.process_time()
     uvloop.run(run_clients())  # cheap clients, because the service runs on the same processors
@@ -190,12 +189,12 @@ def main(argv=None):
     speeds = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "model"
-        known = prepare(checkpoint)
+        scores = prepare(checkpoint)
         for size in (64, 1):
             wait = ("--batch-wait-timeout-s", str(args.batch_wait_timeout_s))
             with service(checkpoint, "--max-batch-size", str(size), *wait) as port:
-                load(port, known, args.warmup, args.clients, 0)
-                figures = load(port, known, args.seconds, args.clients, args.rude)
+                load(port, scores, args.warmup, args.clients, 0)
+                figures = load(port, scores, args.seconds, args.clients, args.rude)
             bar = args.batch_wait_timeout_s + 3 * figures["minibatch"]
             print(f"minibatches of at most {size}; the bar for p99 is {bar:.3f} s")
             print("  " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

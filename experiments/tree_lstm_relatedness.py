@@ -131,10 +131,10 @@ def run_demo(args):
         "hybridized cells,\nand in a scope (dynamic):\n"
     )
     items, samples = {"": run.train.items}, run.train.samples
-    contenders = [
-        Local(options.make_runner(args, options.assemble(args, items), mode, samples), mode)
-        for mode in MODES
-    ]
+    contenders = []
+    for mode in MODES:
+        parts = options.assemble(args, items)
+        contenders.append(Local(options.make_runner(args, parts, mode, samples), mode))
     size = min(args.pairs, len(samples))
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
@@ -187,8 +187,7 @@ def main(argv=None):
     args = read_arguments(sys.argv[1:] if argv is None else argv)
     status = run_program(lambda: args.run(args))
     if status and os.environ.get("DMLC_ROLE"):
-        # A normal exit would deadlock: the key-value store and the other processes wait for each
-        # other.
+        # A normal exit deadlocks: the key-value store and the other processes wait for each other.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

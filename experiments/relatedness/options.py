@@ -130,9 +130,9 @@ def assemble(args, items):
     settings["data"] = fingerprint(items)
     vectors = None
     if args.embedding is not None:
-        vectors, known = read_vectors(args.embedding, vocab, args.seed)
+        vectors, count = read_vectors(args.embedding, vocab, args.seed)
         settings["embedding_size"] = vectors.shape[1]
-        print(f"{args.embedding} has {known} of {len(vocab)} words", file=sys.stderr)
+        print(f"{args.embedding} has {count} of {len(vocab)} words", file=sys.stderr)
     if settings["freeze_embedding"] is None:
         settings["freeze_embedding"] = vectors is not None
     parts = _initialized(vocab, settings, args.ctx)

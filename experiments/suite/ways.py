@@ -26,12 +26,12 @@ import numpy as np
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.schedule import POLICIES
-from workloads.registry import make
+from workloads.registry import WORKLOADS, make
 
 from .contest import DiffersError, Local, agree
 from .remote import PEERS, Remote
 from .runner import Runner
-from .tables import CACHED, LOOPS, Rows
+from .tables import CACHED, LOOPS, Measured, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
 ONCE = "gdb-once"
@@ -95,6 +95,12 @@ class Roster:
         self.contenders = {}  # by way
         self.left_out = {}  # ways that do not take part, with reasons
         self.versions = {}  # of other systems
+
+    def measured(self):
+        """Describe the workload, without measurements so far."""
+        workload, entry = self.workload, WORKLOADS[self.workload.name]
+        return Measured(workload.title, workload.counted, entry.source, entry.reading,
+                        workload.lines, self.left_out, self.versions)  # fmt: skip
 
     def gather(self, ways, size):
         """Return the contenders of these ways, without those that do not agree with the loop."""

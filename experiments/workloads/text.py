@@ -68,8 +68,7 @@ def read_vectors(path, vocab, seed):
     """
     if not path.is_file():
         raise DataError(path, 0, "no such file")
-    known = {}
-    size = 0
+    from_file, size = {}, 0
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             word, *fields = line.rstrip().split(" ")
@@ -84,13 +83,13 @@ def read_vectors(path, vocab, seed):
                 raise DataError(path, number, "a value is not a finite number")
             # A word of the file that looks like the unknown token is another word.
             if word in vocab and word != vocab.unknown_token:
-                known.setdefault(vocab[word], values)
+                from_file.setdefault(vocab[word], values)
     if not size:
         raise DataError(path, 0, "empty file")
     vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
-    for number, values in known.items():
+    for number, values in from_file.items():
         vectors[number] = values
-    return vectors.astype(np.float32), len(known)
+    return vectors.astype(np.float32), len(from_file)
 
 
 def build_vocab(sentences):
