@@ -74,10 +74,8 @@ def watch(processes):
         for name, process in running.items():
             code = process.poll()
             if code:
-                end = f"exited with {code}"
-                if code < 0:
-                    end = f"was killed by {signal.Signals(-code).name}"
-                return f"{name} (process {process.pid}) {end}"
+                killed = code < 0 and f"was killed by {signal.Signals(-code).name}"
+                return f"{name} (process {process.pid}) {killed or f'exited with {code}'}"
         running = {name: each for name, each in running.items() if each.returncode is None}
         if len(running) < len(processes):  # the first has ended; the others follow
             limit = min(limit, time.monotonic() + PARTING)

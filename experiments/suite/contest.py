@@ -12,8 +12,7 @@
   training program. A turn ends when everything has been computed.
 - The garbage collector ignores data and models (`gc.freeze`), so that no contender pays for scans.
 - Before the first round, each contender runs a few minibatches untimed, `gdb-once` an epoch.
-- If its share of the time is short, a contest first shortens turns, then drops rounds after the
-  first.
+- A contest that is short of time first shortens turns, then drops rounds after the first.
 """
 
 import gc
@@ -42,9 +41,8 @@ from .tables import Row, Rows
 REPEATED = 4
 #: Most minibatches of a turn.
 MAX_MINIBATCHES = 64
-#: Warm-up before the first round: most minibatches, most seconds, most of a contender's share of
-#: the time; so many minibatches run even if they take longer than the seconds. First steps of
-#: training may be slow, because large steps lead to tiny numbers.
+#: Most minibatches, seconds and share of the time for a warm-up; its first `MIN_WARM` minibatches
+#: ignore the seconds. First steps of training may be slow: large steps lead to tiny numbers.
 WARM, WARM_SECONDS, WARM_SHARE, MIN_WARM = 40, 2, 0.25, 3
 #: The setting of "auto" if it does not record.
 AT_ONCE = "calls at once"
@@ -154,15 +152,15 @@ class Local(Contender):
         def total(field):
             return sum(getattr(flush, field) for flush in flushes)
 
-        by_sample = size / row.samples
+        per_sample = size / row.samples
         # Counts are averages of the minibatches, unless these were cut.
-        factor = by_sample if self.max_samples else 1 / len(reports)
+        factor = per_sample if self.max_samples else 1 / len(reports)
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
         bounded = all(len(r.flushes) == 1 and g is not None for r, g in zip(reports, graphs))
         phases = ("recording", "analysis", "dispatch")
         return replace(
             row,
-            **{phase: total(f"{phase}_ms") * by_sample for phase in phases},
+            **{phase: total(f"{phase}_ms") * per_sample for phase in phases},
             nodes=total("units") * factor,
             launches=(report.launches + report.at_once) * factor,
             bound=sum(map(lower_bound, graphs)) * factor if bounded else None,
@@ -175,8 +173,7 @@ class Local(Contender):
 def agree(contenders, loop, size):
     """Compare contenders with the loop; return those that agree, and the reasons for the others.
 
-    Compares the results of a minibatch from the first parameters, and the losses of `STEPS` steps
-    of training, on the first samples.
+    Uses results of a minibatch from the first parameters, and losses of `STEPS` training steps.
     """
     samples = loop.workload.samples
     size = max(1, min(size, COMPARED, len(samples) // STEPS))

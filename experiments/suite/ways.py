@@ -122,7 +122,7 @@ class Roster:
         return [self.contenders[way] for way in dict.fromkeys(names) if way in self.contenders]
 
     def make(self, name):
-        """Make the contender of a way; None if the workload does not have this way.
+        """Make the contender of a way; None if the workload has none.
 
         Raises `DiffersError` if another system does not start.
         """

@@ -5,8 +5,7 @@ they are random: the r-th kind is called in proportion to 1 / r^2, so that a min
 the kinds, and minibatches differ in them. Scenes are random, because only speed is measured.
 
 A question is a program and its answer. A step of a program is the name of a module and the numbers
-of the earlier steps that are its inputs; a step without inputs is the scene. The last step is the
-result.
+of earlier steps that are its inputs, none for the scene. The last step is the result.
 """
 
 import json

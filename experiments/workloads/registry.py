@@ -40,7 +40,7 @@ WORKLOADS = {
     "sick": Entry(
         pairs.relatedness,
         "Zha et al. 2019: 6.25 times as fast as imperative in inference, 5.96 in training.",
-        "The claim holds: 50 to 80 times here, where joining and splitting arrays is cheap, too. "
+        "The claim holds: 50 to 80 times here, where joining and splitting arrays costs little. "
         "PyTorch by hand has four fifths of the speed in inference, and half in training.",
         (1, 8, 64, 256, 1024),
     ),
@@ -81,9 +81,8 @@ WORKLOADS = {
 def make(name, args, **sizes):
     """Make a workload of `WORKLOADS`; equal arguments give equal parameters and samples.
 
-    `args` has `seed`, `limit` (use only the first samples, or None), and for each name in `FOLDERS`
-    a folder or None. `sizes` are `embedding_size` (of the inputs) and `hidden_size`; the default
-    values are the model's.
+    `args` has `seed`, `limit` (number of samples or None), and for each name in `FOLDERS` a folder
+    or None. `sizes` are `embedding_size` (of the inputs) and `hidden_size`; models have defaults.
     """
     random.seed(args.seed)
     np.random.seed(args.seed)
