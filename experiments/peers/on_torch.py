@@ -117,9 +117,9 @@ class Pairs(PairsPeer):
         empty = h.new_zeros(2, inner, h.shape[1])
         h_sum, c_sum = self.add_children(h, c, x_forget, parents[inner:], empty)
         columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
-        levels = zip(*columns, parents[:inner].split(sizes))
+        by_level = zip(*columns, parents[:inner].split(sizes))
         children = ()
-        for level, (forgets, rests, *sums, heads) in reversed(list(enumerate(levels))):
+        for level, (forgets, rests, *sums, heads) in reversed(list(enumerate(by_level))):
             if children:
                 sums = self.add_children(*children[:2], forgets, children[2], sums)
             gates = torch.addmm(rests, sums[0], self.p["encoder.cell.h2h_weight"].t())
