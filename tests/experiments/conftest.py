@@ -1,4 +1,4 @@
-"""Fixtures of tests of the training program."""
+"""Fixtures that make runs of the training program short."""
 
 import pytest
 
@@ -13,5 +13,4 @@ def corpus():
 
 @pytest.fixture()
 def quick(monkeypatch):
-    """Do not draw the learning curve, so that runs are short."""
     monkeypatch.setattr(training, "draw_learning_curve", lambda *arguments: None)

@@ -1,4 +1,4 @@
-"""The baselines compute the same as the loop over samples."""
+"""The baselines agree with the loop over samples."""
 
 import ast
 from pathlib import Path
@@ -23,14 +23,14 @@ def words(rng, length):
 
 
 def pair(rng, *heads):
-    trees = [Tree.from_heads(sentence) for sentence in heads]
-    inputs = [part for tree in trees for part in (words(rng, len(tree.heads)), tree)]
-    return Sample(tuple(inputs), mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1)))
+    trees = [Tree.from_heads(each) for each in heads]
+    sides = [part for tree in trees for part in (words(rng, len(tree.heads)), tree)]
+    return Sample(tuple(sides), mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1)))
 
 
-def random_heads(rng, most):
-    """Attach each word to an earlier one of a random order, so that any word may be the root."""
-    order = rng.permutation(rng.randint(1, most + 1))
+def random_heads(rng, max_words):
+    """Attach every word to an earlier one of a random order, so that any word can be the root."""
+    order = rng.permutation(rng.randint(1, max_words + 1))
     heads = [-1] * len(order)
     for i in range(1, len(order)):
         heads[order[i]] = int(order[rng.randint(0, i)])
@@ -61,7 +61,7 @@ def relatedness(heads, frozen):
     model.initialize(mx.init.Uniform(0.7))
     model.embedding.weight.grad_req = "null" if frozen else "write"
     trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 1.0})
-    return RELATEDNESS.workload(model, trainer, [pair(rng, *sentences) for sentences in heads])
+    return RELATEDNESS.workload(model, trainer, [pair(rng, *each) for each in heads])
 
 
 def tagger(lengths):
@@ -75,20 +75,20 @@ def tagger(lengths):
 
 
 def check(make, mode):
-    """Compare three steps of training, predictions after them, and parameters with the loop."""
+    """Compare three steps of training, then predictions and parameters, with the loop."""
     results = []
-    for way in ("imperative", mode):
+    for runner_mode in ("imperative", mode):
         mx.random.seed(3)
         workload = make()
-        runner = Runner(workload, way)
+        runner = Runner(workload, runner_mode)
         samples = workload.samples
-        values = [runner.step(samples).asnumpy() for _ in range(3)]
-        values += [runner.predict(batch).asnumpy() for batch in (samples, samples[:1])]
-        values += [p.data().asnumpy() for p in workload.model.collect_params().values()]
-        results.append(values)
-    for wanted, got in zip(*results):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
-    assert np.abs(results[0][0] - results[0][2]).max() > 1e-2, "the losses do not change"
+        arrays = [runner.step(samples).asnumpy() for _ in range(3)]
+        arrays += [runner.predict(batch).asnumpy() for batch in (samples, samples[:1])]
+        arrays += [p.data().asnumpy() for p in workload.model.collect_params().values()]
+        results.append(arrays)
+    for expected, actual in zip(*results):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+    assert np.abs(results[0][0] - results[0][2]).max() > 1e-2, "the losses change"
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -1,4 +1,4 @@
-"""Ways, contests, tables and the program `benchmark.py`; no test depends on measured times."""
+"""Ways, contests, tables and the program `benchmark.py`; no test asserts timings."""
 
 import json
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ def tagger(limit=4):
 
 
 class Fake(Contender):
-    """A contender that logs what it is to run, and makes up times from its speed."""
+    """A contender that logs its turns and has a fixed speed in samples per second."""
 
     def __init__(self, label, log, speed=1.0, **results):
         super().__init__(SimpleNamespace(name="fake", samples=range(9)), label)
@@ -52,10 +52,10 @@ def test_all_contenders_of_a_round_run_the_same_new_minibatches_in_random_order(
     run([Fake("a", log), Fake("b", log)], rounds=8)
     turns = log[len(log) - 16 :]
     pairs = list(zip(turns[0::2], turns[1::2]))
-    assert {(a[0], b[0]) for a, b in pairs} == {("a", "b"), ("b", "a")}
-    assert all(a[1:] == b[1:] for a, b in pairs), "both run the same minibatches"
-    assert all(len(warm) == 1 for _, _, warm in turns), "a turn begins with a minibatch untimed"
-    assert len({str(a[1]) for a, _ in pairs}) == 8, "every round has new minibatches"
+    assert {(first[0], second[0]) for first, second in pairs} == {("a", "b"), ("b", "a")}
+    assert all(first[1:] == second[1:] for first, second in pairs), "the same minibatches"
+    assert all(len(warm) == 1 for _, _, warm in turns), "a turn begins with an untimed minibatch"
+    assert len({str(first[1]) for first, _ in pairs}) == 8, "every round has new minibatches"
 
 
 def test_slow_contenders_run_fewer_minibatches():
@@ -72,7 +72,7 @@ def test_without_time_left_each_contender_runs_one_round_of_one_minibatch():
     log = []
     rows = run([Fake("a", log), Fake("b", log)], rounds=3, seconds=2, share=0)
     assert [(row.way, row.round, row.minibatches) for row in rows] == [("a", 0, 1), ("b", 0, 1)]
-    assert len(log) == 4, "each also ran one minibatch before its turn"
+    assert len(log) == 4, "each warmed up with one minibatch"
 
 
 WRONG = [("losses differ", {"losses": [1, 2 * (1 + 2 * contest.TOLERANCE)]}),
@@ -81,21 +81,21 @@ WRONG = [("losses differ", {"losses": [1, 2 * (1 + 2 * contest.TOLERANCE)]}),
          ("values have shape (2,)", {"losses": [1, 2], "values": [1.0, 1.0]})]  # fmt: skip
 
 
-@pytest.mark.parametrize("text, results", WRONG)
-def test_contenders_with_other_results_are_left_out(text, results):
-    """Unless the second loss differs, and only the first step has to agree."""
-    loop, wrong = Fake("loop", [], losses=[1, 2]), Fake("wrong", [], **results)
-    same, left_out = contest.agree([loop, wrong], loop, 4)
-    assert same == [loop] and list(left_out) == ["wrong"] and text in left_out["wrong"]
-    wrong.same_steps = 1
-    assert contest.agree([wrong], loop, 4)[0] == [wrong] * ("losses" in text)
+@pytest.mark.parametrize("reason, results", WRONG)
+def test_a_contender_that_differs_from_the_loop_is_left_out(reason, results):
+    """The second loss may differ if only one step is compared."""
+    loop, other = Fake("loop", [], losses=[1, 2]), Fake("other", [], **results)
+    agreeing, left_out = contest.agree([loop, other], loop, 4)
+    assert agreeing == [loop] and list(left_out) == ["other"] and reason in left_out["other"]
+    other.same_steps = 1
+    assert contest.agree([other], loop, 4)[0] == [other] * ("losses" in reason)
 
 
 def test_phases_add_up_to_the_time_of_a_minibatch():
     workload = tagger()
-    one_by_one = [[sample] for sample in sorted(workload.samples, key=lambda sample: sample.size)]
+    one_by_one = [[sample] for sample in sorted(workload.samples, key=lambda each: each.size)]
     row = Local(Runner(workload, options=FIXED), "gdb").time("training", one_by_one, 1)
-    assert row.bound == pytest.approx(row.launches), "both are means over all minibatches"
+    assert row.bound == pytest.approx(row.launches), "averages of all minibatches, not the last"
     row = Local(Runner(workload, options=FIXED), "gdb").time("training", [workload.samples], 4)
     assert row.ms == pytest.approx(row.recording + row.analysis + row.dispatch + row.running)
     assert row.bound <= row.launches < row.nodes and row.arena_mb > 0
@@ -105,16 +105,16 @@ def test_phases_add_up_to_the_time_of_a_minibatch():
     assert row.rate * row.ms == pytest.approx(1e3 * sum(s.size for s in workload.samples))
 
 
-def test_only_contenders_that_repeat_minibatches_have_cached_plans():
+def test_only_contenders_that_repeat_have_cached_plans():
     workload = tagger()
     first, second = (Local(Runner(workload, options=FIXED), "gdb") for _ in range(2))
-    repeating = Local(first.runner, "again", repeats=True)
-    rows = [c.time("inference", [workload.samples], 4) for c in (first, second, repeating)]
-    assert [row.cached for row in rows] == [0, 0, 1]
+    repeating = Local(first.runner, "repeating", repeats=True)
+    turns = [c.time("inference", [workload.samples], 4) for c in (first, second, repeating)]
+    assert [turn.cached for turn in turns] == [0, 0, 1]
     assert repeating.portion([[i] for i in range(9)], 6) == [[0], [1], [2], [3], [0], [1]]
 
 
-def test_turns_begin_with_the_initial_parameters_and_limit_minibatches_of_loops():
+def test_turns_start_from_the_first_parameters_with_minibatches_cut_for_loops():
     workload = tagger()
     contender = Local(Runner(workload, "hybridized"), "loop", max_samples=2)
     assert contender.portion([[1, 2, 3], [4]], 2) == [[1, 2], [4]]
@@ -139,21 +139,21 @@ def test_names_of_ways_are_parsed_as_options():
 def test_all_ways_of_a_workload_agree_with_the_loop(name):
     args = program.parse(TINY)
     with ExitStack() as stack:
-        cast = ways.Cast(name, args, stack)
+        roster = ways.Roster(name, args, stack)
         names = ["hybridized", "hand", "gdb:block:depth", "gdb"]
-        contenders = cast.gather(names, 4)
-        assert [contender.label for contender in contenders] == names and not cast.left_out
-        samples = cast.workload.samples
+        contenders = roster.gather(names, 4)
+        assert [each.label for each in contenders] == names and not roster.left_out
+        samples = roster.workload.samples
         rows = contest.contest(contenders, iter(lambda: samples[:6], None), "training", 6, 1)
         assert {row.way: row.samples for row in rows} == {
             "hybridized": 2, "hand": 6, "gdb:block:depth": 6, "gdb": 6,
         }  # fmt: skip
-        more = cast.gather([*names, "gdb:operator:depth"], 4)
-        assert more[:4] == contenders and not cast.left_out, "from the initial parameters again"
+        more = roster.gather([*names, "gdb:operator:depth"], 4)
+        assert more[:4] == contenders and not roster.left_out, "from the first parameters again"
 
 
 def rows_of(times, kind="inference", size=1, **more):
-    """Return the rows of a contest, given the milliseconds of each contender, round by round."""
+    """Make the rows of a contest from the milliseconds of each way, round by round."""
     return Rows(Row(kind, size, way, 1, size, 1e3 / ms, ms, i, setting=f"setting of {way}", **more)
                 for way, rounds in times.items() for i, ms in enumerate(rounds))  # fmt: skip
 
@@ -167,14 +167,13 @@ def test_figures_of_bars():
     rows = rows_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
     memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": 130.0},
               {"kind": "inference", "way": "hand", "peak_mb": 100.0}]  # fmt: skip
-    results = measured(rows, alone=memory, counts=rows)
-    names = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
-             ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
-    figures = [bars.Bar("sick", "inference", *name, 1, 256).figure(results) for name in names]
-    assert figures == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5])
-    table = bars.bars({"sick": results}).rows
-    judged = {row[3]: row[4:] for row in table if row[1] == "inference"}
-    assert judged["memory / hand"] == ("<= 1.25", 1.3, "NO")
+    sick = measured(rows, alone=memory, counts=rows)
+    figures = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
+               ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
+    values = [bars.Bar("sick", "inference", *figure, 1, 256).value(sick) for figure in figures]
+    assert values == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5])
+    lines = {row[3]: row[4:] for row in bars.bars({"sick": sick}).rows if row[1] == "inference"}
+    assert lines["memory / hand"] == ("<= 1.25", 1.3, "NO")
 
 
 def test_bars_need_the_parts_that_measure_them():
@@ -188,7 +187,7 @@ def test_bars_need_the_parts_that_measure_them():
     assert needed("sick", "process", "training", 256, "hand") == ["memory", "first"]
 
 
-def test_auto_is_compared_in_other_rounds_than_those_that_choose_its_rival():
+def test_auto_and_the_best_setting_are_compared_in_rounds_that_did_not_choose_it():
     """Rounds 0 and 2 choose a:search, which is slower in rounds 1 and 3."""
     times = {"gdb:a:search": [1, 4, 1, 4], "gdb:b:depth": [2, 2, 2, 2], "gdb": [2, 3, 2, 3],
              "hybridized": [4, 6, 4, 6]}  # fmt: skip
@@ -207,11 +206,11 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     content = json.loads((tmp_path / "benchmark.json").read_text())
     assert content["environment"]["mxnet"] == "1.9.1" and content["settings"]["seed"] == 1
     for name in ("sick", "reads"):
-        results = content["workloads"][name]
-        assert results["left_out"] == {} and results["lines"] >= 2
-        assert {row["size"] for row in results["rows"]} == {2, 4}
-        assert len(results["alone"]) == (2 if name == "sick" else 1)
-        assert [row["way"] for row in results["counts"]] == list(ways.COUNTED)
+        workload = content["workloads"][name]
+        assert workload["left_out"] == {} and workload["lines"] >= 2
+        assert {row["size"] for row in workload["rows"]} == {2, 4}
+        assert len(workload["alone"]) == (2 if name == "sick" else 1)
+        assert [row["way"] for row in workload["counts"]] == list(ways.COUNTED)
     for figures in content["workloads"]["sick"]["alone"]:
         assert figures["first_seconds"] > 0 and figures["size"] == 4
         if Path("/proc/self/status").exists():

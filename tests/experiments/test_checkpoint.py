@@ -1,4 +1,4 @@
-"""Checkpoints: optimizers resume bit for bit; damaged files are reported."""
+"""Checkpoints: optimizers continue bit for bit; damage is detected."""
 
 import random
 
@@ -12,7 +12,7 @@ from relatedness.checkpoint import CheckpointError, read_checkpoint, write_check
 
 def make(optimizer, dtype="float32", **options):
     net = mx.gluon.nn.HybridSequential()
-    # Fixed names: a trainer sorts parameters by name, and "dense10" comes before "dense9".
+    # A trainer sorts parameters by name, so that "dense10" would precede "dense9".
     net.add(mx.gluon.nn.Dense(3, in_units=2, prefix="first_"))
     net.add(mx.gluon.nn.Dense(1, in_units=3, prefix="second_"))
     net.cast(dtype)
@@ -36,11 +36,10 @@ def steps(net, trainer, epoch):
 
 
 VOCAB = gluonnlp.Vocab(gluonnlp.data.Counter("aab"), bos_token=None, eos_token=None)
-# GroupAdaGrad takes matrices only, and MXNet's "test" is no optimizer.
-EXCLUDED = ("groupadagrad", "test")
-NAMES = [name for name in sorted(mx.optimizer.Optimizer.opt_registry) if name not in EXCLUDED]
-OPTIMIZERS = [
-    *((name, {}) for name in NAMES),
+# GroupAdaGrad accepts only matrices, and MXNet's "test" is not an optimizer.
+EXCLUDED = {"groupadagrad", "test"}
+OPTIMIZERS = [(name, {}) for name in sorted({*mx.optimizer.Optimizer.opt_registry} - EXCLUDED)]
+OPTIMIZERS += [
     ("sgd", {"momentum": 0.9}),
     ("nag", {"momentum": 0.9}),
     ("sgd", {"momentum": 0.9, "multi_precision": True, "dtype": "float16"}),
@@ -51,31 +50,32 @@ OPTIMIZERS = [
 
 @pytest.mark.filterwarnings("ignore:Accumulating with float16")
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
-def test_an_optimizer_resumes_bit_for_bit(tmp_path, name, options):
+def test_an_optimizer_continues_bit_for_bit(tmp_path, name, options):
     net, trainer = make(name, learning_rate=0.01, **options)
-    before = steps(net, trainer, 1)
+    saved = steps(net, trainer, 1)
     write_checkpoint(tmp_path / "c", net, trainer, VOCAB, {})
     expected = steps(net, trainer, 2)
     net, trainer = make(name, learning_rate=0.01, **options)
     read_checkpoint(tmp_path / "c").restore(net, trainer)
-    for resumed, array in zip(steps(net, trainer, 2), expected):
-        assert resumed.tobytes() == array.tobytes()
+    for resumed, uninterrupted in zip(steps(net, trainer, 2), expected):
+        assert resumed.tobytes() == uninterrupted.tobytes()
         assert not np.isnan(resumed).any()
-    assert any(a.tobytes() != b.tobytes() for a, b in zip(expected, before))
+    assert any(after.tobytes() != before.tobytes() for after, before in zip(expected, saved))
 
 
-def damaged(content, rng):
-    """Return content of which some bytes are cut off, flipped, dropped or repeated."""
-    at = rng.randrange(len(content))
-    end = min(len(content), at + rng.randrange(1, 200))
-    flipped = bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
-    return content[:at] + rng.choice([b"", flipped, content[end:], content[at:end] + content[at:]])
+def damage(content, rng):
+    """Truncate, flip, drop or repeat some bytes."""
+    start = rng.randrange(len(content))
+    end = min(len(content), start + rng.randrange(1, 200))
+    rest = content[start:]
+    flipped = bytes([rest[0] ^ 1 << rng.randrange(8)]) + rest[1:]
+    return content[:start] + rng.choice([b"", flipped, content[end:], content[start:end] + rest])
 
 
-def test_a_damaged_checkpoint_is_reported(tmp_path):
+def test_damaged_checkpoints_are_rejected(tmp_path):
     write_checkpoint(tmp_path / "last", *make("sgd"), VOCAB, {})
     content = (tmp_path / "last").read_bytes()
     for seed in range(100):
-        (tmp_path / "last").write_bytes(damaged(content, random.Random(seed)))
+        (tmp_path / "last").write_bytes(damage(content, random.Random(seed)))
         with pytest.raises(CheckpointError, match="last: "):
             read_checkpoint(tmp_path / "last")

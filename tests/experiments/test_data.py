@@ -1,4 +1,4 @@
-"""Pairs and vectors are read and made into minibatches; errors name file and line."""
+"""Pairs and vectors are read, and invalid ones are reported; minibatches."""
 
 import json
 import math
@@ -25,7 +25,7 @@ GOOD = {
 
 
 def write(folder, ending="\n", **changed):
-    """Write the good files, some with a changed line: ``a_parents=(line, text)``."""
+    """Write valid files, with some lines changed: ``a_parents=(line, text)``."""
     folder.mkdir(parents=True)
     for name, lines in GOOD.items():
         lines = list(lines)
@@ -39,7 +39,7 @@ def read(folder, skip=False):
     return load_corpus(folder, ["train"], skip=skip)["train"]
 
 
-def test_files_may_have_any_line_ends_and_odd_white_space(tmp_path):
+def test_files_are_read_with_any_line_ends_and_unusual_white_space(tmp_path):
     write(tmp_path / "unix" / "train")
     first, second, _ = read(tmp_path / "unix")
     assert first.tokens_a == ("a", "dog", "runs") and first.tree_a.heads == (1, 2, -1)
@@ -61,17 +61,8 @@ def test_an_invalid_pair_is_reported_with_file_line_and_reason_or_skipped(tmp_pa
     assert capsys.readouterr().err.startswith(f"skipped: {caught.value}\nskipped 1 pairs")
 
 
-def write_sick(folder, *lines):
-    """Write scores as a file of SICK, with the pairs in another order."""
-    write(folder / "train")
-    (folder / "train" / "sim.txt").unlink()
-    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
-    rows = lines or ("9\tx\ty\t1", "1\tx\ty\t4.5", "7\tx\ty\t3")
-    (folder / "SICK_train.txt").write_text("\r\n".join((header, *rows, "")))
-    return folder
-
-
-def test_scores_may_be_read_from_the_text_file_of_sick(tmp_path):
+def test_the_text_of_sick_replaces_the_scores(tmp_path):
+    """Its pairs are in another order."""
     write(tmp_path / "plain" / "train")
     write(tmp_path / "sick" / "train")
     (tmp_path / "sick" / "train" / "sim.txt").unlink()
@@ -88,13 +79,10 @@ def test_the_built_in_corpus_is_that_of_the_published_figures(corpus):
     assert fingerprint(corpus).startswith("2a9f9598f618a829")
 
 
-def request_line(**changed):
-    return json.dumps({"a": {"words": "it rains", "heads": [2, 0]},
-                       "b": {"words": "rain", "heads": [0]}, **changed})  # fmt: skip
-
-
 def test_requests_are_pairs_without_scores():
-    first, second = read_requests(Path("x"), [request_line(), request_line(name="tea")])
+    request = {"a": {"words": "it rains", "heads": [2, 0]}, "b": {"words": "rain", "heads": [0]}}
+    lines = [json.dumps(request), json.dumps({**request, "name": "tea"})]
+    first, second = read_requests(Path("x"), lines)
     assert (first.words, first.tree_a.heads) == (("it", "rains", "rain"), (1, -1))
     assert (first.name, second.name) == ("1", "tea") and math.isnan(first.score)
 
@@ -110,14 +98,14 @@ def test_a_target_is_a_distribution_whose_mean_is_the_score(pairs, score):
 
 
 def test_metrics_of_relatedness(pairs):
-    """For 1, 4, 9 and 1, 2, 3, products of deviations sum up to 8, their squares to 98/3 and 2."""
+    """1, 4, 9 against 1, 2, 3: products of deviations sum to 8, squares to 98/3 and 2."""
     three = [pair._replace(score=score) for pair, score in zip(pairs, (1.0, 2.0, 3.0))]
     metrics = RELATEDNESS.measure(np.array([1.0, 4.0, 9.0]), three)
     assert metrics["spearman"] == pytest.approx(1)
     assert metrics["pearson"] == pytest.approx(8 / math.sqrt(2 * 98 / 3))
     assert metrics["mse"] == pytest.approx((0 + 4 + 36) / 3)
-    for answers, judged in (([3.0, 3.0, 3.0], three), ([2.0], three[:1])):
-        undefined = RELATEDNESS.measure(np.array(answers), judged)
+    for answers, items in (([3.0, 3.0, 3.0], three), ([2.0], three[:1])):
+        undefined = RELATEDNESS.measure(np.array(answers), items)
         assert undefined["pearson"] is undefined["spearman"] is None
 
 
@@ -137,8 +125,8 @@ def test_samples_have_word_indices(pairs):
         indices = sample.inputs[2].asnumpy()
         assert indices.dtype == np.int32
         assert vocab.to_tokens(indices.tolist()) == list(pair.tokens_b)
-    unknown = pairs[0]._replace(tokens_a=("qwertz",))
-    (sample,) = encode([unknown], vocab)
+    with_unknown = pairs[0]._replace(tokens_a=("qwertz",))
+    (sample,) = encode([with_unknown], vocab)
     assert sample.inputs[0].asnumpy().tolist() == [vocab[vocab.unknown_token]]
 
 
@@ -147,8 +135,8 @@ def minibatches(data, shuffle, seed=0):
     return [[id(sample) for sample in batch] for batch in data.minibatches(shuffle)]
 
 
-def test_minibatches_have_every_pair_once_and_numpys_seed_shuffles_them(pairs):
-    data = Data(RELATEDNESS, pairs, encode(pairs, words_of(pairs)), 8)
+def test_minibatches_have_every_pair_once_in_an_order_by_numpys_seed(pairs):
+    data = Data(RELATEDNESS, pairs, encode(pairs, vocab_of(pairs)), 8)
     plain, shuffled = minibatches(data, False), minibatches(data, True, 1)
     assert [len(batch) for batch in shuffled] == [8, 8, 4]
     assert sum(plain, []) == list(map(id, data.samples))
@@ -156,10 +144,11 @@ def test_minibatches_have_every_pair_once_and_numpys_seed_shuffles_them(pairs):
     assert shuffled == minibatches(data, True, 1) != minibatches(data, True, 2)
 
 
-def test_vectors_are_read_from_the_file_and_random_for_other_words(tmp_path, pairs):
-    vocab = words_of(pairs)
+def test_vectors_come_from_the_file_or_are_random_by_seed(tmp_path, pairs):
+    vocab = vocab_of(pairs)
+    word = vocab.idx_to_token[3]
     path = tmp_path / "vectors.txt"
-    path.write_text(f"{vocab.idx_to_token[3]} 1 -2.5 3\nqwertz 0 0 1\n")
+    path.write_text(f"{word} 1 -2.5 3\nqwertz 0 0 1\n")
     vectors, count = read_vectors(path, vocab, seed=3)
     assert vectors.shape == (len(vocab), 3) and vectors.dtype == np.float32 and count == 1
     np.testing.assert_array_equal(vectors[3], [1, -2.5, 3])
@@ -169,9 +158,8 @@ def test_vectors_are_read_from_the_file_and_random_for_other_words(tmp_path, pai
     assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
 
 
-def test_trees_may_be_very_deep_but_not_empty():
-    count = 20_000
-    tree = Tree.from_heads([i - 1 for i in range(count)])
-    assert tree.order == tuple(range(count - 1, -1, -1))
+def test_a_very_deep_tree_is_built_and_an_empty_one_is_rejected():
+    tree = Tree.from_heads([i - 1 for i in range(20_000)])
+    assert tree.order == tuple(reversed(range(20_000)))
     with pytest.raises(ValueError, match="at least one word"):
         Tree.from_heads([])

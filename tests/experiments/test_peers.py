@@ -1,4 +1,4 @@
-"""Other systems: their files and requests, with a fake peer."""
+"""Other systems: data and requests, with a fake peer."""
 
 import json
 import pickle
@@ -15,7 +15,7 @@ from tests.experiments.test_benchmark import TINY
 from workloads.registry import make
 
 SICK = [*TINY, "--batch-sizes", "3", "--workloads", "sick", "--peers-python", sys.executable]
-#: A peer with prepared answers, which checks the order of requests, and two peers that fail.
+#: A peer that gives prepared answers and checks its requests.
 FAKE = """
 import json, os
 from peers.child import Peer
@@ -26,9 +26,9 @@ class Fake(Peer):
         super().__init__(task)
         print("a greeting on standard output")
         os.write(1, b"another, from native code")
-        self.answers = json.load(open(os.environ["FAKE_ANSWERS"]))
+        self.answer = json.load(open(os.environ["FAKE_ANSWERS"]))
     def check(self, work):
-        return self.answers
+        return self.answer
     def step(self, batch):
         self.run.append("timed" if "reset" in self.run else "warm")
     predict = step
@@ -44,56 +44,54 @@ class Broken(Peer):
     def __init__(self, task):
         raise ImportError("No module named 'something'")
 
-class Wrong(Fake):
+class Differing(Fake):
     def check(self, work):
-        return {**self.answers, "losses": [2 * loss for loss in self.answers["losses"]]}
+        return {**self.answer, "losses": [2 * loss for loss in self.answer["losses"]]}
 """
-NAMES = {"dynet": "Fake", "torch": "Broken", "dgl": "Wrong"}
+NAMES = {"dynet": "Fake", "torch": "Broken", "dgl": "Differing"}
 
 
 @pytest.fixture()
 def fakes(tmp_path, monkeypatch):
-    """Put fake peers into the registry; return the path of the file with their answers."""
+    """Register the fake peers; return the path of the file with their answers."""
     (tmp_path / "fakes.py").write_text(FAKE)
     answers = tmp_path / "answers"
     monkeypatch.setenv("FAKE_ANSWERS", str(answers))
     for name, peer in NAMES.items():
         monkeypatch.setitem(remote.PEERS, name, {"sick": f"fakes:{peer}"})
-    monkeypatch.chdir(tmp_path)  # as `python -m` imports from there
+    monkeypatch.chdir(tmp_path)  # where `python -m` looks first
     return answers
 
 
 @pytest.mark.parametrize("name", ["sick", "tagger", "sst"])
 def test_a_task_is_the_workload_as_plain_data(name):
     args = program.parse(SICK)
-    original = make(workload, args, **args.sizes)
-    task = remote.plain(original)
+    workload = make(name, args, **args.sizes)
+    task = remote.plain(workload)
     assert len(task.samples) == 12
-    assert (task.learning_rate, task.weight_decay) == (0.05, 1e-4 if workload == "sick" else 0)
-    parameters = original.model.collect_params().values()
+    assert (task.learning_rate, task.weight_decay) == (0.05, 1e-4 if name == "sick" else 0)
+    parameters = workload.model.collect_params().values()
     assert len(task.parameters) == len(parameters)
     assert sum(v.size for v in task.parameters.values()) == sum(p.data().size for p in parameters)
-    for sample, (inputs, target) in zip(original.samples, task.samples):
+    for sample, (inputs, target) in zip(workload.samples, task.samples):
         assert len(inputs) == len(sample.inputs)
-        for plain, value in zip((*inputs, target), (*sample.inputs, sample.target)):
-            is_array = isinstance(value, mx.nd.NDArray)
-            assert plain == (value.asnumpy().tolist() if is_array else value)
+        for plain, raw in zip((*inputs, target), (*sample.inputs, sample.target)):
+            assert plain == (raw.asnumpy().tolist() if isinstance(raw, mx.nd.NDArray) else raw)
     assert pickle.loads(pickle.dumps(task.samples)) == task.samples
 
 
-def test_peers_run_the_same_minibatches_and_wrong_ones_are_left_out(tmp_path, fakes):
+def test_peers_run_the_same_minibatches_and_are_left_out_if_they_differ(tmp_path, fakes):
     args = program.parse(SICK)
     workload = make("sick", args, **args.sizes)
-    samples = workload.samples
-    answer = Local(Runner(workload), "gdb").check([samples[i : i + 3] for i in (0, 3, 6)])
+    answer = Local(Runner(workload), "gdb").check([workload.samples[i : i + 3] for i in (0, 3, 6)])
     fakes.write_text(json.dumps({**answer, "values": answer["values"].tolist()}))
     argv = [*SICK, "--ways", "gdb:block:depth,dynet,torch,dgl", "--output", str(tmp_path / "out")]
     assert program.main(argv) == 0
-    results = json.loads((tmp_path / "out" / "benchmark.json").read_text())["workloads"]["sick"]
-    assert results["versions"]["dynet"] == "1.0; --fast"
-    assert results["left_out"]["torch"] == "ImportError: No module named 'something'"
-    assert "its losses differ" in results["left_out"]["dgl"]
+    sick = json.loads((tmp_path / "out" / "benchmark.json").read_text())["workloads"]["sick"]
+    assert sick["versions"]["dynet"] == "1.0; --fast"
+    assert sick["left_out"]["torch"] == "ImportError: No module named 'something'"
+    assert "its losses differ" in sick["left_out"]["dgl"]
     for kind in ("inference", "training"):
-        rows = [row for row in results["rows"] if row["kind"] == kind]
+        rows = [row for row in sick["rows"] if row["kind"] == kind]
         assert [row["way"] for row in rows] == ["gdb:block:depth"] * 2 + ["dynet"] * 2
         assert len({(row["minibatches"], row["samples"]) for row in rows}) == 1

@@ -1,4 +1,4 @@
-"""The program in separate processes: killed, interrupted, or with several workers."""
+"""The training program in processes: killed, interrupted, as one of several."""
 
 import os
 import signal
@@ -25,8 +25,8 @@ TINY = ["--limit", "24", "--embedding-size", "6", "--hidden", "5", "--similarity
 
 
 def start(*arguments, program=program):
-    mx.nd.waitall()  # a fork that meets a pending backward pass never returns
-    # A process inherits from a background shell that SIGINT is ignored, but never a handler.
+    mx.nd.waitall()  # a fork during a backward pass hangs
+    # A child process inherits that Ctrl-C is ignored, as in background jobs, but not a handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", program.__file__, *map(str, arguments)],
@@ -50,10 +50,10 @@ def wait_for_an_epoch(process, output, seconds=120):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_run_resumes_bit_for_bit(tmp_path, stop):
-    """A run is stopped in mid-epoch, and resumed for two more epochs.
+def test_a_stopped_run_continues_bit_for_bit(tmp_path, stop):
+    """A run is killed or interrupted by Ctrl-C within an epoch, and resumed for two more.
 
-    The epoch of the signal is random, so it is compared with a run of as many epochs.
+    The epoch of the signal depends on timing; the run is compared with one of as many epochs.
     """
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     command = ["train", *TINY, "--batch-size", "2"]
@@ -73,40 +73,40 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, stop):
     assert program.main([*command, "--epochs", epochs, "--output", str(parts), "--resume"]) == 0
     assert program.main([*command, "--epochs", epochs, "--output", str(whole)]) == 0
     for name in ("best", "last"):
-        resumed, expected = (read_checkpoint(folder / name) for folder in (parts, whole))
         assert parameters(parts / name) == parameters(whole / name)
-        assert resumed.optimizer == expected.optimizer
+        resumed, uninterrupted = (read_checkpoint(folder / name) for folder in (parts, whole))
+        assert resumed.optimizer == uninterrupted.optimizer
         for key in ("epoch", "best", "settings"):
-            assert resumed.state[key] == expected.state[key]
+            assert resumed.state[key] == uninterrupted.state[key]
     assert losses_of(parts) == losses_of(whole)
     assert not [path for path in parts.iterdir() if path.suffix == ".tmp"]
 
 
-def is_running(pid):
-    """Whether a process exists that may not be a child; a zombie counts as ended."""
+def alive(pid):
+    """Return whether a process is running; it need not be a child of this one."""
     path = Path(f"/proc/{pid}/stat")
     return path.exists() and path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_workers_train_like_one_process_and_resume_after_one_is_killed(tmp_path):
-    """All processes end, and the message names the worker.
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_train_like_one_process_and_a_killed_one_loses_nothing(tmp_path):
+    """A worker is killed within an epoch: all processes end, and the error names the worker.
 
-    One process resumes the run, since checkpoints do not depend on the number of workers.
+    The run is resumed by one process, because checkpoints do not depend on the number of processes.
     """
     two, one = tmp_path / "two", tmp_path / "one"
     command = ["train", *TINY, "--batch-size", 4, "--epochs", 1000, "--output", two]
     process = start("--workers", 2, "--", *command, program=launch)
-    started = [next(process.stdout).split(": process ") for _ in range(4)]
-    pids = {name: int(pid) for name, pid in started}
+    lines = [next(process.stdout).split(": process ") for _ in range(4)]
+    pids = {name: int(pid) for name, pid in lines}
     assert list(pids) == ["scheduler", "server", "worker 1", "worker 2"]
     wait_for_an_epoch(process, two)
     os.kill(pids["worker 2"], signal.SIGKILL)
     _, message = process.communicate(timeout=120)
     assert process.returncode == 2
-    killed = f"worker 2 (process {pids['worker 2']}) was killed by SIGKILL"
-    assert killed in message and "--resume goes on" in message
-    assert not any(map(is_running, pids.values()))
+    reason = f"worker 2 (process {pids['worker 2']}) was killed by SIGKILL"
+    assert reason in message and "train --resume continues" in message
+    assert not any(map(alive, pids.values()))
     epochs = str(read_checkpoint(two / "last").state["epoch"] + 1)
     command = ["train", *TINY, "--batch-size", "4", "--epochs", epochs, "--output"]
     assert program.main([*command, str(two), "--resume"]) == 0

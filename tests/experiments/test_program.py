@@ -1,4 +1,4 @@
-"""The commands of the training program, on a tiny model and corpus."""
+"""The verbs of the training program, with a tiny model and corpus."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from workloads.trees import SENTIMENT
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
-# "auto" chooses by the clock, and the order of a sum changes its last bits.
+# "auto" decides by the clock, and the last bits of a sum depend on its order.
 FIXED = ["--granularity", "block", "--policy", "depth", "--analysis-budget", "none"]
 
 
@@ -41,7 +41,7 @@ def losses_of(folder):
     return [loss for line in history for loss in line["losses"]]
 
 
-def test_training_writes_checkpoints_metrics_and_a_learning_curve(tmp_path, monkeypatch, capsys):
+def test_training_writes_checkpoints_metrics_and_a_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "draw_learning_curve", draw_learning_curve)
     assert train(tmp_path, "--epochs", 2) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -57,7 +57,7 @@ def test_training_writes_checkpoints_metrics_and_a_learning_curve(tmp_path, monk
     assert len(re.findall(r"^epoch \d: loss .* pearson ", capsys.readouterr().out, re.M)) == 2
 
 
-def test_the_best_epoch_is_kept_and_a_complete_run_is_not_changed(tmp_path, capsys):
+def test_the_best_epoch_is_kept_and_resuming_a_complete_run_changes_nothing(tmp_path, capsys):
     train(tmp_path, "--epochs", 5)
     state = read_checkpoint(tmp_path / "best").state
     history = read_checkpoint(tmp_path / "last").state["history"]
@@ -70,15 +70,15 @@ def test_the_best_epoch_is_kept_and_a_complete_run_is_not_changed(tmp_path, caps
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_the_demo_prints_epochs_a_flush_and_a_table(tmp_path, capsys):
+def test_the_demo_prints_epochs_a_report_and_a_table(tmp_path, capsys):
     options = ("--output", tmp_path, "--epochs", 1, "--pairs", 4, "--rounds", 1)
     assert run("demo", *TINY, *options) == 0
     printed = capsys.readouterr().out
     assert re.search(r"epoch 1: loss(.|\n)*calls .* launches(.|\n)*\n\| dynamic", printed)
 
 
-def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
-    """It has dropout, and sparse gradients of word vectors."""
+def test_sentiment_is_trained_resumed_and_evaluated(tmp_path, capsys):
+    """With dropout, and sparse gradients of word vectors."""
     options = ("--task", "sentiment", *FIXED)
     train(tmp_path / "whole", *options, "--epochs", 3)
     train(tmp_path / "parts", *options, "--epochs", 1)
@@ -90,13 +90,13 @@ def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
     capsys.readouterr()
     assert run("evaluate", *common) == run("predict", *common) == 0
     first, *rows = capsys.readouterr().out.splitlines()
-    predictions = [float(row.split("\t")[1]) for row in rows]
-    sentences = SENTIMENT.read(Namespace(data=None, limit=12), ["dev"])["dev"]
-    labels = [sentence.labels[-1] for sentence in sentences]
-    assert first == f"dev: accuracy {np.mean(np.equal(predictions, labels)):.4f}  (12 sentences)"
+    answers = [float(row.split("\t")[1]) for row in rows]
+    items = SENTIMENT.read(Namespace(data=None, limit=12), ["dev"])["dev"]
+    labels = [item.labels[-1] for item in items]
+    assert first == f"dev: accuracy {np.mean(np.equal(answers, labels)):.4f}  (12 sentences)"
 
 
-def test_a_run_is_not_overwritten_nor_resumed_with_other_settings_or_data(tmp_path, capsys):
+def test_a_run_is_not_overwritten_or_resumed_with_other_settings_or_data(tmp_path, capsys):
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
     assert train(tmp_path, "--epochs", 1) == 2

@@ -1,4 +1,4 @@
-"""The workloads of the experiments equal the loop; their models and data are as published."""
+"""The workloads of the experiments: each agrees with the plain loop in a scope."""
 
 import json
 from argparse import Namespace
@@ -16,8 +16,8 @@ from workloads.text import DataError
 
 def test_minibatches_of_an_epoch_share_no_sample():
     workload = sequences.tagging(limit=10, embedding_size=2, hidden_size=2)
-    minibatches = workload.minibatches(5, seed=1)
-    first, second, third = (next(minibatches) for _ in range(3))
+    drawn = workload.minibatches(5, seed=1)
+    first, second, third = (next(drawn) for _ in range(3))
     assert len({id(sample) for sample in first + second}) == 10
     assert [id(sample) for sample in first] != [id(sample) for sample in third]
     with pytest.raises(UsageError, match="minibatch of 11 .* has 10 sentences"):
@@ -44,11 +44,11 @@ def test_greedy_steps_of_all_samples_run_together(name):
     workload = tiny(name)
     expected = workload.predict(workload.samples)
     with gdb.batching() as batch:
-        scores = workload.predict(workload.samples)
-    assert len(batch.report.flushes) <= max(map(len, expected)) + 1
-    for sample, got, wanted in zip(workload.samples, scores, expected):
-        assert len(got) == len(sample.target)
-        np.testing.assert_allclose(got.asnumpy(), wanted.asnumpy(), rtol=1e-4, atol=1e-6)
+        results = workload.predict(workload.samples)
+    assert len(batch.report.flushes) <= max(len(scores) for scores in expected) + 1
+    for sample, scores, of_loop in zip(workload.samples, results, expected):
+        assert len(scores) == len(sample.target)
+        np.testing.assert_allclose(scores.asnumpy(), of_loop.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -57,30 +57,30 @@ def test_greedy_steps_of_all_samples_run_together(name):
      ([-1, 2, 0, 0], "SSSLRSR"), ([2, 3, -1, 2], None)],
 )  # fmt: skip
 def test_the_oracle_builds_projective_trees(heads, actions):
-    """S shifts; L attaches the second word of the stack to the top, R the top to the second."""
-    numbers = parser.oracle(heads)
-    assert (numbers and "".join("SLR"[number] for number in numbers)) == actions
+    """S shifts; L makes the second word of the stack a dependent of the top one, R the reverse."""
+    result = parser.oracle(heads)
+    assert (result and "".join("SLR"[action] for action in result)) == actions
 
 
 def test_a_lattice_has_the_words_that_end_at_each_character():
-    words = {"in": 0, "king": 1, "ink": 2, "i": 3}
-    ends = lattice.lattice_of("kinking", words)
-    assert ends == ((), (), ((1, 0),), ((1, 2),), (), ((4, 0),), ((3, 1),))
+    dictionary = {"in": 0, "king": 1, "ink": 2, "i": 3}
+    words = lattice.lattice_of("kinking", dictionary)
+    assert words == ((), (), ((1, 0),), ((1, 2),), (), ((4, 0),), ((3, 1),))
 
 
-def test_a_phrase_of_the_matrix_vector_model_is_that_of_the_paper():
+def test_the_mv_rnn_computes_the_equations_of_the_paper():
     """Socher et al. 2012: p = g(W [B a; A b]), P = W_M [A; B]."""
     join = trees.MatrixVectorJoin(3)
     join.initialize(mx.init.Normal(1))
     a, b = mx.nd.random.normal(shape=(2, 1, 3))
     A, B = mx.nd.random.normal(shape=(2, 1, 3, 3))
-    vector, matrix = (x.asnumpy()[0] for x in join(a, A, b, B))
+    vector, matrix = (each.asnumpy()[0] for each in join(a, A, b, B))
     weight, bias = (p.data().asnumpy() for p in (join.vector.weight, join.vector.bias))
-    a, A, b, B = (x.asnumpy()[0] for x in (a, A, b, B))
-    wanted = np.tanh(weight @ np.concatenate([B @ a, A @ b]) + bias)
-    np.testing.assert_allclose(vector, wanted, rtol=1e-4)
-    wanted = join.matrix.weight.data().asnumpy() @ np.concatenate([A, B])
-    np.testing.assert_allclose(matrix, wanted, rtol=1e-4)
+    a, A, b, B = (each.asnumpy()[0] for each in (a, A, b, B))
+    expected = np.tanh(weight @ np.concatenate([B @ a, A @ b]) + bias)
+    np.testing.assert_allclose(vector, expected, rtol=1e-4)
+    expected = join.matrix.weight.data().asnumpy() @ np.concatenate([A, B])
+    np.testing.assert_allclose(matrix, expected, rtol=1e-4)
 
 
 def test_clevr_questions_are_programs_and_answers(tmp_path):
@@ -94,7 +94,7 @@ def test_clevr_questions_are_programs_and_answers(tmp_path):
     scene, large = ("scene", ()), ("filter_size large", (0,))
     assert questions == [((scene, large), "True"), ((scene,), "2")]
     assert modules.read_clevr(tmp_path, limit=1) == questions[:1]
-    assert modules.read_clevr(path.parent) == questions, "the folder of questions may be given, too"
+    assert modules.read_clevr(path.parent) == questions, "the inner folder works, too"
     path.write_text("{}")
     with pytest.raises(DataError, match="CLEVR_train_1_x.json: is not"):
         modules.read_clevr(tmp_path)
@@ -119,7 +119,7 @@ TREE = "(3 (2 It) (4 (4 (2 is) (3 good)) (2 .)))"
 
 
 def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
-    """A word may contain U+00A0; labels are in postorder."""
+    """A word may contain U+00A0; labels are in post-order."""
     folder = write(tmp_path, f"{TREE}\n(0 a\u00a0b)\n")
     first, second = trees.read_treebank(folder)
     assert first.words == ("It", "is", "good", ".")
@@ -154,4 +154,4 @@ def test_the_tree_lstm_computes_the_equations_of_the_paper():
     c.append(sigmoid(i) * np.tanh(u) + sigmoid(left) * c[0] + sigmoid(right) * c[1])
     h.append(sigmoid(o) * np.tanh(c[-1]))
     scores = model(mx.nd.array([2, 5], dtype="int32"), (0, 1)).asnumpy()
-    np.testing.assert_allclose(scores, [dense(model.score, state) for state in h], rtol=1e-4)
+    np.testing.assert_allclose(scores, [dense(model.score, each) for each in h], rtol=1e-4)
