@@ -169,7 +169,7 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
 
         names = {
             "autograd": mx.autograd,
-            "TreeLSTM": TinyTreeLSTM,
+            "TreeLSTM": Leaves,
             "loader": [samples[:3], samples[3:]],
             "loss_fn": gluon.loss.SoftmaxCrossEntropyLoss(),
             "trainer": SimpleNamespace(step=collect),
