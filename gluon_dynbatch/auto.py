@@ -89,16 +89,11 @@ def costs_of(tape: Tape, plan: Plan, kernels: Mapping[Segment, Any]) -> Costs:
 
 
 class Account:
-    """The costs of a scope so far, recorded and if its calls had run at once; microseconds.
-
-    Parameters
-    ----------
-    decisions : dict
-        What was decided for scopes that one thread opened at one place in one mode, by their first
-        block: how many calls run at once, and a text for the report.
-    """
+    """The costs of a scope so far, recorded and if its calls had run at once; microseconds."""
 
     def __init__(self, decisions: Dict[int, Tuple[int, str]]):
+        #: What was decided for scopes that one thread opened at one place in one mode, by their
+        #: first block: how many calls run at once, and a text for the report.
         self._decisions = decisions
         #: Whether the first calls may run at once.
         self.begins_at_once = any(limit for limit, _ in decisions.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
@@ -211,7 +210,7 @@ class DynamicHybridBlock(HybridBlock):
         self._scope_defaults = None if defaults == DEFAULTS else defaults
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
-        self.apply(functools.partial(_trace_once, bool(trace_once and active)))
+        self.apply(lambda block: _trace_once(block, trace_once and active))
 
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this method.
@@ -284,7 +283,7 @@ class DynamicHybridBlock(HybridBlock):
         self._infer(*recording.flatten(args))
 
 
-def _trace_once(active: bool, block: Block) -> None:
+def _trace_once(block: Block, active: bool) -> None:
     if isinstance(block, DynamicHybridBlock) and (active or block._pieces is not None):
         is_cell = type(block).forward in FORWARDS
         block._pieces = Pieces() if active and not is_cell else None
@@ -327,19 +326,16 @@ def convert(block: Block) -> Block:
     (True, True)
     """
     if not isinstance(block, Block):
-        raise TypeError(
-            f"convert takes a Gluon block, not an object of type {type(block).__name__}"
-        )
+        what = f"an object of type {type(block).__name__}"
+        raise TypeError(f"convert takes a Gluon block, not {what}")
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
         cls = type(block)
         if cls not in _CONVERTED:
-            names: Dict[str, Any] = {
-                name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")
-            }
+            names = ["__module__", "__qualname__", "__doc__"]
             # An override of the class itself precedes that of DynamicHybridBlock.
-            if cls.forward is not HybridBlock.forward:
-                names["forward"] = cls.forward
-            _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), names)
+            names += ["forward"] * (cls.forward is not HybridBlock.forward)
+            attributes = {name: getattr(cls, name) for name in names}
+            _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), attributes)
         block.__class__ = _CONVERTED[cls]
     for child in block._children.values():
         convert(child)

@@ -8,15 +8,10 @@ from typing import Any, Hashable, Tuple
 
 
 class SizedCache:
-    """Maps fingerprints to plans, or to pieces of a tape.
+    """Maps fingerprints to plans, or to pieces of a tape, up to a total size in bytes.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
     describes them is equal, not merely its hash.
-
-    Parameters
-    ----------
-    capacity : int, optional
-        Limit of the total size, in bytes.
     """
 
     def __init__(self, capacity: int = 64 << 20):

@@ -72,13 +72,7 @@ class Watch:
                 self._snapshots[key] = Snapshot(array, parameter, place, state, array.grad)
 
     def check(self) -> None:
-        """Raise if an array has changed since its snapshot; discard all snapshots.
-
-        Raises
-        ------
-        MismatchError
-            Names the line of the first call that reads such an array.
-        """
+        """Raise `MismatchError` if an array has changed since its snapshot; discard all."""
         snapshots, self._snapshots = self._snapshots, {}
         for array, parameter, place, before, _ in snapshots.values():
             after = _state_of(array, parameter)
@@ -100,25 +94,16 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
     plan = make_plan(graph, one_by_one, outside)
+    code = Prepared(plan, None, dispatcher.natives(plan)).forward
     execution = Execution(
-        plan,
-        recording.externals,
-        dispatcher,
-        lambda node: recording.places[node].where,
-        Prepared(plan, None, dispatcher.natives(plan)).forward,
+        plan, recording.externals, dispatcher, lambda node: recording.places[node].where, code
     )
     execution.run()
     return execution
 
 
 def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
-    """Compare the results of launches with those of the calls run one by one.
-
-    Raises
-    ------
-    MismatchError
-        Names the first recorded call whose results differ.
-    """
+    """Raise `MismatchError` if results of launches differ from those of calls run one by one."""
     # The tolerance of the coarsest dtype applies to all: a cast to a finer one restores nothing.
     dtypes = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
     tolerance = max((TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
@@ -146,9 +131,8 @@ def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
     for node, call in enumerate(recording.calls()):
         if call.entry.program.draws or any(value in random for value, _ in call.operands):
             random.update(call.results)
-            continue
-        for value in call.results:
-            yield node, value
+        else:
+            yield from ((node, value) for value in call.results)
 
 
 def _values(execution: Execution, value: int, array_type: ArrayType) -> Any:

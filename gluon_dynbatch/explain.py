@@ -42,19 +42,14 @@ class Line:
         self.operators: Counter[str] = Counter()
         self.running_ms = 0.0
         #: Units that may merge, and their different signatures, in the flush with most such units.
-        self.units, self.signatures = 0, 0
+        self.kinds = 0, 0
 
 
 class Site:
-    """Statistics of the scopes opened at one place, without the first if there are several.
-
-    Parameters
-    ----------
-    warmed_up : bool
-        Whether the place has opened a scope before, which compiled what these scopes use.
-    """
+    """Statistics of the scopes opened at one place, without the first if there are several."""
 
     def __init__(self, warmed_up: bool) -> None:
+        #: Whether the place has opened a scope before, which compiled what these scopes use.
         self.warmed_up = warmed_up
         self.reports: List[Report] = []
         self.lines: DefaultDict[Where, Line] = defaultdict(Line)
@@ -78,8 +73,7 @@ class Site:
                 signatures[where].append(int(graph.dependencies.signature[unit]))
         for where, numbers in signatures.items():
             line = self.lines[where]
-            before, now = (line.units, line.signatures), (len(numbers), len(set(numbers)))
-            line.units, line.signatures = max(before, now)
+            line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
     def launched(self, execution: Any, number: int) -> None:
@@ -212,12 +206,12 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
         )
     for split in report.split[:MOST_ALONE]:
         yield f"{split.calls} x {split.name} at {_short(split.where)}: {split.reason}."
-    where, line = max(site.lines.items(), key=lambda item: item[1].signatures)
-    if line.units >= 8 and 2 * line.signatures > line.units and not report.split:
+    where, line = max(site.lines.items(), key=lambda item: item[1].kinds[1])
+    units, signatures = line.kinds
+    if units >= 8 and 2 * signatures > units and not report.split:
         yield (
-            f"{line.units} calls at {_short(where)} are of {line.signatures} kinds. Calls merge "
-            "only if they have the same structure of arguments, dtypes, attributes and shared "
-            "arrays."
+            f"{units} calls at {_short(where)} are of {signatures} kinds. Calls merge only if they "
+            "have the same structure of arguments, dtypes, attributes and shared arrays."
         )
     for (name, reason), (spent_ms, where) in site.by_mxnet.items():
         if spent_ms > total / 10:

@@ -45,24 +45,12 @@ def _fiber_loop() -> None:
 
 
 class Fibers:
-    """Runs a function for many samples in one scope.
+    """Runs a function for many samples in one scope, at most `concurrency` at a time.
 
     A fiber is a greenlet that runs one sample after another for the `Fibers` in its attribute
     ``mapper``.  Its parent is the greenlet that called `run`.  A sample that never waits costs no
-    switch.
-
-    Parameters
-    ----------
-    scope : Batch
-        Computes pending calls, by ``await_flush()``.
-    apply : callable
-        Function of one sample.
-    samples : iterable
-        The samples.
-    concurrency : int, optional
-        Largest number of samples that run at a time; None for no limit.
-    keeps_errors : bool
-        Whether an exception becomes the result of its sample, instead of ending the map.
+    switch.  With `keeps_errors`, an exception becomes the result of its sample, instead of ending
+    the map.
     """
 
     def __init__(

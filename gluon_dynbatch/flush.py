@@ -64,8 +64,6 @@ class Planned(NamedTuple):
     #: The report without times, and with the numbers of calls instead of their lines.
     report: FlushReport
     costs: Costs
-    #: Whether the analysis visited every unit; otherwise, another analysis may do better.
-    analysed: bool
 
     @property
     def bytes(self) -> int:
@@ -76,43 +74,30 @@ class Planned(NamedTuple):
         return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
 
 
-class Flush:
+class Flush(NamedTuple):
     """Computes the calls of one tape."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        options: Options,
-        recording: Tape,
-        account: Optional[Account],
-        chain: Chain,
-    ):
-        self._runtime, self._options, self._recording = runtime, options, recording
-        self._account, self._chain = account, chain
+    runtime: Runtime
+    options: Options
+    recording: Tape
+    account: Optional[Account]
+    chain: Chain
 
     def run(self, waiting: int) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
         """Plan and launch the recorded calls; all lazy arrays still referenced get their values.
 
-        Parameters
-        ----------
-        waiting : int
-            Number of samples that wait for this flush.
-
-        Returns
-        -------
-        tuple
-            The plan, the plan of the backward pass (None without gradients), the arenas with the
-            values, and the report.
+        Takes the number of samples that wait for this flush.  Returns the plan, the plan of the
+        backward pass (None without gradients), the arenas with the values, and the report.
         """
-        recording = self._recording
+        recording = self.recording
         started = time.perf_counter()
         lazies = recording.held()
-        planned, cached = self._find_plan(self._options.resolved())
+        planned, cached = self._find_plan(self.options.resolved())
         analysed = time.perf_counter()
         self._refuse_if_strict(planned.report.alone)
         key, prepared = self._prepare(planned, lazies)
         # Found before the launches run, which may replace lazy external arrays by real ones.
-        routes = {} if prepared.heads is None else self._chain.routes(recording)
+        routes = {} if prepared.heads is None else self.chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
         # Kept only now that its backward code is complete.  Most plans are used with one set of
         # heads, so the code for just one is kept, to save memory.
@@ -121,7 +106,7 @@ class Flush:
         kept = Kept(execution.arenas, execution.bases, planned.recorded, size)
         keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
         if tape is not None:
-            self._chain.add(tape, kept, routes)
+            self.chain.add(tape, kept, routes)
         finished = time.perf_counter()
         report = planned.report._replace(
             cached=cached,
@@ -132,17 +117,17 @@ class Flush:
             dispatch_ms=1e3 * (finished - analysed),
             waiting=waiting,
         )
-        if self._account is not None:
-            self._account.note(planned.costs, cached)
+        if self.account is not None:
+            self.account.note(planned.costs, cached)
         return plan, None if tape is None else tape.plan, kept, report
 
     def _find_plan(self, settings: Options) -> Tuple[Planned, bool]:
         """Return the plan of the tape, and whether it comes from the cache."""
-        recording = self._recording
+        recording = self.recording
         weights = find_weights(recording)
         fingerprint = (
             *settings[: Options._fields.index("strict")],
-            self._runtime.dispatcher.native,
+            self.runtime.dispatcher.native,
             bytes(recording.node_entry),
             bytes(recording.sources),
             bytes(recording.offsets),
@@ -150,37 +135,37 @@ class Flush:
             bytes(recording.external_values),
             weights,
         )
-        plans = self._runtime.plans
+        plans = self.runtime.plans
         cached = plans.find(fingerprint)
         if cached is not None:
             return cached, True
-        planned = self._make_plan(settings, weights)
-        if planned.analysed:
+        planned, is_complete = self._make_plan(settings, weights)
+        if is_complete:
             plans.keep(fingerprint, planned, planned.bytes)
             untrack(planned)
         return planned, False
 
-    def _make_plan(self, settings: Options, weights: Tuple[int, ...]) -> Planned:
-        recording, runtime = self._recording, self._runtime
+    def _make_plan(self, settings: Options, weights: Tuple[int, ...]) -> Tuple[Planned, bool]:
+        """Return a new plan, and whether its analysis visited every unit: if not, another may."""
+        recording, runtime = self.recording, self.runtime
         graph = expand(
             recording,
             settings.granularity,
             weights,
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
-        if self._options.debug:
+        if self.options.debug:
             check_graph(graph)
         analysis = analyze(
             graph.dependencies, settings.policy, settings.analysis_budget, runtime.rate
         )
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
-        groups = arrange(analysis.groups, graph.dependencies.rows, self._options.max_rows)
-        if self._options.debug:
+        groups = arrange(analysis.groups, graph.dependencies.rows, self.options.max_rows)
+        if self.options.debug:
             check_groups(graph.dependencies, groups)
         outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
         plan = make_plan(graph, groups, outside)
-        analysed = analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
         alone, split = find_unmerged(plan, list(recording.entries.values()), settings.granularity)
         report = FlushReport(
@@ -190,20 +175,17 @@ class Flush:
             granularity=settings.granularity,
             policy=settings.policy,
             budget=str(settings.analysis_budget),
-            cached=False,
             alone=alone,
             rows_gathered=plan.rows_gathered,
             arena_bytes=plan.arena_bytes,
-            recording_ms=0.0,
-            analysis_ms=0.0,
-            dispatch_ms=0.0,
             split=split,
         )
         costs = costs_of(recording, plan, kernels)
-        return Planned(plan, kernels, [], is_recorded(recording), report, costs, analysed)
+        planned = Planned(plan, kernels, [], is_recorded(recording), report, costs)
+        return planned, analysis.visits >= graph.dependencies.size
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
-        if self._options.strict and alone:
+        if self.options.strict and alone:
             name, reason, calls, node = alone[0]
             raise NotMergedError(
                 f"{calls} calls were not merged: {reason}",
@@ -217,7 +199,7 @@ class Flush:
         return tuple(calls._replace(where=self._line_of(calls.where)) for calls in unmerged)
 
     def _line_of(self, node: int) -> Where:
-        return self._recording.places[node].where
+        return self.recording.places[node].where
 
     def _prepare(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
         """Return the code of both directions for the arrays still referenced, after its key."""
@@ -225,7 +207,7 @@ class Flush:
         if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
             trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-            marks = in_graph(self._recording.externals)
+            marks = in_graph(self.recording.externals)
             key = [column.tobytes() for column in spots], trained, marks
         for known_key, prepared in planned.prepared:
             if known_key == key:
@@ -237,28 +219,21 @@ class Flush:
     def _execute(
         self, planned: Planned, prepared: Prepared
     ) -> Tuple[Execution, Optional[GradientTape]]:
-        plan, externals = planned.plan, self._recording.externals
+        plan, externals, runtime = planned.plan, self.recording.externals, self.runtime
         forget()
         tape = None if prepared.heads is None else GradientTape(plan, prepared, externals)
-        runtime = self._runtime
-        watch = runtime.observer and runtime.observer.begin_flush(self._recording, plan.graph)
-        if self._options.debug:
+        watch = runtime.observer and runtime.observer.begin_flush(self.recording, plan.graph)
+        if self.options.debug:
             check_plan(plan)
             if tape is not None:
                 check_transposed(plan, tape.heads, tape.plan)
-            alone = run_alone(self._recording, runtime.dispatcher)
+            alone = run_alone(self.recording, runtime.dispatcher)
         execution = Execution(
-            plan,
-            externals,
-            runtime.dispatcher,
-            self._line_of,
-            prepared.forward,
-            tape,
-            watch,
+            plan, externals, runtime.dispatcher, self._line_of, prepared.forward, tape, watch
         )
         execution.run()
-        if self._options.debug:
-            compare(self._recording, alone, execution)
+        if self.options.debug:
+            compare(self.recording, alone, execution)
         if tape is not None:
             tape.finish()
         return execution, tape

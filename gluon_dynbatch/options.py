@@ -41,6 +41,26 @@ class Options(NamedTuple):
             resolved = resolved._replace(granularity="block", policy="depth")
         return resolved
 
+    @classmethod
+    def of_environment(cls) -> Options:
+        """Return the options that environment variables set."""
+        budget = os.environ.get(BUDGET_VARIABLE)
+        try:
+            return DEFAULTS if budget is None else cls(parse_budget(budget))
+        except BudgetError as error:
+            raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
+
+    def check_joined(self, outer: Options, opened_at: Where) -> None:
+        """Raise if a scope has other options than the outer scope that it joins."""
+        for name, value, outer_value, default in zip(self._fields, self, outer, DEFAULTS):
+            if value not in (default, outer_value):
+                raise ScopeError(
+                    f"a batching scope inside another has {name}={value!r}, but the outer scope, "
+                    f"opened at {opened_at.filename}:{opened_at.line}, has {name}={outer_value!r}",
+                    user_line(),
+                    advice="pass the option to the outer scope, or leave it out here",
+                )
+
 
 #: A scope with these options may run calls at once.
 DEFAULTS = Options()
@@ -72,26 +92,3 @@ def check_options(options: Options) -> Options:
             raise OptionError(f"{name} must be True or False, not {switch!r}")
     budget = parse_budget(options.analysis_budget)
     return Options(budget, *options[1:4], bool(options.strict), bool(options.debug))
-
-
-def options_of_environment() -> Options:
-    """Return the options that environment variables set."""
-    budget = os.environ.get(BUDGET_VARIABLE)
-    if budget is None:
-        return DEFAULTS
-    try:
-        return Options(parse_budget(budget))
-    except BudgetError as error:
-        raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
-
-
-def check_joined(inner: Options, outer: Options, opened_at: Where) -> None:
-    """Raise if a scope has other options than the outer scope that it joins."""
-    for name, value, outer_value, default in zip(Options._fields, inner, outer, DEFAULTS):
-        if value != default and value != outer_value:
-            raise ScopeError(
-                f"a batching scope inside another has {name}={value!r}, but the outer scope, "
-                f"opened at {opened_at.filename}:{opened_at.line}, has {name}={outer_value!r}",
-                user_line(),
-                advice="pass the option to the outer scope, or leave it out here",
-            )

@@ -106,13 +106,13 @@ class FlushReport(NamedTuple):
     granularity: str
     policy: str
     budget: str
-    cached: bool
-    alone: Tuple[Alone, ...]
-    rows_gathered: int
-    arena_bytes: int
-    recording_ms: float
-    analysis_ms: float
-    dispatch_ms: float
+    cached: bool = False
+    alone: Tuple[Alone, ...] = ()
+    rows_gathered: int = 0
+    arena_bytes: int = 0
+    recording_ms: float = 0.0
+    analysis_ms: float = 0.0
+    dispatch_ms: float = 0.0
     waiting_ms: float = 0.0
     waiting: int = 0
     split: Tuple[Alone, ...] = ()
@@ -298,18 +298,17 @@ class Report:
             return [{**calls._asdict(), "where": str(calls.where)} for calls in group]
 
         derived = ("launches", "mean_width", "largest_width")
-        flushes = [
-            {
-                **flush._asdict(),
-                **{name: getattr(flush, name) for name in derived},
-                "alone": as_dicts(flush.alone),
-                "split": as_dicts(flush.split),
-            }
-            for flush in self.flushes
-        ]
         content = {
             **vars(self),
-            "flushes": flushes,
+            "flushes": [
+                {
+                    **flush._asdict(),
+                    **{name: getattr(flush, name) for name in derived},
+                    "alone": as_dicts(flush.alone),
+                    "split": as_dicts(flush.split),
+                }
+                for flush in self.flushes
+            ],
             "immediate": as_dicts(self.immediate.values()),
             "traced": {**vars(self.traced), "refused": as_dicts(self.traced.refused.values())},
             "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
@@ -337,8 +336,8 @@ class Report:
         rows += [("not kept", calls) for calls in traced.refused.values()]
         rows += [("ran alone", calls) for calls in self.alone]
         rows += [("split", calls) for calls in self.split]
-        for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
-            rows.append(("value read", f"{times} x at {where}"))
+        forced = sorted(self.forced.items(), key=lambda item: -item[1])
+        rows += [("value read", f"{times} x at {where}") for where, times in forced]
         lines = [f"{label:12}{text}" for label, text in rows]
         if len(self.flushes) > 8:
             total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"

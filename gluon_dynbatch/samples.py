@@ -29,18 +29,10 @@ UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
 
 
 def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function of one sample that calls `fn`.
+    """Return a function of one sample that calls `fn`, a function or a block.
 
-    Parameters
-    ----------
-    fn : callable
-        A function or a block.
-
-    Raises
-    ------
-    ArgumentError
-        `fn` cannot be called, or is a generator function or a coroutine function; or, when it is
-        applied, `fn` does not take the sample.
+    Raises `ArgumentError` if `fn` cannot be called, or is a generator function or a coroutine
+    function.  The returned function raises it if `fn` does not take the sample.
     """
     if not callable(fn):
         what = f"an object of type {type(fn).__name__} cannot be called"
@@ -137,9 +129,8 @@ def _name(fn: Any) -> str:
 
 
 def _arguments_error(fn: Any, signature: inspect.Signature, sample: Any) -> ArgumentError:
-    description = f"of type {type(sample).__name__}"
-    if isinstance(sample, tuple):
-        description = f"a tuple of {len(sample)}"
+    is_tuple = isinstance(sample, tuple)
+    description = f"a tuple of {len(sample)}" if is_tuple else f"of type {type(sample).__name__}"
     parameters = ", ".join(map(str, signature.parameters.values()))
     return ArgumentError(
         f"{_name(fn)} takes the arguments ({parameters}), but the sample is {description}",

@@ -19,14 +19,7 @@ from .errors import ScopeError
 from .fibers import Fibers, park
 from .flush import Flush, Runtime
 from .native.recording import Statements, current_mode, user_place, without_collector
-from .options import (
-    DEFAULTS,
-    Options,
-    check_choice,
-    check_count,
-    check_joined,
-    options_of_environment,
-)
+from .options import DEFAULTS, Options, check_choice, check_count
 from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
@@ -134,14 +127,14 @@ class Batch(Statements):
         if scope is None:
             self._open(sys._getframe(1))
             return self
-        check_joined(self._options, scope._options, scope.place.where)
+        self._options.check_joined(scope._options, scope.place.where)
         return scope  # type: ignore[no-any-return]
 
     def _open(self, frame: Any) -> None:
         """Open the scope; if this is interrupted, `_settle` undoes it."""
         if self.place is not None:  # it was open before
             self._reset()
-        self._environment_options = options_of_environment()
+        self._environment_options = Options.of_environment()
         self.place = user_place()
         self._suspendable_frame = frame if _may_be_abandoned(frame) else None
         self._thread_state = vars(STATE)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
 from .block import batching
+from .errors import Where
 from .fibers import name_sample
 from .options import check_count
 from .record.where import user_line
@@ -60,30 +62,27 @@ def imap(
     """
     check_count("batch_size", batch_size)
     check_count("prefetch", prefetch, minimum=0, or_none=False)
-    return Stream(applier(fn), samples, batch_size, prefetch, batching(**scope_options))
+    apply, scope = applier(fn), batching(**scope_options)
+    length = len(samples) if hasattr(samples, "__len__") else None
+    return Stream(apply, iter(samples), length, batch_size, prefetch, scope, user_line())
 
 
+@dataclass(eq=False, repr=False)
 class Stream:
     """The iterator that :func:`imap` returns."""
 
-    def __init__(
-        self,
-        apply: Callable[[Any], Any],
-        samples: Iterable[Any],
-        batch_size: int,
-        prefetch: int,
-        scope: Batch,
-    ):
-        self._apply, self._scope = apply, scope
-        self._samples: Iterator[Any] = iter(samples)
-        self._batch_size, self._prefetch = batch_size, prefetch
-        self._length = len(samples) if hasattr(samples, "__len__") else None
-        self._place = user_line()
-        #: Per minibatch, oldest first, the results not yet returned, in reverse order.
-        self._batches: Deque[List[Any]] = deque()
-        self._next_number = 0
-        #: The exception that ended the samples.
-        self._end: Optional[Exception] = None
+    _apply: Callable[[Any], Any]
+    _samples: Iterator[Any]
+    _length: Optional[int]
+    _batch_size: int
+    _prefetch: int
+    _scope: Batch
+    _place: Where
+    #: Per minibatch, oldest first, the results not yet returned, in reverse order.
+    _batches: Deque[List[Any]] = field(default_factory=deque)
+    _next_number: int = 0
+    #: The exception that ended the samples.
+    _end: Optional[Exception] = None
 
     def __iter__(self) -> Stream:
         return self

@@ -107,12 +107,9 @@ def _run(
         leaves = recording.flatten(results)[0]
         heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
     if heads:
-        random = np.random.RandomState(1)
-        weights = [random.uniform(0.5, 1.5, head.shape) for head in heads]
-        mx.autograd.backward(
-            heads,
-            [mx.nd.array(w, ctx=h.context, dtype=h.dtype) for w, h in zip(weights, heads)],
-        )
+        draw = np.random.RandomState(1).uniform
+        weights = [mx.nd.array(draw(0.5, 1.5, h.shape), h.context, h.dtype) for h in heads]
+        mx.autograd.backward(heads, weights)
     values = [(f"result {i}", leaf.asnumpy()) for i, leaf in enumerate(leaves)]
     return values + [(f"the gradient of {name}", x.grad.asnumpy()) for name, x in variables]
 
@@ -128,14 +125,7 @@ def _compare(
     name: str, expected: np.ndarray, actual: np.ndarray, tolerance: Optional[Tuple[float, float]]
 ) -> None:
     relative, absolute = tolerance or TOLERANCES.get(expected.dtype.name, (0, 0))
-    assert expected.dtype == actual.dtype, (
-        f"{name} is {actual.dtype} in the scope and {expected.dtype} in the loop"
-    )
-    np.testing.assert_allclose(
-        actual,
-        expected,
-        relative,
-        absolute,
-        equal_nan=True,
-        err_msg=f"{name} differs between scope and loop",
-    )
+    dtypes = f"{actual.dtype} in the scope and {expected.dtype} in the loop"
+    assert expected.dtype == actual.dtype, f"{name} is {dtypes}"
+    message = f"{name} differs between scope and loop"
+    np.testing.assert_allclose(actual, expected, relative, absolute, err_msg=message)

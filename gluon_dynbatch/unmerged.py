@@ -35,21 +35,9 @@ def find_unmerged(
 ) -> Tuple[Tuple[Alone, ...], Tuple[Alone, ...]]:
     """Return the calls that did not merge, and those that merged only in several launches.
 
-    Parameters
-    ----------
-    plan : Plan
-        The launches.
-    entries : sequence of Entry
-        The entries of the calls, in the order of their numbers in the graph.
-    granularity : str
-        At ``"graph"``, samples with different calls never share launches, whatever their arrays.
-
-    Returns
-    -------
-    tuple of Alone
-        The calls that no rule allows to merge, by callee and reason.
-    tuple of Alone
-        The calls of one callee that need several launches, but would merge after a small change.
+    The first are those that no rule allows to merge, by callee and reason.  The second are calls of
+    one callee that need several launches, but would merge after a small change.  `entries` has the
+    entries of the calls, in the order of their numbers in the graph.
     """
     alone: Dict[Tuple[str, str], Alone] = {}
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
@@ -65,6 +53,7 @@ def find_unmerged(
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
     ]
+    # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
         split += _split_by_count(plan.graph, entries, granularity)
     return tuple(alone.values()), tuple(split)
@@ -90,12 +79,8 @@ def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> I
     for token, families in families_of.items():
         unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
         if len(unshared) > 1:
-            numbers = [
-                number
-                for number, entry in enumerate(entries)
-                if entry.token == token and len(entry.in_types) in unshared
-            ]
-            calls = np.flatnonzero(np.isin(graph.entry, numbers))
+            needs_own = [e.token == token and len(e.in_types) in unshared for e in entries]
+            calls = np.flatnonzero(np.array(needs_own)[graph.entry])
             entry = entries[int(graph.entry[calls[0]])]
             reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
             yield Alone(entry.name, reason, len(calls), int(calls[0]))

@@ -41,9 +41,8 @@ class Group(NamedTuple):
     @property
     def title(self) -> str:
         """Number of the launch, or the count of several launches."""
-        if len(self.launches) > 1:
-            return f"{len(self.launches)} launches"
-        return f"launch {self.launches[0].number}"
+        count = len(self.launches)
+        return f"{count} launches" if count > 1 else f"launch {self.launches[0].number}"
 
 
 def bars(widths: List[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Dict
 
 from ..errors import MissingError
@@ -61,10 +62,9 @@ def plot(report: Report) -> Any:
         left.invert_yaxis()
         left.margins(x=0.18)
         left.set(title="Where the time went", xlabel="milliseconds")
-        if any(flush.waiting for flush in report.flushes):
-            _plot_flushes(right, report)
-        else:
-            _plot_launches(right, report)
+        waited = any(flush.waiting for flush in report.flushes)
+        (_plot_flushes if waited else _plot_launches)(right, report)
+        right.locator_params(integer=True)
     return figure
 
 
@@ -72,12 +72,9 @@ def _plot_launches(axes: Any, report: Report) -> None:
     """Plot the width of each launch in order, with a dotted line at the end of each flush."""
     widths = [width for flush in report.flushes for width in flush.widths]
     axes.stairs(widths, fill=True, color=COLORS["dispatch"])
-    end = 0
-    for flush in report.flushes[:-1]:
-        end += flush.launches
+    for end in accumulate(flush.launches for flush in report.flushes[:-1]):
         axes.axvline(end, color=TEXT, linewidth=0.8, linestyle="dotted")
     axes.set(title="Width of launches, in their order", xlabel="launch", ylabel="calls")
-    axes.locator_params(integer=True)
 
 
 def _plot_flushes(axes: Any, report: Report) -> None:
@@ -89,5 +86,4 @@ def _plot_flushes(axes: Any, report: Report) -> None:
     widths = [flush.mean_width for flush in report.flushes]
     axes.plot(numbers, widths, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
     axes.set(title="Width of flushes, in their order", xlabel="flush")
-    axes.locator_params(integer=True)
     axes.legend()
