@@ -233,8 +233,7 @@ def show(output):
     texts = [text for each in measured.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")
-    names = [path.name for path in pictures.draw(measured, output)]
-    print("pictures:", ", ".join(names) or "none")
+    print("pictures:", ", ".join(path.name for path in pictures.draw(measured, output)) or "none")
 
 
 def parse(argv):

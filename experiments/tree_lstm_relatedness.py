@@ -63,10 +63,7 @@ def train(args, overwrite=False):
 
 
 def _predict(args, split):
-    """Run a checkpoint's model on a split, or on --input; return metrics, items and answers.
-
-    Prints how many words are not in the vocabulary.
-    """
+    """Run a checkpoint's model on a split, or on --input; return metrics, items and answers."""
     if args.resume:
         raise UsageError("--resume is only for train")
     if args.checkpoint is None:

@@ -95,9 +95,8 @@ class ManualBatching:
     def score(self, samples):
         """Compute the log-probabilities of the scores of all samples, shape (N, CLASSES)."""
         plan = _plan(samples)
-        early = self._early(plan)
         hf_weight = self._cell.hf_weight.data(plan.words.context)
-        return self._late(plan, _by_level(plan, early), hf_weight)
+        return self._late(plan, _by_level(plan, self._early(plan)), hf_weight)
 
     def differentiate(self, samples):
         """Compute the loss of all samples, shape (N,), and the gradients of all parameters.
@@ -177,9 +176,7 @@ def _plan(samples):
     entries = mx.nd.ones(nodes, ctx=ctx)
     ends = mx.nd.arange(nodes + 1, ctx=ctx, dtype="int64")
     columns = _upload(levels.parents, ctx)
-    matrix = mx.nd.sparse.csr_matrix(
-        (entries, columns, ends), shape=(nodes, inner), ctx=ctx, dtype="float32"
-    )
+    matrix = mx.nd.sparse.csr_matrix((entries, columns, ends), (nodes, inner), ctx, "float32")
     # Parents are numbered within their level; those of leaves, among all inner nodes.
     parents = levels.parents.copy()
     for above, start, stop in spans:

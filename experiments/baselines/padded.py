@@ -36,9 +36,8 @@ class PaddedBatching:
     def score(self, samples):
         """Compute the scores of all tags for the words of some samples, shape (words, tags)."""
         scores, _, lengths = self._scored(samples)
-        rows = np.concatenate(
-            [np.arange(int(each)) * len(samples) + i for i, each in enumerate(lengths.asnumpy())]
-        )
+        counts = lengths.asnumpy().astype(int)
+        rows = np.concatenate([np.arange(n) * len(samples) + i for i, n in enumerate(counts)])
         return scores.reshape((-3, 0)).take(mx.nd.array(rows, dtype="int32"))
 
     def differentiate(self, samples):

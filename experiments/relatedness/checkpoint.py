@@ -2,12 +2,10 @@
 
 A checkpoint is a line with the format and a checksum, followed by a NumPy archive of all arrays and
 the rest as JSON. It contains only numbers, texts and arrays, so reading one never runs code. It is
-a single file, put in place by one `os.replace`, so that an interruption at any moment leaves either
-the previous checkpoint or the new one.
+put in place by one `os.replace`, so that an interruption leaves either the previous one or the new.
 
 The optimizer is created from the program's options; the checkpoint has the state that updates
-change. States of random generators are not needed: every epoch seeds them from (seed, epoch), so
-that a resumed run draws the same numbers as an uninterrupted one.
+change. States of random generators are not needed: every epoch seeds them from (seed, epoch).
 """
 
 import contextlib
@@ -30,10 +28,6 @@ FORMAT = 6
 NUMBERS = ("lr", "num_update", "m_schedule", "last_lr", "cur_lr")
 
 
-class CheckpointError(UsageError):
-    """A checkpoint that is missing, damaged, or does not fit; the message names the file."""
-
-
 class Checkpoint(NamedTuple):
     """A checkpoint in memory."""
 
@@ -45,12 +39,12 @@ class Checkpoint(NamedTuple):
 
     @contextlib.contextmanager
     def validation(self):
-        """Turn errors from unexpected contents into `CheckpointError`."""
+        """Turn errors from unexpected contents into `UsageError`."""
         try:
             yield
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             reason = f"not a checkpoint of this program ({type(error).__name__}: {error})"
-            raise CheckpointError(f"{self.path}: {reason}") from None
+            raise UsageError(f"{self.path}: {reason}") from None
 
     def check(self, model):
         """Check that a model, initialized or not, has the checkpoint's parameters."""
@@ -60,7 +54,7 @@ class Checkpoint(NamedTuple):
         for name in sorted({*expected, *actual}):
             if expected.get(name) != actual.get(name):
                 sides = f"{actual.get(name, 'missing')}, in the model {expected.get(name)}"
-                raise CheckpointError(f"{self.path}: does not fit the model: {name} is {sides}")
+                raise UsageError(f"{self.path}: does not fit the model: {name} is {sides}")
 
     def restore(self, model, trainer=None):
         """Load parameters, and the state of the trainer's optimizer, which must be of one kind."""
@@ -136,21 +130,21 @@ def first_line(body):
 
 
 def read_checkpoint(path):
-    """Read a checkpoint; raise `CheckpointError` if it is missing, damaged or of another format."""
+    """Read a checkpoint; raise `UsageError` if it is missing, damaged or of another format."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise CheckpointError(f"{path}: not a file")
+        raise UsageError(f"{path}: not a file")
     try:
         with path.open("rb") as file:
             first, body = file.readline(200), file.read()
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+        raise UsageError(f"{path}: {error.strerror or error}") from error
     if first != first_line(body):
         ours = first.startswith(b"gluon_dynbatch checkpoint ")
         reason = "damaged: the first line or the checksum is wrong"
         if ours and first.split()[2:3] != [str(FORMAT).encode()]:
             reason = f"written by another version, whose format is not {FORMAT}; train again"
-        raise CheckpointError(f"{path}: {reason}")
+        raise UsageError(f"{path}: {reason}")
     try:
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -159,7 +153,7 @@ def read_checkpoint(path):
         return Checkpoint(path, dict(header["state"]), vocab, dict(header["optimizer"]), arrays)
     except Exception as error:  # readers of archives raise many types
         reason = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-        raise CheckpointError(f"{path}: damaged: {reason}") from None
+        raise UsageError(f"{path}: damaged: {reason}") from None
 
 
 def _vocab(tokens):

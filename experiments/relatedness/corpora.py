@@ -7,8 +7,6 @@
   has no trees, and replaces only ``sim.txt``.
 - Pairs without scores, one per line, in the format of ``examples/serve.py``:
   ``{"a": {"words": "it rains", "heads": [2, 0]}, "b": {...}}``, with an optional ``"name"``.
-
-Invalid data raise `DataError`, which names file, line and reason.
 """
 
 import json

@@ -11,7 +11,6 @@
   backward and update; its loss is read after the next minibatch was passed to the engine, as in a
   training program. A turn ends when everything has been computed.
 - The garbage collector ignores data and models (`gc.freeze`), so that no contender pays for scans.
-- Before the first round, each contender runs a few minibatches untimed, `gdb-once` an epoch.
 - A contest that is short of time first shortens turns, then drops rounds after the first.
 """
 

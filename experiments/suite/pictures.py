@@ -87,10 +87,7 @@ def curves(rows):
 
 
 def _draw_budget(axes, rows):
-    """Draw the time of a minibatch against its analysis budget.
-
-    Dotted lines are at the number of nodes, the budget that groups all of them by depth.
-    """
+    """Draw the time of a minibatch against its analysis budget."""
     points = list(curves(rows))
     budgets = [visits for curve in points for _, visits in curve if visits]
     first, last = min(budgets), max(budgets)
@@ -101,6 +98,7 @@ def _draw_budget(axes, rows):
         _line(axes, x, [rows.spread(way, "ms") for way, _ in curve], granularity, colour)
         way = curve[-1][0]
         nodes, cached = rows.median(way, "nodes"), rows.median(way + CACHED, "ms")
+        # The budget that groups all nodes by depth.
         axes.axvline(nodes, color=colour, linewidth=0.9, linestyle=":")
         if cached is not None:
             label = f"{granularity}, plan cached"

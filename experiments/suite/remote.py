@@ -45,10 +45,7 @@ def plain(workload):
 
 
 class Remote(Contender):
-    """A peer that runs a workload in its own process; `greeting` describes it.
-
-    Raises `DiffersError` if the process does not start or does not answer.
-    """
+    """A peer in its own process, described by `greeting`; without an answer, `DiffersError`."""
 
     def __init__(self, name, workload, python):
         super().__init__(workload, name)

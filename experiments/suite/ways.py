@@ -4,10 +4,8 @@
     Sample by sample, cells plain or hybridized.
 `hand`
     Batched by hand, for workloads that have it; see `baselines`.
-`gdb`
-    ``gdb.batching()``, all options on auto.
-`gdb-once`
-    The same, and each structure of a dynamic block's arguments is traced once.
+`gdb`, `gdb-once`
+    ``gdb.batching()``, all options on auto; the latter traces each structure of arguments once.
 `gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
     A fixed granularity and policy; with no limit on the analysis, a limit in time or in visits, or
     with cached plans.
@@ -122,13 +120,15 @@ class Roster:
         return [self.contenders[way] for way in dict.fromkeys(names) if way in self.contenders]
 
     def make(self, name):
-        """Make the contender of a way; None if the workload has none.
-
-        Raises `DiffersError` if another system does not start.
-        """
+        """Make the contender of a way; None if the workload has none."""
         workload, mode = self.workload, name if name in LOOPS else "dynamic"
         if name in PEERS:
-            return self._remote(name) if workload.name in PEERS[name] else None
+            if workload.name not in PEERS[name]:
+                return None
+            remote = Remote(name, workload, self.args.peers_python)
+            self.stack.callback(remote.close)
+            self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
+            return remote
         if name == "hand":
             mode = BY_HAND.get(workload.name)
         if mode is None or name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
@@ -143,12 +143,6 @@ class Roster:
             max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
             by_length=mode == "padded", learns=name == ONCE,
         )  # fmt: skip
-
-    def _remote(self, name):
-        remote = Remote(name, self.workload, self.args.peers_python)
-        self.stack.callback(remote.close)
-        self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
-        return remote
 
     def _curve(self, size):
         """List the ways of the curve; budgets depend on the nodes of a minibatch."""

@@ -86,16 +86,11 @@ class Workload(NamedTuple):
         return sum("gdb." in line for line in lines) + 2  # gdb.convert(model), with gdb.batching():
 
     def minibatches(self, size, seed):
-        """Draw minibatches without end, each epoch in a new order.
-
-        Raises `UsageError` if there are fewer samples than one minibatch needs.
-        """
+        """Draw minibatches without end, each epoch in a new order."""
         total = len(self.samples)
         if size > total:
-            raise UsageError(
-                f"a minibatch of {size} is too large: {self.name} has {total} {self.unit}; "
-                "use smaller --batch-sizes"
-            )
+            limit = f"{self.name} has {total} {self.unit}; use smaller --batch-sizes"
+            raise UsageError(f"a minibatch of {size} is too large: {limit}")
         rng = np.random.RandomState(seed)
         orders = (rng.permutation(total).tolist() for _ in count())
         parts = (order[i : i + size] for order in orders for i in range(0, total - size + 1, size))

@@ -89,9 +89,8 @@ class Parser(gdb.DynamicHybridBlock):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embedding_size)
         self.taken = nn.Embedding(3, embedding_size)  # vectors of actions
-        self.stack = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-        self.buffer = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-        self.past = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        cells = (rnn.LSTMCell(hidden_size, input_size=embedding_size) for _ in range(3))
+        self.stack, self.buffer, self.past = cells
         # Input: vectors of a head, a dependent, and the action that joins them.
         joined = nn.Dense(embedding_size, in_units=3 * embedding_size, activation="tanh")
         self.compose = Layers(joined)

@@ -1,7 +1,4 @@
-"""Text for workloads: files with a sample per line, vocabularies, and samples.
-
-Invalid files raise `DataError`, which names file, line and reason.
-"""
+"""Text for workloads: files with a sample per line, vocabularies, and samples."""
 
 from pathlib import Path
 

@@ -7,7 +7,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from relatedness.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from command import UsageError
+from relatedness.checkpoint import read_checkpoint, write_checkpoint
 
 
 def make(optimizer, dtype="float32", **options):
@@ -77,5 +78,5 @@ def test_damaged_checkpoints_are_rejected(tmp_path):
     content = (tmp_path / "last").read_bytes()
     for seed in range(100):
         (tmp_path / "last").write_bytes(damage(content, random.Random(seed)))
-        with pytest.raises(CheckpointError, match="last: "):
+        with pytest.raises(UsageError, match="last: "):
             read_checkpoint(tmp_path / "last")
