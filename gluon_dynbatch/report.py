@@ -287,8 +287,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         text = str(self)
-        flushes = f"flushes: {len(self.flushes)}"
-        title = f"{self.nodes} calls in {self.launches} launches; {flushes}"
+        title = f"{self.nodes} calls in {self.launches} launches; flushes: {len(self.flushes)}"
         return page(title, [(line[:12], line[12:]) for line in text.splitlines()], text)
 
     def to_json(self) -> str:

@@ -198,9 +198,8 @@ def _to_numpy(outcome: Any) -> Any:
     """Replace MXNet arrays in a nested result by NumPy arrays that own their memory."""
     # All objects but lists, tuples and dictionaries are leaves.
     leaves, spec = recording.flatten(outcome, object)
-    return recording.unflatten(
-        spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
-    )
+    leaves = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
+    return recording.unflatten(spec, leaves)
 
 
 _QUEUES: Any = weakref.WeakSet()

@@ -62,8 +62,8 @@ def draw(plan: Plan, limit: int = MOST_NODES) -> Any:
         graph.node(ids[key], "\n".join(lines), tooltip=group.reason or group.title, **style)
     _draw_ends(graph, plan, ids)
     for (writer, reader), rows in edges.items():
-        labels = [_rows(n, size) if size else _arrays(n) for size, n in sorted(rows.items())]
-        graph.edge(ids[writer], ids[reader], "\n".join(f" {label} " for label in labels))
+        labels = [f" {_count(n, size)} " for size, n in sorted(rows.items())]
+        graph.edge(ids[writer], ids[reader], "\n".join(labels))
     return graph
 
 
@@ -73,7 +73,7 @@ def _draw_ends(graph: Any, plan: Plan, ids: Dict[Any, str]) -> None:
     backward = bool(plan.results)
     for number, fill in enumerate(plan.fills):
         count = len(fill.externals)
-        label = f"gradients of {count} results" if backward else f"{_arrays(count)} from outside"
+        label = f"gradients of {count} results" if backward else f"{_count(count)} from outside"
         if ("fill", number) in ids:
             graph.node(ids["fill", number], label, **style)
     for key, label in ((WHOLE, "whole arrays"), (OUTSIDE, "gradients of arrays\nfrom outside")):
@@ -81,12 +81,10 @@ def _draw_ends(graph: Any, plan: Plan, ids: Dict[Any, str]) -> None:
             graph.node(ids[key], label, **style)
 
 
-def _rows(count: int, size: int) -> str:
-    return f"{count} {'row' if count == 1 else 'rows'} of {size}"
-
-
-def _arrays(count: int) -> str:
-    return "1 array" if count == 1 else f"{count} arrays"
+def _count(count: int, size: int = 0) -> str:
+    """Count rows of a size, or whole arrays."""
+    noun = ("row" if size else "array") + "s" * (count != 1)
+    return f"{count} {noun}" + f" of {size}" * bool(size)
 
 
 def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
