@@ -139,14 +139,14 @@ class Flush(NamedTuple):
         cached = plans.find(fingerprint)
         if cached is not None:
             return cached, True
-        planned, is_complete = self._make_plan(settings, weights)
-        if is_complete:
+        planned, is_final = self._make_plan(settings, weights)
+        if is_final:
             plans.keep(fingerprint, planned, planned.bytes)
             untrack(planned)
         return planned, False
 
     def _make_plan(self, settings: Options, weights: Tuple[int, ...]) -> Tuple[Planned, bool]:
-        """Return a new plan, and whether its analysis visited every unit: if not, another may."""
+        """Return a new plan, and whether it is final and worth keeping."""
         recording, runtime = self.recording, self.runtime
         graph = expand(
             recording,
@@ -182,6 +182,7 @@ class Flush(NamedTuple):
         )
         costs = costs_of(recording, plan, kernels)
         planned = Planned(plan, kernels, [], is_recorded(recording), report, costs)
+        # If not every unit was visited, another analysis may do better.
         return planned, analysis.visits >= graph.dependencies.size
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
