@@ -19,56 +19,38 @@ can run earlier than the rest, or merge with more calls:
 from __future__ import annotations
 
 from collections import Counter
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Collection, Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple
 
 from ..trace.symbols import VARIABLE, Op, Ref
 from ..trace.variant import Variant
 from .normal_form import NormalForm, Sum, concat_segment
-from .segment import ARGUMENT, Cut, SegmentUse, Source, intern
+from .segment import ARGUMENT, Cut, Segment, Source, Terms, find_root, intern
 
 #: A sum with more terms stays an operator if another sum and something else read it.
 MOST_TERMS = 64
 
 
 def cut_call(
-    variant: Variant,
-    granularity: str,
-    recurrent: FrozenSet[int],
-    uneven: FrozenSet[int],
+    variant: Variant, granularity: str, recurrent: FrozenSet[int], uneven: FrozenSet[int]
 ) -> Cut:
     """Return the segments of a call.
 
-    Parameters
-    ----------
-    variant : Variant
-        How the calls merge.
-    granularity : str
-        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` does not merge calls.
-    recurrent : frozenset of int
-        The arguments that a recursion delivers which the call takes part in.
-    uneven : frozenset of int
-        The arguments in lists whose lengths differ between calls with sums.
+    At granularity ``"unbatched"``, calls do not merge.  A recursion that the call takes part in
+    delivers its `recurrent` arguments.  The `uneven` arguments are in lists whose lengths differ
+    between calls with sums.
     """
+    entry = variant.entry
     if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
-        return _emit_segments(variant, _Cutter(variant, recurrent, uneven).partition())
-    if granularity != "unbatched" and variant.layout == "concat":
-        arguments: List[Source] = [(ARGUMENT, i) for i in range(len(variant.concat_rows))]
-        use = SegmentUse(intern(concat_segment(variant)), (tuple(arguments),))
-        return _make_cut(variant, [use], [(0, 0)])
-    ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
-    merges = granularity != "unbatched" and not variant.reason
-    return _emit_segments(variant, _Partition((ops,), {}, frozenset(() if merges else ops)))
-
-
-class _Partition(NamedTuple):
-    """The operators of each segment, by position in the program."""
-
-    #: In topological order.
-    parts: Tuple[Tuple[int, ...], ...]
-    #: The sums that became operands.
-    sums: Mapping[int, Sum]
-    #: The operators that are not batched.
-    refused: FrozenSet[int]
+        cutter = _Cutter(variant, recurrent, uneven)
+        code = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
+    elif granularity != "unbatched" and variant.layout == "concat":
+        arguments = tuple((ARGUMENT, i) for i in range(len(variant.concat_rows)))
+        code = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
+    else:
+        ops = [i for i, op in enumerate(entry.program.ops) if op.op != VARIABLE]
+        merges = granularity != "unbatched" and not variant.reason
+        code = _emit_segments(variant, [ops], {}, () if merges else ops)
+    return Cut(*code, entry.name, len(entry.in_types), variant.rows, variant.concat_rows)
 
 
 def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
@@ -89,10 +71,11 @@ class _Cutter:
             i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]
         ]
         self._heads = {i for i, _ in program.heads}
-        self._refused = frozenset(variant.refused)
+        self._refused = variant.refused
         self._recurrent = self._dependents(recurrent)
-        self._sums = self._find_sums(self._dependents(uneven))
-        self._reads = _reads(self._ops, self._sums)
+        #: The sums that become operands, in topological order.
+        self.sums = self._find_sums(self._dependents(uneven))
+        self._reads = _reads(self._ops, self.sums)
 
     def _dependents(self, arguments: FrozenSet[int]) -> List[bool]:
         """Return per operator or variable whether it depends on any of these arguments."""
@@ -102,7 +85,6 @@ class _Cutter:
         return depends
 
     def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, Sum]:
-        """Return the sums that become operands, in topological order."""
         ops = self._ops
         readers = Counter(r for op in ops for r, _ in op.inputs)
         candidates = [
@@ -136,7 +118,7 @@ class _Cutter:
         """
         stages = dict.fromkeys(self._batched_ops, 0)
         for i in reversed(self._batched_ops):
-            terms = self._sums[i].terms if i in self._sums else ()
+            terms = self.sums[i].terms if i in self.sums else ()
             for ref in self._reads[i]:
                 r = ref[0]
                 if r in stages and self._recurrent[r] == self._recurrent[i]:
@@ -144,21 +126,14 @@ class _Cutter:
                     stages[r] = max(stages[r], stages[i] + cut)
         return stages
 
-    def partition(self) -> _Partition:
-        """Join operators of one stage along their edges, by union-find."""
-        stages, sums = self._stages(), self._sums
+    def parts(self) -> List[List[int]]:
+        """Return the operators of each segment: those of one stage, joined along their edges."""
+        stages, sums = self._stages(), self.sums
         members = [
             i for i in self._batched_ops if i not in sums or sums[i].local or i in self._heads
         ]
         stage = {i: (self._recurrent[i], -stages[i]) for i in members}
         parent = {i: i for i in members}
-
-        def root(i: int) -> int:
-            while parent[i] != i:
-                parent[i] = parent[parent[i]]
-                i = parent[i]
-            return i
-
         arguments = {i for i in self._program.argument_at if self._batched[i]}
         first_user: Dict[Tuple[int, int], int] = {}
         for i in members:
@@ -169,52 +144,49 @@ class _Cutter:
             joins_users = not (self._recurrent[i] and stages[i])
             for r, _ in self._reads[i]:
                 if r in parent and r not in self._refused and stage[r] == stage[i]:
-                    parent[root(r)] = root(i)
+                    parent[find_root(parent, r)] = find_root(parent, i)
                 elif r in arguments and self._recurrent[r] == self._recurrent[i] and joins_users:
                     first = first_user.setdefault((r, stages[i]), i)
-                    parent[root(first)] = root(i)
+                    parent[find_root(parent, first)] = find_root(parent, i)
         groups: Dict[int, List[int]] = {}
         for i in members:
-            groups.setdefault(root(i), []).append(i)
-        parts = sorted(groups.values(), key=lambda group: (*stage[group[0]], group[0]))
-        return _Partition(tuple(map(tuple, parts)), sums, self._refused)
+            groups.setdefault(find_root(parent, i), []).append(i)
+        return sorted(groups.values(), key=lambda group: (*stage[group[0]], group[0]))
 
 
-def _emit_segments(variant: Variant, partition: _Partition) -> Cut:
-    outputs = _outputs(variant, partition)
-    source_of = {ref: (p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
-    uses = []
-    for part, refs in zip(partition.parts, outputs):
-        refused = not partition.refused.isdisjoint(part)
-        layout = "unbatched" if refused else variant.layout
-        normal = NormalForm(variant, set(part), layout, partition.sums, source_of)
-        segment = normal.segment(refs, _reason(variant, part) if refused else "")
-        uses.append(SegmentUse(intern(segment), tuple(normal.sources)))
-    return _make_cut(variant, uses, [source_of[ref] for ref in variant.entry.program.heads])
+def _emit_segments(
+    variant: Variant,
+    parts: Sequence[Sequence[int]],
+    sums: Mapping[int, Sum],
+    refused: Collection[int],
+) -> Tuple[Tuple[Segment, ...], Tuple[Tuple[Terms, ...], ...], Tuple[Source, ...]]:
+    """Return segments, sources and heads of a cut; parts with a `refused` operator do not merge."""
+    program, outputs = variant.entry.program, _outputs(variant, parts, sums)
+    source_of = {(at, 0): (ARGUMENT, i) for at, i in program.argument_at.items()}
+    source_of.update((ref, (p, k)) for p, refs in enumerate(outputs) for k, ref in enumerate(refs))
+    segments, sources = [], []
+    for part, refs in zip(parts, outputs):
+        layout, reason = variant.layout, ""
+        if any(i in refused for i in part):
+            reasons = [variant.refused[i] for i in part if i in variant.refused]
+            layout, reason = "unbatched", "; ".join(dict.fromkeys(reasons)) or variant.reason
+        normal = NormalForm(variant, set(part), layout, sums, source_of)
+        segments.append(intern(normal.segment(refs, reason)))
+        sources.append(tuple(normal.sources))
+    heads = tuple(source_of[ref] for ref in program.heads)
+    return tuple(segments), tuple(sources), heads
 
 
-def _make_cut(
-    variant: Variant, uses: Sequence[SegmentUse], heads: Sequence[Tuple[int, int]]
-) -> Cut:
-    callee = variant.entry.name, len(variant.entry.in_types)
-    return Cut(*callee, tuple(uses), tuple(heads), variant.rows, variant.concat_rows)
-
-
-def _reason(variant: Variant, part: Sequence[int]) -> str:
-    reasons = [variant.refused[i] for i in part if i in variant.refused]
-    return "; ".join(dict.fromkeys(reasons)) or variant.reason
-
-
-def _outputs(variant: Variant, partition: _Partition) -> List[List[Ref]]:
+def _outputs(
+    variant: Variant, parts: Sequence[Sequence[int]], sums: Mapping[int, Sum]
+) -> List[List[Ref]]:
     """Return per segment the values that another segment reads, or that are results of the call."""
     program = variant.entry.program
-    part_of = {i: p for p, part in enumerate(partition.parts) for i in part}
+    part_of = {i: p for p, part in enumerate(parts) for i in part}
     read: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
-    for i, refs in enumerate(_reads(program.ops, partition.sums)):
-        for ref in refs:
-            if ref[0] in part_of and part_of.get(i) != part_of[ref[0]]:
-                read.add(ref)
-    outputs: List[List[Ref]] = [[] for _ in partition.parts]
+    for i, refs in enumerate(_reads(program.ops, sums)):
+        read.update(r for r in refs if r[0] in part_of and part_of.get(i) != part_of[r[0]])
+    outputs: List[List[Ref]] = [[] for _ in parts]
     for ref in sorted(read):
         outputs[part_of[ref[0]]].append(ref)
     return outputs

@@ -49,16 +49,8 @@ def expand(
 ) -> Graph:
     """Cut every call and wire the segments together.
 
-    Parameters
-    ----------
-    tape : Tape
-        The calls.
-    granularity : str
-        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` does not merge calls.
-    weights : tuple of int
-        The result of `find_weights`.
-    ragged : callable, optional
-        Returns whether a segment can share launches with segments of other sizes.
+    At granularity ``"unbatched"``, calls do not merge; `weights` is the result of `find_weights`;
+    `ragged` returns whether a segment can share launches with segments of other sizes.
     """
     entries = tape.entries.values()
     entry_of = np.empty(len(tape.node_entry), dtype=np.int32)

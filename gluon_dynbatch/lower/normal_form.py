@@ -6,18 +6,7 @@ segment.
 
 from __future__ import annotations
 
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxnet.gluon import Parameter
 
@@ -26,7 +15,7 @@ from ..modes import FLOATS
 from ..record.types import elements
 from ..trace.symbols import VARIABLE, Builder, Ref
 from ..trace.variant import Variant
-from .segment import ARGUMENT, Port, Segment, Source
+from .segment import Port, Segment, Source
 
 #: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
 PASS_GRADIENTS = frozenset(
@@ -71,14 +60,10 @@ class NormalForm:
         sums: Mapping[int, Sum],
         source_of: Mapping[Ref, Source],
     ):
-        self._variant = variant
-        self._entry = variant.entry
-        self._program = variant.entry.program
+        self._variant, self._entry, self._program = variant, variant.entry, variant.entry.program
         #: The operators of the segment, and the sums that are operands, by position in the program.
-        self._members = members
-        self._sums = sums
-        self._layout = layout
-        #: Values that segments of the call compute, to segment and output.
+        self._members, self._sums, self._layout = members, sums, layout
+        #: The origin of each argument, and of the values that segments of the call compute.
         self._source_of = source_of
         #: Values of the program that are emitted, to values of the segment.
         self._emitted: Dict[Ref, Ref] = {}
@@ -113,7 +98,7 @@ class NormalForm:
         ref = self._readable(self._value(result))
         if not self._is_flat(port):
             # Results are written into an arena, whose rows have one axis.
-            ref = self._reshape(ref, (-1, port.row_size))
+            ref = self._add("Reshape", [ref], {"shape": str((-1, port.row_size))})
         return self._add("_copy", [ref]) if self._passes_gradient(ref) else ref
 
     def _input_ports(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
@@ -186,24 +171,15 @@ class NormalForm:
 
     def _emitter(self, ref: Ref) -> Tuple[Callable[[Ref], None], Sequence[Ref]]:
         """Return the method that emits a value, and the values to be emitted before it."""
-        op = self._program.ops[ref[0]]
-        if self._is_input(ref):
+        position = ref[0]
+        op, is_batched = self._program.ops[position], self._variant.batched[position]
+        if position in self._program.argument_at or position not in self._members and is_batched:
             return self._input, ()
         if op.op == VARIABLE:
             return self._parameter, ()
-        if ref[0] in self._sums:
-            return self._sum, self._sums[ref[0]].local
+        if position in self._sums:
+            return self._sum, self._sums[position].local
         return self._operator, op.inputs
-
-    def _is_input(self, ref: Ref) -> bool:
-        position = ref[0]
-        if position in self._program.argument_at:
-            return True
-        return position not in self._members and self._variant.batched[position]
-
-    def _source(self, ref: Ref) -> Source:
-        argument = self._program.argument_at.get(ref[0])
-        return self._source_of[ref] if argument is None else (ARGUMENT, argument)
 
     def _input(self, ref: Ref) -> None:
         port = self._port(ref, shared=not self._variant.batched[ref[0]])
@@ -211,10 +187,10 @@ class NormalForm:
         self._inputs[value[0]] = len(self._ports)
         self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
         terms = self._sums[ref[0]].terms if ref[0] in self._sums else (ref,)
-        self.sources.append(tuple(map(self._source, terms)))
+        self.sources.append(tuple(self._source_of[term] for term in terms))
         # Shared arrays, and those of unbatched segments, come in their own shapes.
         if not (port.shared or self._layout == "unbatched" or self._is_flat(port)):
-            value = self._reshape(value, (-1, *port.shape))
+            value = self._add("Reshape", [value], {"shape": str((-1, *port.shape))})
         self._emitted[ref] = value
 
     def _sum(self, ref: Ref) -> None:
@@ -228,15 +204,9 @@ class NormalForm:
         self._emitted[ref] = self._builder.variable(f"param{len(self._parameters)}")
         self._parameters.append(self._program.parameters[ref[0]])
 
-    def _add(
-        self,
-        op: str,
-        inputs: Iterable[Ref],
-        attrs: Mapping[str, str] = {},
-        extra: Mapping[str, Any] = {},
-    ) -> Ref:
+    def _add(self, op: str, inputs: Iterable[Ref], *attrs: Mapping[str, Any]) -> Ref:
         inputs = [self._addable(op, self._readable(ref)) for ref in inputs]
-        return self._builder.add(op, inputs, attrs, extra)
+        return self._builder.add(op, inputs, *attrs)
 
     def _addable(self, op: str, ref: Ref) -> Ref:
         """Return `ref`, or a copy of it if it is shared and `op` cannot add to its gradient."""
@@ -249,9 +219,6 @@ class NormalForm:
         if ref not in self._copies:
             self._copies[ref] = self._add("_copy", [ref])
         return self._copies[ref]
-
-    def _reshape(self, ref: Ref, shape: Tuple[int, ...]) -> Ref:
-        return self._add("Reshape", [ref], {"shape": str(shape)})
 
     def _operator(self, ref: Ref) -> None:
         position = ref[0]

@@ -23,6 +23,7 @@ ARGUMENT = -1
 #: The origin of a term: an earlier segment of the call and its output, or `ARGUMENT` and the number
 #: of an argument.
 Source = Tuple[int, int]
+Terms = Tuple[Source, ...]
 
 #: Attributes of operators that may differ between the parts of a launch: sizes of arrays, and
 #: numbers.
@@ -106,40 +107,30 @@ class Segment:
         return np.array(inputs, np.int64).tobytes(), np.array(outputs, np.int64).tobytes()
 
 
-class SegmentUse(NamedTuple):
-    """A segment of a call, and what it reads."""
-
-    segment: Segment
-    #: Per input its terms.
-    sources: Tuple[Tuple[Source, ...], ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Cut:
     """The segments of a call, in topological order."""
 
+    segments: Tuple[Segment, ...]
+    #: Per segment and input, its terms.
+    sources: Tuple[Tuple[Terms, ...], ...]
+    #: Per result of the call: segment and output.
+    heads: Tuple[Tuple[int, int], ...]
     #: Name of the callee, and number of arguments.
     name: str
     arguments: int
-    uses: Tuple[SegmentUse, ...]
-    #: Per result of the call: segment and output.
-    heads: Tuple[Tuple[int, int], ...]
     #: Rows that a call adds to its launch; in layout "concat", also those of each argument.
     rows: int
     concat_rows: Tuple[int, ...]
 
     @cached_property
-    def segments(self) -> Tuple[Segment, ...]:
-        """The segment of each use."""
-        return tuple(use.segment for use in self.uses)
-
-    @cached_property
     def code(self) -> array[int]:
         """All but the segments, as integers: see `Cuts` in ``native/lowering.pyx``."""
-        counts = [len(terms) for use in self.uses for terms in use.sources]
-        slots = sum(len(use.segment.outputs) for use in self.uses)
-        code = [len(self.uses), slots, len(counts), sum(counts), len(self.heads), self.arguments]
-        for segment, sources in self.uses:
+        counts = [len(terms) for sources in self.sources for terms in sources]
+        slots = sum(len(segment.outputs) for segment in self.segments)
+        code = [len(self.segments), slots, len(counts), sum(counts), len(self.heads)]
+        code.append(self.arguments)
+        for segment, sources in zip(self.segments, self.sources):
             rows = self.rows if segment.layout in ("rows", "concat") else 1
             code += [rows, len(segment.outputs), len(sources)]
             code += [rows * port.row_size for port in segment.outputs]
@@ -152,6 +143,13 @@ class Cut:
         for head in self.heads:
             code += head
         return array("q", code)
+
+
+def find_root(parent: Any, item: int) -> int:
+    """Return the root of an item of a union-find structure, and shorten the path to it."""
+    while parent[item] != item:
+        parent[item] = item = parent[parent[item]]
+    return item
 
 
 #: The segments that are in use, by key.

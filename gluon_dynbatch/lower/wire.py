@@ -11,33 +11,19 @@ from ..native import lowering
 from ..record.tape import Tape
 from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
-from .segment import Cut, Segment
+from .segment import Cut, Segment, find_root
 
 #: Layouts in which segments of different sizes can share launches.
 MERGED = "rows", "stack"
 
 
 def wire(
-    tape: Tape,
-    entry: Array,
-    cuts: List[Cut],
-    ragged: Callable[[Segment], bool],
-    lockstep: bool,
+    tape: Tape, entry: Array, cuts: List[Cut], ragged: Callable[[Segment], bool], lockstep: bool
 ) -> Graph:
     """Wire the segments of all calls together.
 
-    Parameters
-    ----------
-    tape : Tape
-        The calls, each after those whose results it reads.
-    entry : numpy.ndarray of int32, shape (nodes,)
-        The entry of each call, numbered in the order in which entries appear in the tape.
-    cuts : sequence of Cut
-        How the calls of each entry are cut.
-    ragged : callable
-        Whether a segment can share launches with segments of other sizes.
-    lockstep : bool
-        Whether samples share launches only if they make the same calls, call by call.
+    The entry of each call is numbered as in `tape.entries`, and so are the cuts.  In `lockstep`,
+    samples share launches only if they make the same calls, call by call.
     """
     wired = lowering.Cuts(cuts, entry)
     units, slots, inputs, terms = wired.sizes
@@ -105,19 +91,13 @@ def _steps(graph: Graph) -> Array:
     preds, offsets = graph.dependencies.preds.tolist(), graph.dependencies.offsets.tolist()
     reads = [preds[low:high] for low, high in zip(offsets, offsets[1:])]
     parent = list(range(len(reads)))
-
-    def find(unit: int) -> int:
-        while parent[unit] != unit:
-            parent[unit] = unit = parent[parent[unit]]
-        return unit
-
     for unit, unit_reads in enumerate(reads):
         for pred in unit_reads:
-            low, high = sorted((find(pred), find(unit)))
+            low, high = sorted((find_root(parent, pred), find_root(parent, unit)))
             parent[high] = low
     samples: Dict[int, List[int]] = {}
     for unit in range(len(reads)):
-        samples.setdefault(find(unit), []).append(unit)
+        samples.setdefault(find_root(parent, unit), []).append(unit)
     by_calls: Dict[Any, List[List[int]]] = {}
     position = [0] * len(reads)
     segment = graph.segment.tolist()

@@ -201,19 +201,13 @@ MERGED: Tuple[Family, ...] = (
         "`RNN` (fused layers), `CTCLoss`, `contrib.interleaved_matmul_*`",
         "shapes are equal, and the fused layer's parameters are shared",
         each(
-            "RNN",
-            time_major(0, 2, 3, outputs=True),
-            parameters=(1,),
-            random=True,
-            overwrites=True,
+            "RNN", time_major(0, 2, 3, outputs=True), parameters=(1,), random=True, overwrites=True
         ),
         each("CTCLoss", time_major(0, outputs=False), no_gradient=(1, 2, 3)),
         each("_contrib_interleaved_matmul_selfatt_qk", time_major(0, outputs=False)),
         each("_contrib_interleaved_matmul_encdec_qk", time_major(0, 1, outputs=False)),
         each(
-            "selfatt encdec",
-            time_major(0, outputs=True),
-            "_contrib_interleaved_matmul_{}_valatt",
+            "selfatt encdec", time_major(0, outputs=True), "_contrib_interleaved_matmul_{}_valatt"
         ),
     ),
     family(

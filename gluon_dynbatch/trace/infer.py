@@ -9,14 +9,7 @@ import numpy as np
 from mxnet.base import MXNetError
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..errors import (
-    ContextError,
-    DTypeError,
-    DynBatchError,
-    ShapeError,
-    UninitializedError,
-    Where,
-)
+from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, UninitializedError, Where
 from ..record.types import ArrayType, name_of
 from .program import Program
 from .symbols import Ref
