@@ -42,15 +42,15 @@ def cut_call(
     entry = variant.entry
     if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
         cutter = _Cutter(variant, recurrent, uneven)
-        code = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
+        content = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
     elif granularity != "unbatched" and variant.layout == "concat":
         arguments = tuple((ARGUMENT, i) for i in range(len(variant.concat_rows)))
-        code = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
+        content = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
     else:
         ops = [i for i, op in enumerate(entry.program.ops) if op.op != VARIABLE]
         merges = granularity != "unbatched" and not variant.reason
-        code = _emit_segments(variant, [ops], {}, () if merges else ops)
-    return Cut(*code, entry.name, len(entry.in_types), variant.rows, variant.concat_rows)
+        content = _emit_segments(variant, [ops], {}, () if merges else ops)
+    return Cut(*content, entry.name, len(entry.in_types), variant.rows, variant.concat_rows)
 
 
 def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
@@ -64,8 +64,7 @@ class _Cutter:
 
     def __init__(self, variant: Variant, recurrent: FrozenSet[int], uneven: FrozenSet[int]):
         program = self._program = variant.entry.program
-        self._ops = program.ops
-        self._batched = variant.batched
+        self._ops, self._batched = program.ops, variant.batched
         #: The batched operators.  Each segment repeats the others, which read only shared arrays.
         self._batched_ops = [
             i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]

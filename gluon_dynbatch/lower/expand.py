@@ -12,7 +12,6 @@ from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..trace.entry import Entry
-from ..trace.variant import Variant
 from .cut import cut_call
 from .graph import Graph
 from .segment import Cut, Segment
@@ -70,17 +69,12 @@ def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
         # At least one array must belong to each call.
         shared = shared if len(shared) < len(marks) else NONE
         if shared or granularity == "unbatched" or entry.representative is entry:
-            cut = cut_call(_variant(entry, shared), granularity, recurrent, uneven)
+            variant = entry.variant(shared)
+            if shared and variant.reason and not entry.variant(NONE).reason:
+                variant = entry.variant(NONE)
+            cut = cut_call(variant, granularity, recurrent, uneven)
         else:
             first = _cut(entry.representative, granularity, marks)
             cut = replace(first, rows=entry.in_types[0].shape[0])
         cuts[granularity, marks] = cut
     return cuts[granularity, marks]
-
-
-def _variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
-    """Return the variant with these shared arguments, or with none if only that one merges."""
-    variant = entry.variant(shared)
-    if variant.shared and variant.reason and not entry.variant(NONE).reason:
-        return entry.variant(NONE)
-    return variant

@@ -33,11 +33,8 @@ def concat_segment(variant: Variant) -> Segment:
     size = elements(out.shape) // sum(variant.concat_rows)
     port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, concat=True)
     head = builder.add("_copy", [builder.variable("in0")])
-    outputs = (Port(size, (size,), out.dtype),)
-    ops = tuple(builder.ops)
-    return Segment(
-        variant.layout, "", entry.mode, entry.context, (port,), outputs, (), ops, (head,)
-    )
+    ports, ops = ((port,), (Port(size, (size,), out.dtype),)), tuple(builder.ops)
+    return Segment("concat", "", entry.mode, entry.context, *ports, (), ops, (head,))
 
 
 class Sum(NamedTuple):
@@ -76,12 +73,10 @@ class NormalForm:
         self._parameters: List[Parameter] = []
         self.sources: List[Tuple[Source, ...]] = []
 
-    def segment(self, results: Iterable[Ref], reason: str) -> Segment:
+    def segment(self, results: Sequence[Ref], reason: str) -> Segment:
         """Return the segment with these results of the program."""
-        outputs, heads = [], []
-        for ref in results:
-            outputs.append(self._port(ref))
-            heads.append(self._head(ref, outputs[-1]))
+        outputs = [self._port(ref) for ref in results]
+        heads = [self._head(ref, port) for ref, port in zip(results, outputs)]
         return Segment(
             self._layout,
             reason,

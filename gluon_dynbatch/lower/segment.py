@@ -125,7 +125,7 @@ class Cut:
 
     @cached_property
     def code(self) -> array[int]:
-        """All but the segments, as integers: see `Cuts` in ``native/lowering.pyx``."""
+        """Uses of the segments, with what they read, as integers: see ``native/lowering.pyx``."""
         counts = [len(terms) for sources in self.sources for terms in sources]
         slots = sum(len(segment.outputs) for segment in self.segments)
         code = [len(self.segments), slots, len(counts), sum(counts), len(self.heads)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
@@ -116,13 +117,11 @@ def _steps(graph: Graph) -> Array:
 
 def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> List[int]:
     """Return per segment the first segment that it can share launches with."""
-    families: Dict[str, List[int]] = {}
-    for number, segment in enumerate(segments):
-        families.setdefault(segment.family, []).append(number)
-    first = list(range(len(segments)))
-    for numbers in families.values():
-        if len(numbers) > 1:
-            mergeable = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
-            for number in mergeable:
-                first[number] = mergeable[0]
-    return first
+    count = Counter(segment.family for segment in segments)
+    first: Dict[str, int] = {}
+    return [
+        first.setdefault(segment.family, number)
+        if count[segment.family] > 1 and segment.layout in MERGED and ragged(segment)
+        else number
+        for number, segment in enumerate(segments)
+    ]

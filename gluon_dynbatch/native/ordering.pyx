@@ -51,8 +51,6 @@ def flow(
                     reached[maker[source[i]]] = True
 
 
-# ------------------------------------------------------------------------------- order
-
 include "sorting.pxi"
 
 

@@ -7,7 +7,7 @@ Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
 
 cimport cython
 from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 include "sorting.pxi"
 
@@ -50,29 +50,18 @@ def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1]
 
 @cython.final
 cdef class Reader:
-    """Collects the reads of all launches, in order.
-
-    Parameters
-    ----------
-    graph, members, inputs, outputs, outside
-        See `plan.make`.
-    operands : numpy.ndarray
-        A table of places; operands that are whole external arrays are marked.
-    terms : numpy.ndarray of int64, shape (2, terms)
-        Output: per term its region, and its first element there.
-    filled : numpy.ndarray of int64
-        Output: numbers of the external arrays that are copied into arenas, in order of first use.
-    columns : numpy.ndarray of int64, shape (5, terms that are read)
-        Output: columns of `plan.plan.Reads`.
-    """
+    """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
 
     cdef const int32_t[::1] input0, slot0, term0, term, outside_kind
     cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
     cdef const int64_t[::1] units, first, port0, output0, shared, concat
+    #: A table of places, where operands that are whole external arrays are marked; output: per term
+    #: its region and its first element there, and the columns of `plan.plan.Reads`.
     cdef int64_t[:, ::1] operands, terms, columns
+    #: Output: numbers of the external arrays that are copied into arenas, in order of first use.
     cdef int64_t[::1] filled
-    #: Numbers of fills by row size and kind.
-    cdef dict fill_of
+    #: Numbers of fills by row size and number of the kind.
+    cdef readonly dict fill_of
     #: Elements of each fill.
     cdef readonly list sizes
     #: Numbers of reads, and of external arrays that are copied.
@@ -89,18 +78,12 @@ cdef class Reader:
         self.output0, self.shared, self.concat = outputs.first, inputs.shared, inputs.concat
         self.operands, self.terms, self.columns = operands, terms, columns
         self.filled, self.fill_of, self.sizes = filled, {}, []
-        self.reads = self.externals = 0
         cdef int64_t launch, port
         for launch in range(self.first.shape[0] - 1):
             for port in range(self.output0[launch], self.output0[launch + 1]):
                 self.place(launch, port)
             for port in range(self.port0[launch], self.port0[launch + 1]):
                 self.read(launch, port)
-
-    @property
-    def fills(self):
-        """Per fill: its row size, and the number of its kind."""
-        return list(self.fill_of)
 
     cdef void place(self, int64_t launch, int64_t port) noexcept:
         """Fill in the locations of the results of a port."""

@@ -7,7 +7,7 @@ Units are numbered topologically; `offsets` and `preds` are as in `Dependencies`
 
 cimport cython
 from cpython.array cimport array, clone
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")

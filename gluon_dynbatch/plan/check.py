@@ -30,11 +30,10 @@ def check_plan(plan: Plan) -> None:
     _check_launches(plan)
     _check_writes(plan)
     graph, machine = plan.graph, _Machine(plan)
-    writers = [(-1 - numbers, counts) for numbers, counts in plan.filled]
-    first_slots = [graph.slot0[launch.units] for launch in plan.launches]
-    counts = np.diff(plan.outputs.first).tolist()
-    slots = [first + k for first, count in zip(first_slots, counts) for k in range(count)]
-    writers = [*((terms, graph.slot_size[terms]) for terms in slots), *writers]
+    launches = plan.launches
+    slots = [graph.slot0[x.units] + k for x in launches for k in range(len(x.segment.outputs))]
+    writers = [(terms, graph.slot_size[terms]) for terms in slots]
+    writers += [(-1 - numbers, counts) for numbers, counts in plan.filled]
     assert len(writers) == len(plan.regions), "regions are not results and fills"
     for number, (terms, sizes) in enumerate(writers):
         _, arena, start, rows, row_size = plan.regions[number].tolist()
@@ -42,7 +41,7 @@ def check_plan(plan: Plan) -> None:
         same = plan.region_of[terms] == number, plan.arena_of[terms] == arena
         element = plan.element_of[terms] == start * row_size + np.cumsum(sizes) - sizes
         assert np.all([*same, element]), f"a value of region {number} has another location"
-    for launch in plan.launches:
+    for launch in launches:
         for p in range(len(launch.segment.inputs)):
             where = f"operand {p} of launch {launch.number}"
             operand = plan.operands[plan.inputs.first[launch.number] + p]
@@ -123,12 +122,9 @@ class _Machine:
         assert len(pieces) == second, "it lacks pieces"
         for action, target, arena, element, count in pieces:
             assert 0 <= arena < len(self.arenas), "it leaves its arena"
-            part = _part(total, target, count)
-            if action == resolving.ADD:
-                part += _part(self.arenas[arena], element, count)
-            else:
-                zero = action == resolving.ZERO
-                part[:] = 0 if zero else _part(self.arenas[arena], element, count)
+            part, is_zero = _part(total, target, count), action == resolving.ZERO
+            value = 0 if is_zero else _part(self.arenas[arena], element, count)
+            part[:] = part + value if action == resolving.ADD else value
         return total
 
 

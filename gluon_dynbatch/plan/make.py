@@ -34,14 +34,7 @@ class Externals(NamedTuple):
 def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
     """Turn a grouping of units into launches.
 
-    Parameters
-    ----------
-    graph : Graph
-        Units and their operands.
-    groups : numpy.ndarray of int32, shape (units,)
-        Launch of each unit; predecessors have smaller numbers.
-    outside : Externals
-        The external arrays.
+    `groups`, of int32, has the launch of each unit; predecessors have smaller numbers.
     """
     sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]
     members = order_members(graph, groups, *sides)
@@ -57,7 +50,7 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
         *(graph, members, inputs, outputs, outside, operands, terms, externals, columns)
     )
     reads = Reads(*columns[:, : reader.reads].copy())
-    row_size, kind = np.array(reader.fills, dtype=np.int64).reshape((-1, 2)).T
+    row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
     fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
     # Fills are written before all results, so their rows come first.
@@ -90,23 +83,10 @@ def resolve(
 ) -> Tuple[Tuple[Arena, ...], Tuple[int, ...], Array]:
     """Allocate arena rows to regions, and resolve operands: in place, or gathered from pieces.
 
-    Parameters
-    ----------
-    operands, regions : numpy.ndarray of int64, shape (places, 5)
-        Tables of places with rows and row sizes; the other columns are filled in.
-    reads : Reads
-        The elements that operands read.  Several reads of one element are summed in their order.
-    kind : numpy.ndarray of int64
-        Per region, its index into `kinds`.
-    order : numpy.ndarray of int64
-        The regions that are written, in the order of their rows.
-    kinds : sequence of (str, Context)
-        Pairs of dtype and device.
-
-    Returns
-    -------
-    tuple
-        The arenas, the number of rows of each, and all pieces.
+    Both tables of places have rows and row sizes; the other columns are filled in.  Several reads
+    of one element are summed in their order.  `kind` has per region its index into `kinds`, and
+    `order` the regions that are written, in the order of their rows.  Return the arenas, the number
+    of rows of each, and all pieces.
     """
     rows = resolving.reserve(regions, kind, order)
     arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in rows)
@@ -117,14 +97,7 @@ def resolve(
 def _places(members: Members, side: Ports, ports: Ports) -> Array:
     """Return a table of places for the inputs or outputs of launches, with rows and row sizes.
 
-    Parameters
-    ----------
-    members : Members
-        The members of all launches.
-    side : Ports
-        Inputs or outputs of the graph's segments.
-    ports : Ports
-        The same of the launches.
+    `side` has the inputs or outputs of the graph's segments, and `ports` those of launches.
     """
     rows = np.add.reduceat(members.rows, members.part0[:-1])
     rows, row_size = np.repeat(rows, np.diff(ports.first)), ports.row_size.copy()

@@ -34,14 +34,7 @@ if TYPE_CHECKING:
 def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) -> Members:
     """Order units by launch, and within a launch by who reads them.
 
-    Parameters
-    ----------
-    graph : Graph
-        Units and their operands.
-    groups : numpy.ndarray of int32, shape (units,)
-        Launch of each unit; predecessors have smaller numbers.
-    inputs, outputs : Ports
-        Inputs and outputs of the graph's segments.
+    `groups` has the launch of each unit; `inputs` and `outputs` are those of the graph's segments.
     """
     size = inputs.sums(inputs.row_size) + outputs.sums(outputs.row_size)
     rank = np.argsort(np.argsort(size, kind="stable"))

@@ -10,18 +10,7 @@ results and writes those of its operands, and the fills are the gradients of hea
 
 from __future__ import annotations
 
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -343,7 +332,7 @@ class Plan(NamedTuple):
 
     def _steps(self) -> Iterator[str]:
         """Yield lines with the native steps of each segment, or the reason why it has none."""
-        launches: Dict[Segment, List[int]] = {}
+        launches: dict[Segment, List[int]] = {}
         for launch in self.launches:
             for part in launch.parts:
                 launches.setdefault(part.segment, []).append(launch.number)

@@ -42,18 +42,8 @@ class Heads(NamedTuple):
 def transpose(plan: Plan, heads: Heads) -> Plan:
     """Plan the backward pass of `plan` for gradients that arrive at `heads`.
 
-    Parameters
-    ----------
-    plan : Plan
-        The forward plan.
-    heads : Heads
-        Results that the user still holds.
-
-    Returns
-    -------
-    Plan
-        Its fills are the gradients of heads, its launches those that take part, in reverse order,
-        and its results the gradients of the fills of `plan`.
+    The fills of the result are the gradients of heads, its launches those that take part, in
+    reverse order, and its results the gradients of the fills of `plan`.
     """
     maker = _makers(plan, heads)
     live, passing = _find_live(plan, heads, maker)

@@ -35,15 +35,6 @@ from .site import Site
 from .unsupported import UNSUPPORTED
 
 __all__ = [
-    "CREATION",
-    "MERGED",
-    "TABLE",
-    "UNSUPPORTED",
-    "Family",
-    "Rule",
-    "Site",
-    "is_random",
-    "merge",
-    "of",
-    "why_not",
-]
+    "CREATION", "MERGED", "TABLE", "UNSUPPORTED", "Family", "Rule", "Site", "is_random", "merge",
+    "of", "why_not",
+]  # fmt: skip

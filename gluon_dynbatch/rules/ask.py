@@ -29,10 +29,7 @@ def merge(site: Site, stacked: bool, inputs: Sequence[Ref], append: Append) -> T
     operators are right for any of them, provided that the call accepts any number of rows and
     returns as many, with the other axes unchanged.  The caller checks this by shape inference.
 
-    Raises
-    ------
-    RefuseError
-        With a sentence for the user: why the call has to run sample by sample.
+    Raises `RefuseError` with a sentence for the user: why the call has to run sample by sample.
     """
     rule = _rule(site)
     build = Builder(site, stacked, rule.parameters, tuple(inputs), append)

@@ -37,14 +37,10 @@ EVERY = tuple(range(32))
 
 
 def along(more: int = 0, **defaults: Any) -> Rule:
-    """Return the rule of an operator with axes in one or more attributes.
+    """Return the rule of an operator with axes in the attributes `defaults`.
 
-    Parameters
-    ----------
-    more : int
-        Dimensions that the attributes count in addition to those of the first input.
-    defaults
-        Default of each attribute: an axis, a tuple of axes, or None for all elements as one row.
+    A default is an axis, a tuple of axes, or None for all elements as one row.  The attributes
+    count `more` dimensions than the first input has.
     """
 
     def handler(site: Site, build: Builder) -> Tuple[Ref, ...]:

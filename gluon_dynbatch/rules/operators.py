@@ -17,6 +17,8 @@ from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
 )
+LEAKY_RELU = Rule(elementwise.leaky_relu, elementwise.leaky_relu)
+IMAGES = Rule(same, vision.images_stack)
 BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(axes.reduce, axes.reduce)
@@ -41,12 +43,7 @@ MERGED: Tuple[Family, ...] = (
         ),
         each("amp_cast amp_multicast clip", SAME, overwrites=True),
         each("round_ste sign_ste", SAME, "_contrib_{}", overwrites=True),
-        each(
-            "LeakyReLU",
-            Rule(elementwise.leaky_relu, elementwise.leaky_relu),
-            not_with="act_type=rrelu",
-            random=True,
-        ),
+        each("LeakyReLU", LEAKY_RELU, not_with="act_type=rrelu", random=True),
         each(
             "plus minus rminus mul div rdiv hypot maximum minimum mod rmod power rpower",
             SAME,
@@ -91,12 +88,7 @@ MERGED: Tuple[Family, ...] = (
         each("Crop SpatialTransformer", BY_ROW, overwrites=True),
         each("GridGenerator", BY_ROW, not_with="transform_type=warp"),
         each("UpSampling", Rule(vision.up_sampling, vision.up_sampling)),
-        each(
-            "crop resize normalize to_tensor",
-            Rule(same, vision.images_stack),
-            "_image_{}",
-            row_dims=4,
-        ),
+        each("crop resize normalize to_tensor", IMAGES, "_image_{}", row_dims=4),
     ),
     family(
         "`Embedding`, `take`, `pick`, `gather_nd`, `one_hot`",
@@ -170,10 +162,8 @@ MERGED: Tuple[Family, ...] = (
         "in training, each call has its own statistics, as in the loop",
         each(
             "BatchNorm _contrib_BatchNormWithReLU",
-            Rule(axes.batch_norm, axes.batch_norm),
-            parameters=(1, 2, 3, 4),
+            Rule(axes.batch_norm, axes.batch_norm, parameters=(1, 2, 3, 4), no_gradient=(3, 4)),
             not_with="output_mean_var=True",
-            no_gradient=(3, 4),
             writes="training",
         ),
     ),

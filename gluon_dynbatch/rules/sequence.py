@@ -7,19 +7,7 @@ from typing import Sequence, Tuple
 
 from .build import Builder
 from .rule import Rule
-from .site import Ref, Shape, Site, require
-
-
-def _fold_into_axis_1(build: Builder, ref: Ref, shape: Shape) -> Ref:
-    """Fold the batch axis into axis 1: (N, time, batch, ...) -> (time, N * batch, ...)."""
-    swapped = build.add("SwapAxis", ref, dim1=0, dim2=1)
-    return build.reshape(swapped, shape[0], -1, *shape[2:])
-
-
-def _unfold_axis_1(build: Builder, ref: Ref, shape: Shape) -> Ref:
-    """Unfold the batch axis from axis 1: (time, N * batch, ...) -> (N, time, batch, ...)."""
-    split = build.reshape(ref, shape[0], -1, *shape[1:])
-    return build.add("SwapAxis", split, dim1=0, dim2=1)
+from .site import Ref, Site, require
 
 
 def time_major(*inputs: int, outputs: bool) -> Rule:
@@ -37,13 +25,18 @@ def fold_minibatch(
     for k, shape in enumerate(site.inputs):
         # Lengths for the fused RNN are an input whose only axis is the minibatch.
         if k in on_axis_1 and len(shape) > 1:
-            refs[k] = _fold_into_axis_1(build, refs[k], shape)
+            # (N, time, batch, ...) -> (time, N * batch, ...)
+            swapped = build.add("SwapAxis", refs[k], dim1=0, dim2=1)
+            refs[k] = build.reshape(swapped, shape[0], -1, *shape[2:])
         elif k not in build.parameters:
             refs[k] = build.reshape(refs[k], -1, *shape[1:])
     folded = build.call(*refs)
     if not outputs:
         return build.unfold(folded)
-    return tuple(_unfold_axis_1(build, ref, shape) for ref, shape in zip(folded, site.outputs))
+    # (time, N * batch, ...) -> (N, time, batch, ...)
+    pairs = zip(folded, site.outputs)
+    split = (build.reshape(ref, shape[0], -1, *shape[1:]) for ref, shape in pairs)
+    return tuple(build.add("SwapAxis", ref, dim1=0, dim2=1) for ref in split)
 
 
 def sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:

@@ -13,15 +13,6 @@ from .groups import arrange, check_groups
 from .policies import POLICIES, Analysis, Search, analyze, merges
 
 __all__ = [
-    "POLICIES",
-    "Analysis",
-    "Budget",
-    "Search",
-    "analyze",
-    "arrange",
-    "check_groups",
-    "group_by_depth",
-    "lower_bound",
-    "merges",
-    "parse_budget",
-]
+    "POLICIES", "Analysis", "Budget", "Search", "analyze", "arrange", "check_groups",
+    "group_by_depth", "lower_bound", "merges", "parse_budget",
+]  # fmt: skip

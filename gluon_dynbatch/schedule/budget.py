@@ -54,16 +54,8 @@ class Budget:
 def parse_budget(value: object) -> Budget | str:
     """Convert the value of an option into a `Budget`, or return ``"auto"``.
 
-    Parameters
-    ----------
-    value : str, float, Budget or None
-        ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text (as in an
-        environment variable), or a `Budget`, which is returned unchanged.
-
-    Raises
-    ------
-    BudgetError
-        If `value` is none of these.
+    It is ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text (as in
+    an environment variable), or a `Budget`; anything else is a `BudgetError`.
     """
     if isinstance(value, Budget):
         return value

@@ -17,24 +17,16 @@ class Dependencies(NamedTuple):
 
     A *unit* is placed into a launch as a whole: a recorded call, or at granularity ``operator`` a
     segment of one.  Units are numbered in topological order, so a predecessor has a smaller number
-    than its successors.
-
-    Attributes
-    ----------
-    signature : numpy.ndarray of int32, shape (units,)
-        Two units may share a launch if and only if their signature ids are equal and neither
-        depends on the other.
-    offsets : numpy.ndarray of int64, shape (units + 1,)
-        Unit ``u`` depends on the units ``preds[offsets[u]:offsets[u + 1]]``.
-    preds : numpy.ndarray of int32, shape (edges,)
-        Predecessors; a unit may list the same one several times.
-    rows : numpy.ndarray of int64, shape (units,)
-        Rows that the unit adds to its launch, which ``max_rows`` limits.
+    than its successors.  Signatures and predecessors are of int32, the others of int64.
     """
 
+    #: Two units may share a launch if and only if their signature ids are equal and neither depends
+    #: on the other.
     signature: Array
+    #: Unit ``u`` depends on ``preds[offsets[u]:offsets[u + 1]]``, perhaps several times on one.
     offsets: Array
     preds: Array
+    #: Rows that each unit adds to its launch, which ``max_rows`` limits.
     rows: Array
 
     @property

@@ -33,25 +33,12 @@ def arrange(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
 
 
 def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
-    """Split groups so that none has more than `max_rows` rows.
+    """Split groups so that none has more than `max_rows` rows; None means no limit.
 
-    Parameters
-    ----------
-    groups : numpy.ndarray of int32, shape (units,)
-        A valid grouping.
-    rows : numpy.ndarray of int64, shape (units,)
-        Rows of each unit.
-    max_rows : int or None
-        The limit, at least 1.  A unit with more rows gets a group of its own.
-
-    Returns
-    -------
-    numpy.ndarray of int32, shape (units,)
-        A valid grouping.  The parts of a group are consecutive, with units in recording order.
+    The parts of a group are consecutive, with units in recording order.  A unit with more rows gets
+    a group of its own.
     """
-    if max_rows is None:
-        return groups
-    if np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
+    if max_rows is None or np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
         return groups
     result = np.empty(len(groups), np.int32)
     part, group, filled = -1, -1, 0

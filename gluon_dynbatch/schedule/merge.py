@@ -40,11 +40,6 @@ def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
     return merged
 
 
-def merge_cost(graph: Dependencies, launches: int) -> int:
-    """Estimate the cost of `merge_groups` in visits."""
-    return graph.size // 2 + 20 * launches + launches**2 // 2
-
-
 def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Drop groups whose units can all run in others; if `groups` is valid, so is the result."""
     remaining = groups.copy()

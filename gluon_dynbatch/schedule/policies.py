@@ -25,7 +25,7 @@ from .budget import Budget
 from .dependencies import Dependencies, Ints, reverse, unreverse
 from .depth import group_by_depth
 from .groups import count_groups
-from .merge import MOST_GROUPS, drop_groups, merge_cost, merge_groups
+from .merge import MOST_GROUPS, drop_groups, merge_groups
 
 DEFAULT_RATE = 20_000.0
 """Visits per millisecond of a slow machine, assumed until the rate has been measured."""
@@ -40,7 +40,8 @@ Step = Tuple[int, Callable[[], Ints]]
 class Meter:
     """Measures the analysis of one flush against `budget`, from its construction on.
 
-    `rate`, in visits per millisecond, converts the time left into visits; `clock` returns seconds.
+    `rate`, the visits per millisecond on this machine, converts the time left into visits; by
+    default it is `DEFAULT_RATE`.  `clock` returns seconds.
     """
 
     def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
@@ -94,8 +95,9 @@ def merges(search: Search) -> Iterator[Step]:
     """
     before = -1
     while search.attempted != before:
-        if search.attempted <= MOST_GROUPS:
-            cost = merge_cost(search.graph, search.attempted)
+        groups = search.attempted
+        if groups <= MOST_GROUPS:
+            cost = search.graph.size // 2 + 20 * groups + groups**2 // 2
             yield cost, lambda: merge_groups(search.graph, search.attempt)
         before = search.attempted
         yield search.graph.size, lambda: drop_groups(search.graph, search.attempt)
@@ -155,31 +157,9 @@ def analyze(
     rate: Optional[float] = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Analysis:
-    """Group the units of `graph` into launches.
+    """Group the units of `graph` into launches by one of the `POLICIES`.
 
-    Parameters
-    ----------
-    graph : Dependencies
-        The graph to group.
-    policy : str
-        A key of `POLICIES`.
-    budget : Budget
-        A limit on the cost of the analysis.  If it is zero, every unit is launched by itself.
-    rate : float, optional
-        Visits per millisecond on this machine, which converts a limit in milliseconds into visits;
-        by default `DEFAULT_RATE`.
-    clock : callable, optional
-        Returns seconds.
-
-    Returns
-    -------
-    Analysis
-        The grouping, and its cost.
-
-    Raises
-    ------
-    OptionError
-        If `policy` is not a key of `POLICIES`.
+    If the budget is zero, every unit is launched by itself.  For `rate` and `clock`, see `Meter`.
     """
     if policy not in POLICIES:
         raise OptionError.unknown("policy", policy, tuple(POLICIES))

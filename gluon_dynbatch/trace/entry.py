@@ -38,9 +38,13 @@ class Entry:
         program: Program,
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
-        inferred: Inferred,
-        first: Optional[Entry],
+        where: Where,
     ):
+        without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in in_types)
+        first: Optional[Entry] = program.representatives.get(without_rows)
+        inferred: Optional[Inferred] = first.infer_rows(in_types) if first else None
+        if inferred is None:
+            first, inferred = None, infer(program, in_types, callee.name, where)
         self.id = next(_ENTRY_IDS)
         self.token = callee.token
         #: ``id()`` of the block; None for an operator.
@@ -54,8 +58,7 @@ class Entry:
         #: Per array, the number of the argument that contains it.
         self.argument_of = places
         self.context = in_types[0].context
-        self.shapes: Dict[Ref, Shape] = inferred[0]
-        self.dtypes: Dict[Ref, str] = inferred[1]
+        self.shapes, self.dtypes = inferred
         #: The entry that was analysed: this one, or one with another number of rows.
         self.representative: Entry = first or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
@@ -73,6 +76,7 @@ class Entry:
         )
         #: What native code reads for each recorded call.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec)
+        program.representatives.setdefault(without_rows, self)
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return the variant of calls that share these arguments."""
@@ -142,7 +146,7 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
                 program = self.program(callee, spec, len(types), where)
-                callee.entries[key] = _why_at_once(program, mode) or _make_entry(
+                callee.entries[key] = _why_at_once(program, mode) or Entry(
                     callee, mode, program, types, places, where
                 )
             return callee.entries[key]  # type: ignore[no-any-return]
@@ -168,24 +172,6 @@ def _with_shapes(program: Program, shapes: Dict[Ref, Shape]) -> Program:
         for at, op in enumerate(program.ops)
     )
     return program._replace(ops=tuple(ops))
-
-
-def _make_entry(
-    callee: Any,
-    mode: int,
-    program: Program,
-    types: Tuple[ArrayType, ...],
-    places: Tuple[int, ...],
-    where: Where,
-) -> Entry:
-    without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in types)
-    first = program.representatives.get(without_rows)
-    inferred = first and first.infer_rows(types)
-    if inferred is None:
-        first, inferred = None, infer(program, types, callee.name, where)
-    entry = Entry(callee, mode, program, types, places, inferred, first)
-    program.representatives.setdefault(without_rows, entry)
-    return entry
 
 
 def _why_at_once(program: Program, mode: int) -> str:

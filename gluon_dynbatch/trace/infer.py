@@ -36,13 +36,7 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
 
 
 def infer(program: Program, types: Sequence[ArrayType], name: str, where: Where) -> Inferred:
-    """Infer shapes and dtypes of a call of the block or operator `name`.
-
-    Raises
-    ------
-    ShapeError, DTypeError, ContextError, UninitializedError
-        With the user's line.
-    """
+    """Infer shapes and dtypes of a call of the block or operator `name`."""
 
     def fail(error_type: Type[DynBatchError], text: str, advice: str) -> NoReturn:
         raise error_type(text, where, name, advice) from None

@@ -34,21 +34,15 @@ def count_operators(ops: Iterable[Op]) -> int:
 
 
 class Builder:
-    """Collects operators in topological order.
-
-    Parameters
-    ----------
-    prefix : str
-        Prefix of the names of operators.
-    """
+    """Collects operators in topological order; their names begin with `prefix`."""
 
     def __init__(self, prefix: str = "") -> None:
         self.ops: List[Op] = []
         self._prefix = prefix
 
-    def variable(self, name: str, attrs: Mapping[str, str] = {}) -> Ref:
+    def variable(self, name: str) -> Ref:
         """Append a variable."""
-        self.ops.append(Op(VARIABLE, name, attrs, (), {}))
+        self.ops.append(Op(VARIABLE, name, {}, (), {}))
         return len(self.ops) - 1, 0
 
     def add(
