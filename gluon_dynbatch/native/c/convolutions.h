@@ -31,8 +31,7 @@ typedef struct {
 
 static inline int64_t gdb_area(const int64_t *size) { return size[0] * size[1]; }
 
-static gdb_geometry gdb_geometry_of(const gdb_maps *m)
-{
+static gdb_geometry gdb_geometry_of(const gdb_maps *m) {
     const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
     gdb_geometry g = {.in_maps = of_data ? m->filters : m->channels,
                       .out_maps = of_data ? m->channels : m->filters};
@@ -57,16 +56,14 @@ static gdb_geometry gdb_geometry_of(const gdb_maps *m)
 
 /* Cut `count` into the fewest parts of at most `limit`; return the size of the largest, if they are
  * as equal as possible. */
-static inline int64_t gdb_equal_parts(int64_t count, int64_t limit)
-{
+static inline int64_t gdb_equal_parts(int64_t count, int64_t limit) {
     const int64_t parts = (count + limit - 1) / limit;
     return (count + parts - 1) / parts;
 }
 
 /* Fill in the distance on planes from a position to what each tap is multiplied with. If `turned`,
  * the taps are in reverse order. */
-static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *distances)
-{
+static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *distances) {
     const int64_t last = gdb_area(g->taps) - 1;
     for (int64_t map = 0; map < g->factor_maps; map++)
         for (int64_t i = 0; i <= last; i++) {
@@ -79,8 +76,7 @@ static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *dista
 #endif
 
 /* Copy input maps to their planes, which are zero elsewhere. */
-static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane)
-{
+static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane) {
     for (int64_t map = 0; map < g->in_maps; map++, plane += gdb_area(g->plane))
         for (int64_t y = 0; y < g->in_size[0]; y++, from += g->in_size[1]) {
             T *to = plane + (y * g->spacing[0] + g->origin[0]) * g->plane[1] + g->origin[1];
@@ -93,8 +89,7 @@ static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane)
 }
 
 /* Pack the factor, one vector of output maps after the other, each with its biases first. */
-static void F(pack_factor)(const gdb_geometry *g, const T *factor, const T *bias, T *to)
-{
+static void F(pack_factor)(const gdb_geometry *g, const T *factor, const T *bias, T *to) {
     const int64_t taps = gdb_area(g->taps);
     for (int64_t j = 0; j < g->out_maps; j += LANES, factor += LANES * g->factor_out_row) {
         const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
@@ -110,8 +105,7 @@ static void F(pack_factor)(const gdb_geometry *g, const T *factor, const T *bias
 INLINE void F(convolve_tile)(const int positions, const int parts, const int by_maps,
                              const gdb_geometry *g, int64_t step, int64_t line_step, int64_t maps,
                              const int64_t *distances, const T *factor, const T *planes, T *to,
-                             int64_t map_row, int accumulate)
-{
+                             int64_t map_row, int accumulate) {
     const int64_t k = g->factor_maps * gdb_area(g->taps);
     const T *lines[NV], *factors[NV];
     VECTOR sum[NV][MR], right[NV], part_sum[MR];
@@ -148,8 +142,7 @@ INLINE void F(convolve_tile)(const int positions, const int parts, const int by_
  * accumulate them. Positions of a line, and vectors of maps, are cut into equal parts. Tiles have
  * several lines if more lines than vectors fit into a tile. */
 static void F(convolve_planes)(const gdb_geometry *g, const int64_t *distances, const T *factor,
-                               const T *planes, T *to, int64_t map_row, int accumulate)
-{
+                               const T *planes, T *to, int64_t map_row, int accumulate) {
     const int64_t *size = g->positions, vectors = (g->out_maps + LANES - 1) / LANES;
     const int64_t step = g->position_step[1], line_step = g->position_step[0] * g->plane[1];
     const int64_t packed_row = g->factor_maps * gdb_area(g->taps) + 1;
@@ -176,31 +169,19 @@ static void F(convolve_planes)(const gdb_geometry *g, const int64_t *distances, 
             }
 }
 
-/* Lay out scratch memory; return its end. */
-static char *F(lay_out_scratch)(const gdb_maps *m, const gdb_geometry *g, char *scratch, T **planes,
-                                T **packed, int64_t **distances)
-{
-    const int64_t taps = g->factor_maps * gdb_area(g->taps);
-    *planes = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
-    *packed = *planes + (g->in_maps * gdb_area(g->plane) + LANES - 1) / LANES * LANES;
-    *distances = (int64_t *)(*packed + m->groups * F(packed_elements)(taps + 1, g->out_maps));
-    return (char *)(*distances + taps);
-}
-
-static int64_t F(convolve_scratch)(const gdb_maps *m)
-{
-    const gdb_geometry geometry = gdb_geometry_of(m);
-    T *planes, *packed;
-    int64_t *distances;
-    return F(lay_out_scratch)(m, &geometry, NULL, &planes, &packed, &distances) - (char *)NULL
-        + LINE;
+/* Scratch has the planes, the packed factors of all groups, and the distances. */
+static int64_t F(convolve_scratch)(const gdb_maps *m) {
+    const gdb_geometry g = gdb_geometry_of(m);
+    const int64_t taps = g.factor_maps * gdb_area(g.taps);
+    const int64_t elements = F(packed_elements)(1, g.in_maps * gdb_area(g.plane))
+        + m->groups * F(packed_elements)(taps + 1, g.out_maps);
+    return elements * sizeof(T) + taps * sizeof(int64_t);
 }
 
 /* Add the gradients of the kernel and the bias of one group for one image. */
 static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
                                    const int64_t *distances, const T *dy, const T *data, T *planes,
-                                   T *packed, T *dw, T *db)
-{
+                                   T *packed, T *dw, T *db) {
     const int64_t taps = gdb_area(m->kernel), size = gdb_area(m->result);
     const int64_t rounds = g->channel_lines ? 1 : m->channels;
     F(copy_to_planes)(g, data, planes);
@@ -217,8 +198,7 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
 
 static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64_t left_row,
                         const void *right, int64_t right_row, const void *bias, void *result,
-                        int64_t result_row, void *scratch)
-{
+                        int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
     const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
@@ -226,10 +206,10 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
     const int64_t data_size = m->channels * gdb_area(m->data);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
     const int64_t packed_size = F(packed_elements)(taps + 1, g.out_maps);
-    T *planes, *packed;
-    int64_t *distances;
-    F(lay_out_scratch)(m, &g, scratch, &planes, &packed, &distances);
-    memset(planes, 0, (char *)packed - (char *)planes);
+    const int64_t planes_size = F(packed_elements)(1, g.in_maps * gdb_area(g.plane));
+    T *planes = scratch, *packed = planes + planes_size;
+    int64_t *distances = (int64_t *)(packed + m->groups * packed_size);
+    memset(planes, 0, planes_size * sizeof(T));
     gdb_fill_distances(&g, of_data, distances);
     for (int64_t row = 0; row < rows; row++) {
         const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;

@@ -1,14 +1,9 @@
 /* Gradients of weights and biases, sums over rows, for one type and one instruction set. */
-#ifndef GDB_GRADIENTS_H
-#define GDB_GRADIENTS_H
 
 /* Rows that weight_gradient packs at a time; strides of a power of two would conflict in caches. */
 #define PACKED_ROWS 250
 
-#endif
-
-INLINE int F(is_zero)(const void *elements, int64_t n)
-{
+INLINE int F(is_zero)(const void *elements, int64_t n) {
     const T *row = elements;
     for (int64_t j = 0; j < n; j += 64) {
         int nonzero = 0;
@@ -23,8 +18,7 @@ INLINE int F(is_zero)(const void *elements, int64_t n)
  * this advances. Return the number of packed rows. */
 static int64_t F(pack_rows)(int64_t n, int64_t k, int64_t first, int64_t last,
                             const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
-                            T *right, T *left)
-{
+                            T *right, T *left) {
     int64_t packed = 0;
     for (; *chunk < end; ++*chunk, *row = 0)
         for (; *row < (*chunk)->rows; ++*row) {
@@ -50,8 +44,7 @@ static int64_t F(pack_rows)(int64_t n, int64_t k, int64_t first, int64_t last,
 /* Add dY X^T of each row, where dY is n x columns and X is k x columns. */
 static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
                            const gdb_chunk *chunk, int64_t count, T *dw, int64_t dw_row,
-                           int skip_x, int64_t columns, T *right)
-{
+                           int skip_x, int64_t columns, T *right) {
     for (const gdb_chunk *end = chunk + count; chunk < end; chunk++)
         for (int64_t row = 0; row < chunk->rows; row++) {
             const T *y = (const T *)chunk->dy + row * chunk->dy_row;
@@ -68,16 +61,13 @@ static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
 
 static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
                                const gdb_chunk *chunk, int64_t count, void *to, int64_t dw_row,
-                               int skip_x, int64_t columns, void *scratch)
-{
-    T *right = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
+                               int skip_x, int64_t columns, void *scratch) {
+    T *right = scratch, *left = right + F(packed_elements)(PACKED_ROWS, k);
+    T *dw = (T *)to + first * dw_row;
     if (columns) {
-        F(add_columns)(n, k, first, last, chunk, count, (T *)to + first * dw_row, dw_row, skip_x,
-                       columns, right);
+        F(add_columns)(n, k, first, last, chunk, count, dw, dw_row, skip_x, columns, right);
         return;
     }
-    T *left = right + F(packed_elements)(PACKED_ROWS, k);
-    T *dw = (T *)to + first * dw_row;
     const gdb_chunk *end = chunk + count;
     int64_t row = 0, packed;
     do {
@@ -87,15 +77,13 @@ static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last
     } while (packed == PACKED_ROWS);
 }
 
-static int64_t F(gradient_scratch)(int64_t n, int64_t k)
-{
+static int64_t F(gradient_scratch)(int64_t n, int64_t k) {
     int64_t left = (n + MR - 1) / MR * MR * PACKED_ROWS;
-    return (F(packed_elements)(PACKED_ROWS, k) + left) * sizeof(T) + LINE;
+    return (F(packed_elements)(PACKED_ROWS, k) + left) * sizeof(T);
 }
 
 /* Sum in double precision, 64 columns at a time. */
-static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
-{
+static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to) {
     T *db = to;
     for (int64_t j = 0; j < n; j += 64) {
         int width = n - j < 64 ? (int)(n - j) : 64;

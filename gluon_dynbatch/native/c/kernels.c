@@ -59,8 +59,7 @@ static const struct {
 
 enum { N_SETS = sizeof SETS / sizeof *SETS };
 
-static int is_supported(const char *name)
-{
+static int is_supported(const char *name) {
 #ifdef GDB_X86
     const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!strcmp(name, "avx2")) return avx2;
@@ -74,15 +73,13 @@ static int is_supported(const char *name)
 /* Index into SETS, or -1 before the first use. Threads may race to set it: all find the same. */
 static int active_set = -1;
 
-const char *gdb_instruction_set(int i)
-{
+const char *gdb_instruction_set(int i) {
     for (int s = 0; s < N_SETS; s++)
         if (is_supported(SETS[s].name) && i-- == 0) return SETS[s].name;
     return NULL;
 }
 
-int gdb_use_instruction_set(const char *name)
-{
+int gdb_use_instruction_set(const char *name) {
     for (int s = 0; s < N_SETS; s++)
         if (is_supported(SETS[s].name) && (!name || !strcmp(name, SETS[s].name))) {
             __atomic_store_n(&active_set, s, __ATOMIC_RELAXED);
@@ -91,8 +88,7 @@ int gdb_use_instruction_set(const char *name)
     return 0;
 }
 
-const gdb_kernels *gdb_kernels_of(int dtype)
-{
+const gdb_kernels *gdb_kernels_of(int dtype) {
     if (__atomic_load_n(&active_set, __ATOMIC_RELAXED) < 0) gdb_use_instruction_set(NULL);
     return SETS[__atomic_load_n(&active_set, __ATOMIC_RELAXED)].kernels[dtype];
 }

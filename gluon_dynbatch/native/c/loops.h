@@ -1,6 +1,4 @@
 /* Elementwise loops and reductions of rows, for one type and one instruction set. */
-#ifndef GDB_LOOPS_H
-#define GDB_LOOPS_H
 
 /* `n` is a multiple of 16. `out` may be an operand, but must not overlap one in part. */
 #define LOOP(name, read, result) \
@@ -45,8 +43,6 @@
             for (int64_t row = 0; row < rows; row++) \
                 accumulators[row] = F(combine)(x[row * columns + i], (type)accumulators[row]); \
     }
-
-#endif
 
 #define X(name, arity, result) LOOP(name, READ_##arity, result)
 #include "codes.h"

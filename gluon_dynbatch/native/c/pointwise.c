@@ -40,22 +40,17 @@ static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, in
         for (int64_t i = 0; i < columns; i++) \
             t[i] = (D)f[i]; \
     }
-#define CONVERT_TO(D) \
-    switch (from.dtype) { \
-    case GDB_FLOAT32: CONVERT(D, float) break; \
-    case GDB_FLOAT64: CONVERT(D, double) break; \
-    case GDB_INT32: CONVERT(D, int32_t) break; \
-    default: CONVERT(D, int64_t) \
-    }
+#define CONVERT_TO_DOUBLE(S) CONVERT(double, S)
+#define CONVERT_TO_FLOAT(S) CONVERT(float, S)
 
 static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
                                                        int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same_type(to, from, rows, columns);
     else if (to.dtype)
-        CONVERT_TO(double)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_DOUBLE)
     else
-        CONVERT_TO(float)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_FLOAT)
 }
 
 /* Broadcast an element of each row to all columns of a register. If `first` is not negative, it is
@@ -71,7 +66,7 @@ static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array f
     }
 
 static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t rows,
-                        int64_t columns) {
+                           int64_t columns) {
     if (to.dtype)
         LOAD_SPREAD(double)
     else
@@ -111,29 +106,26 @@ typedef struct {
     int32_t *preloaded; /* per load: whether it is the same for all tiles */
 } run;
 
-static int64_t tile_of(const gdb_loop *loop) {
-    const int64_t fits = CACHE_BYTES / (gdb_size_of(loop->step.dtype) * (loop->registers + 1));
-    return fits > MAX_TILE ? MAX_TILE : fits < 128 ? 128 : fits & ~(int64_t)(VECTOR - 1);
-}
-
 /* Locate the parts of the loop and lay out its scratch memory; return the bytes of scratch. */
 static int64_t lay_out(run *r, char *scratch) {
     const gdb_loop *loop = r->loop;
-    char *at = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    const int64_t size = gdb_size_of(loop->step.dtype);
+    const int64_t fits = CACHE_BYTES / (size * (loop->registers + 1));
+    char *at = scratch;
     int64_t reductions = 0;
     r->loads = (const gdb_access *)(loop + 1);
     r->stores = r->loads + loop->n_loads;
     r->instructions = (const gdb_instruction *)(r->stores + loop->n_stores);
     for (int64_t s = 0; s < loop->n_stores; s++)
         reductions += r->stores[s].mode != GDB_ROW;
-    r->size = gdb_size_of(loop->step.dtype);
-    r->tile = tile_of(loop);
-    r->stride = (r->tile + VECTOR) * r->size;
+    r->size = size;
+    r->tile = fits > MAX_TILE ? MAX_TILE : fits < 128 ? 128 : fits & ~(int64_t)(VECTOR - 1);
+    r->stride = (r->tile + VECTOR) * size;
     r->registers = at, at += loop->registers * r->stride;
     r->reductions = (double *)at, at += reductions * r->tile * 8;
     r->values = (char **)at, at += loop->registers * sizeof(char *);
     r->preloaded = (int32_t *)at, at += loop->n_loads * 4;
-    return at - scratch + 64;
+    return at - scratch;
 }
 
 int64_t gdb_loop_scratch(const gdb_loop *loop) {
@@ -183,7 +175,7 @@ static void load_register(const run *r, const gdb_access *load, int64_t row, int
     const gdb_array to = {register_at(r, load->reg), columns, r->loop->step.dtype};
     if (load->mode == GDB_BROADCAST || load->mode == GDB_IOTA)
         load_broadcast(to, accessed(r, load, row, 0), load->mode == GDB_IOTA ? column : -1, rows,
-                    columns);
+                       columns);
     else if (load->mode == GDB_PERMUTED)
         load_moved(to, accessed(r, load, row, 0),
                    (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows,
@@ -203,10 +195,8 @@ static void preload(const run *r) {
         const int spread = load->mode == GDB_BROADCAST;
         r->preloaded[l] =
             accessed(r, load, 0, 0).pitch == 0 && (spread || r->width == r->tile_columns);
-        if (r->preloaded[l] && spread)
-            load_register(r, load, 0, 0, 1, rows * r->tile_columns);
-        else if (r->preloaded[l])
-            load_register(r, load, 0, 0, rows, r->tile_columns);
+        if (r->preloaded[l])
+            load_register(r, load, 0, 0, spread ? 1 : rows, (spread ? rows : 1) * r->tile_columns);
     }
 }
 

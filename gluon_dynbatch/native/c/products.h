@@ -4,8 +4,6 @@
  * multiplication" (2008), except that A is not packed: it has few rows, and each load of one of its
  * elements serves NV vectors.
  */
-#ifndef GDB_PRODUCTS_H
-#define GDB_PRODUCTS_H
 
 #define DEPTH 256           /* products at most that a tile sums up before it is stored */
 #define HEIGHT 16           /* tiles of A that stay in the cache for all panels of B */
@@ -52,27 +50,22 @@
     else                                                                                           \
         TILES(3, rows, __VA_ARGS__)
 
-#endif
-
 typedef T VECTOR __attribute__((vector_size(GDB_BYTES), aligned(__alignof__(T)), may_alias));
 typedef T QUAD __attribute__((vector_size(4 * sizeof(T)), aligned(__alignof__(T)), may_alias));
 typedef BITS FOUR_BITS __attribute__((vector_size(4 * sizeof(T))));
 typedef BITS BIT_VECTOR __attribute__((vector_size(GDB_BYTES), may_alias));
 
-static int64_t F(packed_elements)(int64_t k, int64_t n)
-{
+static int64_t F(packed_elements)(int64_t k, int64_t n) {
     return k * ((n + LANES - 1) / LANES * LANES);
 }
 
 /* Return the width of the panel that begins at column j: NR, or fewer whole vectors at the end. */
-INLINE int F(width)(int64_t n, int64_t j)
-{
+INLINE int F(width)(int64_t n, int64_t j) {
     return n - j >= NR ? NR : (int)((n - j + LANES - 1) / LANES * LANES);
 }
 
 /* Transpose a block of 4 x 4: read parts of columns, write parts of rows. */
-INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t width)
-{
+INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t width) {
     QUAD c0 = *(const QUAD *)b, c1 = *(const QUAD *)(b + column_stride);
     QUAD c2 = *(const QUAD *)(b + 2 * column_stride), c3 = *(const QUAD *)(b + 3 * column_stride);
     QUAD low01 = SHUFFLE(c0, c1, 0, 4, 1, 5), high01 = SHUFFLE(c0, c1, 2, 6, 3, 7);
@@ -86,8 +79,7 @@ INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t
 /* Pack columns whose elements are contiguous, a cache line of each at a time; four columns together
  * where a vector has at least four elements. */
 static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int count,
-                            int width, T *to)
-{
+                            int width, T *to) {
     enum { STEP = LINE / sizeof(T), FOUR = sizeof(QUAD) <= GDB_BYTES ? 4 : 1 };
     for (int64_t from = 0; from < k; from += STEP)
         for (int j = 0, columns; j < width; j += columns) {
@@ -106,8 +98,7 @@ static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int co
 
 /* Copy `count` elements and pad them with zeros to `width`, a multiple of LANES. The last of
  * several vectors overlaps the one before. */
-INLINE void F(copy_vectors)(const T *from, int count, int width, T *to)
-{
+INLINE void F(copy_vectors)(const T *from, int count, int width, T *to) {
     if (count < LANES) {
         for (int i = 0; i < width; i++) to[i] = i < count ? from[i] : 0;
         return;
@@ -118,8 +109,7 @@ INLINE void F(copy_vectors)(const T *from, int count, int width, T *to)
 }
 
 static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
-                    int64_t k, int64_t n, void *packed)
-{
+                    int64_t k, int64_t n, void *packed) {
     const T *b = from;
     T *to = packed;
     for (int64_t j = 0; j < n; j += NR, b += NR * column_stride) {
@@ -144,8 +134,7 @@ static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
  * several vectors of B and of C begins at column `last`, and may overlap the one before. */
 INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, int64_t a_row,
                     int64_t a_column, const T *b, int64_t b_row, int64_t last, T *c, int64_t c_row,
-                    const T *bias, int accumulate)
-{
+                    const T *bias, int accumulate) {
     const T *row[MR];
     VECTOR sum[MR][NV], right[NV];
     int64_t column[NV];
@@ -177,8 +166,7 @@ INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, in
 
 static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_row,
                         int64_t a_column, const T *b, int64_t b_row, int64_t last, T *c,
-                        int64_t c_row, const T *bias, int accumulate)
-{
+                        int64_t c_row, const T *bias, int accumulate) {
     ANY_TILE(rows, width, F(tile), k, a, a_row, a_column, b, b_row, last, c, c_row, bias,
              accumulate)
 }
@@ -186,8 +174,7 @@ static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_ro
 /* Compute a tile with fewer columns than a vector has lanes, in a buffer. */
 static void F(edge_tile)(int rows, int count, int64_t k, const T *a, int64_t a_row,
                          int64_t a_column, const T *b, T *c, int64_t c_row, const T *bias,
-                         int accumulate)
-{
+                         int accumulate) {
     T sums[MR * LANES], padded_bias[LANES] = {0};
     F(any_tile)(rows, LANES, k, a, a_row, a_column, b, LANES, 0, sums, LANES, NULL, 0);
     if (bias) memcpy(padded_bias, bias, count * sizeof(T));
@@ -202,8 +189,7 @@ static void F(edge_tile)(int rows, int count, int64_t k, const T *a, int64_t a_r
 static void F(multiply_block)(int64_t m, int64_t n, int64_t k, const T *a, int64_t a_tile,
                               int64_t a_row, int64_t a_column, const T *b, int64_t b_row,
                               int64_t depth, int64_t start, T *c, int64_t c_row, const T *bias,
-                              int accumulate)
-{
+                              int accumulate) {
     for (int64_t from = 0; from < m; from += HEIGHT * MR)
         for (int64_t j = 0; j < n; j += NR) {
             int width = F(width)(n, j), count = n - j < width ? (int)(n - j) : width;
@@ -226,8 +212,7 @@ static void F(multiply_block)(int64_t m, int64_t n, int64_t k, const T *a, int64
 
 static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                         int64_t a_column, const void *packed, void *to, int64_t c_row,
-                        const void *bias, int accumulate)
-{
+                        const void *bias, int accumulate) {
     const T *a = left;
     T *c = to;
     int64_t parts = k > DEPTH ? (k + DEPTH - 1) / DEPTH : 1, depth = (k + parts - 1) / parts;
@@ -240,16 +225,14 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
 }
 
 static int F(multiply_small)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
-                             int64_t a_column, const void *right, void *to)
-{
+                             int64_t a_column, const void *right, void *to) {
     if (n < LANES || k * n * (int64_t)sizeof(T) > SMALL_BYTES) return 0;
     F(multiply_block)(m, n, k, left, MR * a_row, a_row, a_column, right, n, 0, 0, to, n, NULL, 0);
     return 1;
 }
 
 /* Return the sum of the elements of a vector. */
-INLINE T F(sum_vector)(VECTOR vector)
-{
+INLINE T F(sum_vector)(VECTOR vector) {
     T part[LANES];
     *(VECTOR *)part = vector;
     UNROLL for (int half = LANES / 2; half; half /= 2)
@@ -260,8 +243,7 @@ INLINE T F(sum_vector)(VECTOR vector)
 /* Compute the dot products of `a` with `count` rows of W. The last of several vectors overlaps the
  * one before: the bits of `tail_mask` are ones for the elements that only the last one has. */
 INLINE void F(dot_products)(const int count, int64_t k, BIT_VECTOR tail_mask, const T *a,
-                            const T *w, int64_t w_row, T *total)
-{
+                            const T *w, int64_t w_row, T *total) {
     VECTOR sum[4];
     int64_t whole = k / LANES * LANES, last = k - LANES;
     UNROLL for (int u = 0; u < count; u++) sum[u] = (VECTOR){0};
@@ -281,8 +263,7 @@ INLINE void F(dot_products)(const int count, int64_t k, BIT_VECTOR tail_mask, co
 /* Four rows of W at a time stay in the L1 cache for all rows of A. */
 static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                             const void *weight, int64_t w_row, void *to, int64_t c_row,
-                            const void *bias, int accumulate)
-{
+                            const void *bias, int accumulate) {
     const T *b = bias;
     BIT_VECTOR tail_mask;
     for (int i = 0; i < LANES; i++) tail_mask[i] = i < LANES - k % LANES ? 0 : ~(BITS)0;

@@ -44,7 +44,6 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
     const int64_t m = d->m, k = d->k, n = d->n, size = gdb_size_of(d->step.dtype);
     const int64_t a_row = d->transpose_left ? 1 : k, a_column = d->transpose_left ? m : 1;
     const int64_t b_row = d->transpose_right ? 1 : n, b_column = d->transpose_right ? k : 1;
-    char *packed = scratch + -(intptr_t)scratch % 64;
     for (int64_t row = 0; row < rows; row++) {
         const char *left = address_of(slots, d->left, row);
         const char *right = address_of(slots, d->right, row);
@@ -57,8 +56,8 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
                 kernels->multiply_few(m, n, k, left, k, right, k, result, n, NULL, 0);
             } else if (d->transpose_right
                        || !kernels->multiply_small(m, n, k, left, a_row, a_column, right, result)) {
-                kernels->pack(right, b_row, b_column, k, n, packed);
-                kernels->multiply(m, n, k, left, a_row, a_column, packed, result, n, NULL, 0);
+                kernels->pack(right, b_row, b_column, k, n, scratch);
+                kernels->multiply(m, n, k, left, a_row, a_column, scratch, result, n, NULL, 0);
             }
             left += m * k * size, right += k * n * size, result += m * n * size;
         }
@@ -86,12 +85,7 @@ static inline int64_t clip(double index, int64_t rows) {
         ((T *)to)[i] += ((const T *)from)[i];
 
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count) {
-    switch (dtype) {
-    case GDB_FLOAT32: ADD(float) break;
-    case GDB_FLOAT64: ADD(double) break;
-    case GDB_INT32: ADD(int32_t) break;
-    default: ADD(int64_t)
-    }
+    GDB_BY_TYPE(dtype, ADD)
 }
 
 /* Gather rows of a table by index: copy them, or add them to the result. */
@@ -139,8 +133,7 @@ static int64_t measure_step(const gdb_step *step, int64_t *work) {
         return gdb_loop_scratch(loop);
     case GDB_DOTS:
         *work += 2 * d->matrices * d->m * d->k * d->n;
-        return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype)
-            + 64;
+        return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype);
     case GDB_CONVOLVED:
         *work += 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
             * m->result[0] * m->result[1];

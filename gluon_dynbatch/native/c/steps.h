@@ -25,15 +25,19 @@ typedef struct {
 
 static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
 
+/* Expand a macro for the type of a dtype. */
+#define GDB_BY_TYPE(dtype, EXPAND) \
+    switch (dtype) { \
+    case GDB_FLOAT32: EXPAND(float) break; \
+    case GDB_FLOAT64: EXPAND(double) break; \
+    case GDB_INT32: EXPAND(int32_t) break; \
+    default: EXPAND(int64_t) \
+    }
+#define GDB_LOAD(T) return (double)((const T *)array->data)[row * array->pitch + column];
+
 /* Load an element of any type. */
 static inline double gdb_load(const gdb_array *array, int64_t row, int64_t column) {
-    const int64_t i = row * array->pitch + column;
-    switch (array->dtype) {
-    case GDB_FLOAT32: return ((const float *)array->data)[i];
-    case GDB_FLOAT64: return ((const double *)array->data)[i];
-    case GDB_INT32: return ((const int32_t *)array->data)[i];
-    default: return (double)((const int64_t *)array->data)[i];
-    }
+    GDB_BY_TYPE(array->dtype, GDB_LOAD)
 }
 
 /* The columns of an array from `column` on. */
@@ -84,13 +88,13 @@ typedef struct {
 
 /* How a register is loaded from each row, or stored to it:
  *
- * GDB_ROW      columns [column, column + width), loaded or stored
+ * GDB_ROW         columns [column, column + width), loaded or stored
  * GDB_BROADCAST   element `column`, broadcast to all columns
  * GDB_PERMUTED    columns by index, -1 for zeros; the int32 indices are `order` words after the
- *              beginning of the loop
- * GDB_IOTA     element `column` plus the number of each column
- * GDB_SUM    stores the sum of the row
- * GDB_MAX      stores the maximum of the row; NaN wins
+ *                 beginning of the loop
+ * GDB_IOTA        element `column` plus the number of each column
+ * GDB_SUM         stores the sum of the row
+ * GDB_MAX         stores the maximum of the row; NaN wins
  */
 enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX };
 
@@ -106,7 +110,7 @@ typedef struct {
     double value, value2;
 } gdb_instruction;
 
-/* Return the bytes of scratch of a loop; it need not be aligned. */
+/* Return the bytes of scratch of a loop. */
 int64_t gdb_loop_scratch(const gdb_loop *loop);
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch);
 

@@ -9,15 +9,13 @@ typedef struct {
     int number;
 } job;
 
-static void *run_job(void *argument)
-{
+static void *run_job(void *argument) {
     const job *own_job = argument;
     own_job->work(own_job->context, own_job->number);
     return NULL;
 }
 
-void gdb_run_in_threads(void (*work)(void *, int), void *context, int count)
-{
+void gdb_run_in_threads(void (*work)(void *, int), void *context, int count) {
     pthread_t threads[GDB_MOST_THREADS];
     job jobs[GDB_MOST_THREADS];
     sigset_t all, before;
