@@ -121,8 +121,7 @@ def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
 def arange_like(call: Call) -> Tensor:
     x, axis = call.tensors[0], call.inner_axis(default=0)
     require(call.integer("repeat", 1) == 1, "it repeats numbers")
-    start, step = (call.number(name, default) for name, default in (("start", 0), ("step", 1)))
-    return iota(x, x.shape[axis], x.dtype) * step + start
+    return iota(x, x.shape[axis], x.dtype) * call.number("step") + call.number("start", 0)
 
 
 def softmax(call: Call) -> Tensor:

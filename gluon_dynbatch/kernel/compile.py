@@ -8,24 +8,13 @@ at the first, unless recomputing it is cheap.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import zip_longest
+from itertools import count, zip_longest
 from operator import attrgetter
-from typing import Callable, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, Tuple
 
 from .expression import Node
 from .layout import Place, Slot
-from .step import (
-    Access,
-    Array,
-    Convolved,
-    Dots,
-    Instruction,
-    Pattern,
-    Pointwise,
-    Product,
-    Step,
-    Sum,
-)
+from .step import Access, Array, Convolved, Dots, Instruction, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
@@ -43,14 +32,13 @@ Store = Tuple[Place, Node]
 
 
 class Compiler:
-    """Compiles expressions to steps; `first_work` is the first free number of a work slot."""
+    """Compiles expressions to steps, and adds the work arrays that they use to `arrays`."""
 
-    def __init__(self, first_work: int = 0):
-        #: The work arrays that steps use.
-        self.arrays: Dict[Slot, Array] = {}
+    def __init__(self, arrays: Dict[Slot, Array]):
+        self._arrays = arrays
+        self._free_numbers = count(sum(slot.kind == "work" for slot in arrays))
         #: Where values are after all steps, except those that are read.
         self.stored: Dict[Node, Place] = {}
-        self._first_work = first_work
         #: When each value is computed.
         self._time: Dict[Node, int] = {}
         #: All values in topological order, and those that are copied to a second place.
@@ -103,8 +91,8 @@ class Compiler:
 
     def _add_work(self, node: Node) -> None:
         """Store a value in a new work array."""
-        slot = Slot("work", self._first_work + len(self.arrays))
-        self.arrays[slot] = Array(node.width, node.dtype)
+        slot = Slot("work", next(self._free_numbers))
+        self._arrays[slot] = Array(node.width, node.dtype)
         self.stored[node] = Place(slot)
 
     def _store(self, node: Node) -> None:
@@ -206,7 +194,7 @@ class Compiler:
         order = _reachable([node for _, node, _ in jobs], args)
         # They keep their registers: `gdb_loop` in `native/c/steps.h` forbids overwriting them.
         loaded = [node for node in order if not args(node)]
-        loads = (Access(i, *self._load(x, self._in_memory(x, time))) for i, x in enumerate(loaded))
+        loads = (self._load(i, x, self._in_memory(x, time)) for i, x in enumerate(loaded))
         register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)
         last_use = {x: i for i, node in enumerate(order) for x in args(node)}
         kept = {*loaded, *(node for _, node, _ in jobs)}
@@ -227,16 +215,17 @@ class Compiler:
         stores = tuple(Access(register[node], place, pattern) for place, node, pattern in jobs)
         return Pointwise(width, dtype, registers, tuple(loads), tuple(instructions), stores)
 
-    def _load(self, node: Node, in_memory: bool) -> Tuple[Optional[Place], Pattern, float]:
-        """Return the place, pattern and value with which a loop loads a node."""
+    def _load(self, register: int, node: Node, in_memory: bool) -> Access:
         if node.kind in ("const", "iota"):
-            return None, "broadcast" if node.kind == "const" else "iota", float(node.attrs[0])
+            pattern = "broadcast" if node.kind == "const" else "iota"
+            return Access(register, None, pattern, float(node.attrs[0]))
         if node.kind == "cast" and not in_memory:
-            return self._load(node.args[0], True)
+            return self._load(register, node.args[0], True)
         if node.kind == "permuted" and not in_memory:
-            return self.place_of(node.args[0]), node.attrs[0], 0.0
+            return Access(register, self.place_of(node.args[0]), node.attrs[0])
         source, start, step = node.column_run()
-        return self.place_of(source).shifted(start), "row" if step else "broadcast", 0.0
+        place = self.place_of(source).shifted(start)
+        return Access(register, place, "row" if step else "broadcast")
 
     def _in_memory(self, node: Node, time: int) -> bool:
         """Return whether a loop at a time finds a value in memory."""

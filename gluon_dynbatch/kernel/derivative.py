@@ -7,8 +7,8 @@ from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import SUM, Expressions, Node
-from .functions import DERIVATIVES, Factor
+from .expression import SUM, Expressions, Node, Operand
+from .functions import DERIVATIVES
 from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
 
@@ -19,14 +19,8 @@ class Differentiation:
     A zero gradient stays zero even where the derivative is infinite or NaN, so that values on which
     no loss depends contribute nothing.
 
-    Parameters
-    ----------
-    build : Expressions
-        Where the gradients are built.
-    values : dict of Node to Node
-        Per node of the forward pass, in topological order, the node in `build` with its value.
-    heads : list of (Node, Node)
-        Results of the forward pass, with their gradients in `build`.
+    Gradients are built in `build`.  For each node of the forward pass, in topological order,
+    `values` has the node in `build` with its value; `heads` are its results, with their gradients.
     """
 
     def __init__(
@@ -61,9 +55,8 @@ class Differentiation:
                 for start, piece in pieces
                 if start <= low < start + piece.width
             ]
-            gradients.append(
-                reduce(add, terms) if terms else build.const(0, high - low, node.dtype)
-            )
+            total = reduce(add, terms) if terms else build.const(0, high - low, node.dtype)
+            gradients.append(total)
         return build.join(gradients)
 
     def _visit(self, node: Node, g: Node) -> None:
@@ -80,9 +73,8 @@ class Differentiation:
         elif node.kind == "join":
             for start, piece in node.pieces():
                 self._add(piece, build.part(g, start, piece.width))
-        elif node.kind == "cast":
-            if node.args[0].dtype in FLOATS:
-                self._add(node.args[0], build.cast(g, node.args[0].dtype))
+        elif node.kind == "cast" and node.args[0].dtype in FLOATS:
+            self._add(node.args[0], build.cast(g, node.args[0].dtype))
         elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)
             if node.attrs[0] != SUM:
@@ -108,7 +100,8 @@ class Differentiation:
         for x, weight in zip(node.args, weights):
             self._sums.append(Sum(weight, g, self._values[x], parts))
             if not weight.gathered:
-                self._add(x, self._build.product([(g, weight.transpose())]))
+                transpose = weight._replace(transposed=not weight.transposed)
+                self._add(x, self._build.product([(g, transpose)]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 
     def _dot(self, node: Node, g: Node) -> None:
@@ -149,7 +142,7 @@ class Differentiation:
                 self._add(x, gradient)
 
 
-def _times(g: Node, factor: Factor) -> Optional[Node]:
+def _times(g: Node, factor: Operand) -> Optional[Node]:
     """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
     if isinstance(factor, Node):
         return g.apply("gate", g, factor)

@@ -54,12 +54,12 @@ def express(segment: Segment) -> Tuple[Node, ...]:
 
 
 def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
-    if name.startswith("param"):
-        slot = Slot("param", int(name[len("param") :]))
+    kind = "param" if name.startswith("param") else "in"
+    slot = Slot(kind, int(name[len(kind) :]))
+    if kind == "param":
         parameter = segment.parameters[slot.number]
-        shape, dtype, shared = shape_of(parameter), dtype_of(parameter), True
+        shape, dtype, shared = shape_of(parameter), name_of(parameter.dtype), True
     else:
-        slot = Slot("in", int(name[len("in") :]))
         port = segment.inputs[slot.number]
         shape = port.shape if port.shared else (1, port.row_size)
         dtype, shared = port.dtype, port.shared
@@ -86,11 +86,6 @@ def _apply(
     except RefuseError as error:
         raise RefuseError(f"operator {op.op} has no kernel here: {error}") from None
     return results if isinstance(results, list) else [results]
-
-
-def dtype_of(parameter: Parameter) -> str:
-    """Return the dtype of a parameter."""
-    return name_of(parameter.dtype)
 
 
 def shape_of(parameter: Parameter) -> Shape:

@@ -7,6 +7,7 @@ everything in between is elementwise.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
@@ -50,24 +51,19 @@ class Arithmetic:
         return self.apply("negative", self)
 
 
+@dataclass(eq=False, repr=False)
 class Node(Arithmetic):
     """A value of each row; only `Expressions` creates nodes."""
 
     __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "width")
-
-    def __init__(
-        self,
-        owner: Expressions,
-        kind: Kind,
-        args: Tuple[Node, ...],
-        attrs: Tuple[Any, ...],
-        width: int,
-        dtype: str,
-    ):
-        self.owner, self.kind, self.args, self.attrs = owner, kind, args, attrs
-        self.width, self.dtype = width, dtype
-        #: The position in topological order.
-        self.number = len(owner.nodes)
+    owner: Expressions
+    #: The position in topological order.
+    number: int
+    kind: Kind
+    args: Tuple[Node, ...]
+    attrs: Tuple[Any, ...]
+    width: int
+    dtype: str
 
     def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function to nodes and numbers."""
@@ -107,17 +103,12 @@ class Expressions:
         self._columns: Dict[Tuple[Node, int, int, int], Node] = {}
 
     def _intern(
-        self,
-        kind: Kind,
-        args: Sequence[Node],
-        attrs: Tuple[Any, ...],
-        width: int,
-        dtype: str,
+        self, kind: Kind, args: Sequence[Node], attrs: Tuple[Any, ...], width: int, dtype: str
     ) -> Node:
-        key = kind, tuple(a.number for a in args), attrs, width, dtype
+        key = kind, tuple(args), attrs, width, dtype
         node = self._interned.get(key)
         if node is None:
-            node = self._interned[key] = Node(self, kind, tuple(args), attrs, width, dtype)
+            node = self._interned[key] = Node(self, len(self.nodes), *key)
             self.nodes.append(node)
         return node
 

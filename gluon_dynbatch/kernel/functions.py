@@ -11,18 +11,15 @@ from typing import Callable, Dict, Tuple, Union
 
 from .expression import Node, Operand
 
-#: A partial derivative: a node or a number, 0 if no gradient flows.
-Factor = Union[Node, float]
 
-
-def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
-    owner = next(a.owner for a in args if isinstance(a, Node))
-    return owner.function(name, *args, values=values)
+def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> Node:
+    return x.apply(name, x, *more, values=values)
 
 
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns the derivative, or a tuple with one
-#: per argument.  "gate" has none, because only gradients use it; `derivative` handles "select".
-DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
+#: per argument; the number 0 if no gradient flows.  "gate" has none, because only gradients use it;
+#: `derivative` handles "select".
+DERIVATIVES: Dict[str, Callable[..., Union[Operand, Tuple[Operand, ...]]]] = {
     # The identity, except that its gradient is multiplied with `factor`, which may be 0.
     "multiplier": lambda y, x, factor: factor,
     "negative": lambda y, x: -1,

@@ -8,10 +8,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..lower.segment import Segment
 from ..native import assembling
+from ..record.types import name_of
 from ..rules.site import RefuseError
 from .compile import Compiler, placed_pieces
 from .derivative import Differentiation
-from .express import dtype_of, express, shape_of
+from .express import express, shape_of
 from .expression import Expressions, Node
 from .layout import Place, Slot
 from .recipe import make_recipe
@@ -24,24 +25,23 @@ _CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDict
 def _key_of(segment: Segment) -> Any:
     """Return a key that segments share if only the identities of their parameters differ."""
     ops, heads, ports, _, *rest = segment.key
-    parameters = ((shape_of(p), dtype_of(p), p.grad_req != "null") for p in segment.parameters)
+    parameters = ((shape_of(p), name_of(p.dtype), p.grad_req != "null") for p in segment.parameters)
     return (ops, heads, ports, tuple(parameters), *rest)
 
 
 def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
-    """Return the kernels of a segment, or the reason why there are none."""
-    kernels = segment.kernels
-    if kernels is None:
-        try:
-            key = _key_of(segment)
-            kernels = _CACHE.get(key)
-            if kernels is None:
-                kernels = _CACHE[key] = SegmentKernels(segment, express(segment))
-        except RefuseError as error:
-            kernels = str(error)
-        # If two threads make them, the last one wins.
-        object.__setattr__(segment, "kernels", kernels)
-    return kernels  # type: ignore[no-any-return]
+    """Return the kernels of a segment, which keeps them, or the reason why there are none."""
+    kernels: Union[SegmentKernels, str, None]
+    try:
+        key = _key_of(segment)
+        kernels = _CACHE.get(key)
+        if kernels is None:
+            kernels = _CACHE[key] = SegmentKernels(segment, express(segment))
+    except RefuseError as error:
+        kernels = str(error)
+    # If two threads make them, the last one wins.
+    object.__setattr__(segment, "kernels", kernels)
+    return kernels
 
 
 class SegmentKernels:
@@ -49,20 +49,16 @@ class SegmentKernels:
 
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)
-        self._arrays = {
+        arrays = {
             Slot("in", i): Array(port.row_size, port.dtype, port.shared)
             for i, port in enumerate(segment.inputs)
         }
-        self._arrays.update(
-            (Slot("param", j), Array(prod(shape_of(p)), dtype_of(p), True))
-            for j, p in enumerate(segment.parameters)
-        )
-        outputs = {
-            Slot("out", k): Array(port.row_size, port.dtype)
-            for k, port in enumerate(segment.outputs)
-        }
+        for j, p in enumerate(segment.parameters):
+            arrays[Slot("param", j)] = Array(prod(shape_of(p)), name_of(p.dtype), every=True)
+        outputs = [Slot("out", k) for k in range(len(results))]
+        arrays.update((slot, Array(x.width, x.dtype)) for slot, x in zip(outputs, results))
         computed = _rebuilt(Expressions(), self._nodes, {})
-        compiler = Compiler()
+        compiler = Compiler(arrays)
         stores = [(Place(slot), computed[node]) for slot, node in zip(outputs, results)]
         steps, stored = compiler.steps(stores), compiler.stored
         #: The values that the backward pass can read.
@@ -71,8 +67,7 @@ class SegmentKernels:
         pieces = [pair for x, place in self._stored.items() for pair in placed_pieces(place, x)]
         copies = ((x, place) for place, x in pieces if x.kind == "read" and not x.attrs[1])
         self._stored.update(copies)
-        self._arrays.update({**outputs, **compiler.arrays})
-        self.forward = Kernel(steps, dict(self._arrays))
+        self.forward = Kernel(steps, arrays)
         self._backward: Dict[Wanted, Kernel] = {}
         self._recipes: Dict[Any, assembling.Recipe] = {}
 
@@ -91,7 +86,7 @@ class SegmentKernels:
 
     def _make_backward(self, wanted: Wanted) -> Kernel:
         build, results = Expressions(), self._results
-        arrays = dict(self._arrays)
+        arrays = dict(self.forward.arrays)
         stored = {}
         for node, (slot, column) in self._stored.items():
             whole = build.read(slot, arrays[slot].width, node.dtype)
@@ -104,19 +99,17 @@ class SegmentKernels:
         values = _rebuilt(build, self._nodes, stored)
         gradients, sums = Differentiation(build, values, heads).gradients()
         reached = {Slot("param", j) for j in wanted.parameters}
-        reached |= {Slot("in", i) for i in wanted.inputs}
         stores = []
-        for slot in (Slot("in", i) for i in wanted.inputs):
-            array = arrays[slot]
-            if not array.every:
-                target = Slot("grad", slot.number)
-                arrays[target] = array
+        for i in wanted.inputs:
+            slot, target = Slot("in", i), Slot("grad", i)
+            reached.add(slot)
+            if not arrays[slot].every:
+                array = arrays[target] = arrays[slot]
                 gradient = gradients.get(slot) or build.const(0, array.width, array.dtype)
                 stores.append((Place(target), gradient))
-        compiler = Compiler(sum(slot.kind == "work" for slot in arrays))
+        compiler = Compiler(arrays)
         sums = [s for s in sums if s.weight.place.slot in reached]
         steps = compiler.steps(stores, sums)
-        arrays.update(compiler.arrays)
         place_of = compiler.place_of
         placed = (
             s._replace(gradient=place_of(s.gradient), rows=s.rows and place_of(s.rows))

@@ -59,10 +59,6 @@ class Weight(NamedTuple):
             return 1
         return self.columns if self.transposed else self.rows
 
-    def transpose(self) -> Weight:
-        """Return the factor that maps the gradient of the product to that of its left operand."""
-        return self._replace(transposed=not self.transposed)
-
     def __str__(self) -> str:
         return f"{self.place}{'.T' if self.transposed else ''}"
 
@@ -159,11 +155,8 @@ class Order(Tuple[int, ...]):
 
     def inverse(self, width: int) -> Order:
         """Return the order that moves gradients back to a source of this width."""
-        inverse = [-1] * width
-        for column, source in enumerate(self):
-            if source >= 0:
-                inverse[source] = column
-        return Order(inverse)
+        columns = {source: column for column, source in enumerate(self)}
+        return Order(columns.get(source, -1) for source in range(width))
 
     def __str__(self) -> str:
         return f"{len(self)} columns"

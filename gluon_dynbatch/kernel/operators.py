@@ -87,10 +87,6 @@ def quadratic(call: Call) -> Tensor:
     return (x * a + b) * x + c
 
 
-def div_sqrt_dim(call: Call) -> Tensor:
-    return call.tensors[0] / sqrt(call.inputs[0][-1])
-
-
 def multiply_gradient(call: Call) -> Tensor:
     factor = 0 if call.op == "BlockGrad" else call.number("scalar", single=False)
     return call.tensors[0].apply("multiplier", call.tensors[0], values=(factor,))
@@ -226,7 +222,7 @@ HANDLERS: Dict[str, Handler] = {
     "Cast": lambda call: call.tensors[0].cast(call.attrs["dtype"]),
     "amp_cast": amp_cast,
     "_contrib_quadratic": quadratic,
-    "_contrib_div_sqrt_dim": div_sqrt_dim,
+    "_contrib_div_sqrt_dim": lambda call: call.tensors[0] / sqrt(call.inputs[0][-1]),
     **dict.fromkeys(["BlockGrad", "_contrib_gradientmultiplier"], multiply_gradient),
     "zeros_like": lambda call: call.tensors[0].const(0),
     "ones_like": lambda call: call.tensors[0].const(1),

@@ -25,12 +25,12 @@ Tables = Dict[Any, Entries]
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
     """Return the recipe of kernels; `few` as for `Kernel.native`."""
     last, natives = backward or forward, [forward.native(few)]
-    packs = dict.fromkeys(natives[0].packs, KEPT if backward is None else SAVED)
     used: FrozenSet[Slot] = frozenset()
     if backward is not None:
         natives.append(backward.native())
-        packs.update(dict.fromkeys(natives[1].packs, SAVED))
         used = backward.used
+    use = KEPT if backward is None else SAVED
+    packs = dict.fromkeys(chain.from_iterable(native.packs for native in natives), use)
     # Work arrays come last, because they may differ between the parts of a launch.
     slots = sorted(last.arrays, key=lambda slot: slot.kind == "work")
     numbers: Numbers = {key: number for number, key in enumerate((*slots, *packs))}

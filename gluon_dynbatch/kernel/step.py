@@ -106,9 +106,7 @@ class Convolved(NamedTuple):
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.left, self.right, self.result, self.bias))
-        of, images, groups, channels, filters, *sizes = self.maps
-        counts = of, images, groups, channels, filters
-        return _step(CONVOLVED, self.dtype, *chain(*places), *counts, *chain(*sizes))
+        return _step(CONVOLVED, self.dtype, *chain(*places), *self.maps[:5], *chain(*self.maps[5:]))
 
     def __str__(self) -> str:
         of = ("result", "data", "kernel")[self.maps.of]
@@ -241,8 +239,7 @@ class Kernel:
     @cached_property
     def summed(self) -> FrozenSet[Slot]:
         """The slots that sums read."""
-        places = (place for s in self.sums for place in (s.gradient, s.rows) if place)
-        return frozenset(place.slot for place in places)
+        return frozenset(place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
 
     @cached_property
     def row_bytes(self) -> Dict[Slot, int]:
