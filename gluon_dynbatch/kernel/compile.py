@@ -41,27 +41,25 @@ class Compiler:
         self.stored: Dict[Node, Place] = {}
         #: When each value is computed.
         self._time: Dict[Node, int] = {}
-        #: All values in topological order, and those that are copied to a second place.
-        self._order: List[Node] = []
-        self._copies: List[Store] = []
 
     def steps(self, stores: Sequence[Store], sums: Sequence[Sum] = ()) -> Tuple[Step, ...]:
         """Return the steps that perform `stores`, and store the gradients of `sums`."""
         gradients = [s.gradient for s in sums]
-        self._order = _reachable([*(node for _, node in stores), *gradients])
-        factors = [(x, _parts(n)) for n in self._order if n.kind in OF_STORED for x in n.args]
+        order = _reachable([*(node for _, node in stores), *gradients])
+        factors = [(x, _parts(n)) for n in order if n.kind in OF_STORED for x in n.args]
         factors += zip(gradients, (s.parts for s in sums))
         #: Values that are read in several parts, so their rows must be contiguous in memory.
         self._dense = {x for x, parts in factors if parts > 1}
         self._choose_targets(stores)
         for node in gradients:
             self._store(node)
-        self._schedule()
+        self._schedule(order)
+        copies: List[Store] = []
         for place, node in stores:
             if self.stored.get(node) != place:
-                self._copies += self._stored_elsewhere(place, node)
-        self._store_reused()
-        return self._emit()
+                copies += self._stored_elsewhere(place, node)
+        self._store_reused(order, copies)
+        return self._emit(copies)
 
     def place_of(self, node: Node) -> Place:
         """Return the place of a value that is in memory."""
@@ -101,9 +99,9 @@ class Compiler:
         if not (is_part or node.kind == "read" or node in self.stored):
             self._add_work(node)
 
-    def _schedule(self) -> None:
+    def _schedule(self, order: Sequence[Node]) -> None:
         """Find the first time at which each value can be computed."""
-        for node in self._order:
+        for node in order:
             # Casts happen in loads, so their arguments must be stored.
             if node.kind in OF_STORED or (node.kind == "cast" and node.args[0].kind != "columns"):
                 for x in node.args:
@@ -120,12 +118,12 @@ class Compiler:
         later = node.kind in STORED or (node in self.stored and not in_loop)
         return self._time[node] + later
 
-    def _store_reused(self) -> None:
+    def _store_reused(self, order: Sequence[Node], copies: Sequence[Store]) -> None:
         """Store the values that are needed at several times."""
         needed: DefaultDict[Node, Set[int]] = defaultdict(set)
-        for _, node in self._copies:
+        for _, node in copies:
             needed[node].add(self._copy_time(node))
-        for node in reversed(self._order):
+        for node in reversed(order):
             times = needed[node]
             if node in self.stored:
                 times = {self._time[node]}
@@ -142,7 +140,7 @@ class Compiler:
         time = self._time[node] + (node in self.stored)
         return time + (time & 1)
 
-    def _emit(self) -> Tuple[Step, ...]:
+    def _emit(self, copies: Sequence[Store]) -> Tuple[Step, ...]:
         loops: Dict[Tuple[int, int, str], List[Job]] = {}
         steps: Dict[int, List[Step]] = {}
 
@@ -162,7 +160,7 @@ class Compiler:
                     add(time, target, piece)
             else:
                 add(time, place, node)
-        for target, piece in self._copies:
+        for target, piece in copies:
             add(self._copy_time(piece), target, piece)
         for (time, width, dtype), jobs in loops.items():
             steps.setdefault(time, []).append(self._loop(time, width, dtype, jobs))

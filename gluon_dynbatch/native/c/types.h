@@ -30,15 +30,12 @@
 #define BELOW_HALF PICK(0x1.fffffffffffffp-2, 0x1.fffffep-2f)
 
 /* INDEPENDENT: the iterations of the next loop do not depend on each other. */
-#if defined(__clang__)
+#ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #define UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
+#else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #define UNROLL _Pragma("GCC unroll 16")
-#else
-#define INDEPENDENT
-#define UNROLL
 #endif
 
 #endif
