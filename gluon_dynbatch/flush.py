@@ -235,6 +235,4 @@ class Flush(NamedTuple):
         execution.run()
         if self.options.debug:
             compare(self.recording, alone, execution)
-        if tape is not None:
-            tape.finish()
         return execution, tape

@@ -28,10 +28,11 @@ class Assembled(NamedTuple):
     #: counted from the end of the fills; its number or None; whether MXNet's operators run it
     #: after that code; and whether all code up to there is pushed to the engine at once.
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
-    #: Numbers of the external arrays that the program copies into arenas; their bases come last.
+    #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
     #: Fills of arenas on other devices than the CPU, which the program leaves out.
     device_fills: Tuple[Fill, ...]
+    #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
     #: One letter per base: how it is accessed, see `recording.addresses_and_handles`.
     uses: bytes
@@ -42,26 +43,9 @@ class Assembled(NamedTuple):
 def assemble(assembler: assembling.Assembler) -> Assembled:
     """Assemble a plan into a program."""
     assembler.assemble()
-    code, externals, device_fills = _assemble_fills(assembler)
-    fill_length = len(code)  # before `program` appends the launches to this very array
-    return Assembled(
-        assembler.program(code),
-        fill_length,
-        tuple(assembler.items),
-        tuple(externals),
-        tuple(device_fills),
-        tuple(assembler.bases),
-        bytes(assembler.uses),
-        assembler.sizes,
-    )
-
-
-def _assemble_fills(
-    assembler: assembling.Assembler,
-) -> Tuple[array[int], List[int], List[Fill]]:
-    """Return code that fills arenas, the externals that it copies, and the fills it leaves out."""
-    code, externals, device_fills = array("q"), [], []
-    plan = assembler.plan
+    code, plan = array("q"), assembler.plan
+    externals: List[int] = []
+    device_fills: List[Fill] = []
     # Backward, fills are sums of head gradients, which `GradientTape` adds up before the program.
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
@@ -73,7 +57,17 @@ def _assemble_fills(
             externals += fill.externals.tolist()
         else:
             device_fills.append(fill)
-    return code, externals, device_fills
+    fill_length = len(code)  # before `program` appends the launches to this very array
+    return Assembled(
+        assembler.program(code),
+        fill_length,
+        tuple(assembler.items),
+        tuple(externals),
+        tuple(device_fills),
+        tuple(assembler.bases),
+        bytes(assembler.uses) + b"a" * len(externals),
+        assembler.sizes,
+    )
 
 
 def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:

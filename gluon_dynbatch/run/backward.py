@@ -10,6 +10,7 @@ padded with zeros and added up.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import compress
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -23,9 +24,10 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
 from ..record.types import name_of
-from .buffers import shaped, write_pieces, zero
+from .buffers import bases_of, shaped, write_pieces, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
+from .gradient import Request
 from .keep import Kept
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, keep_rows
@@ -41,17 +43,7 @@ Elements = Tuple[NDArray, int, int]
 
 
 class GradientTape(Pass):
-    """The backward run of a flush, and what it needs of the forward run.
-
-    Parameters
-    ----------
-    forward : Plan
-        The plan that runs forward.
-    prepared : Prepared
-        The programs of that plan.
-    externals : list of NDArray
-        The external arrays, by number.
-    """
+    """The backward run of a flush, and what it needs of the forward run."""
 
     #: Set by `Chain`: the arrays of the flush, and where the gradient of each input goes.
     kept: Kept
@@ -91,23 +83,6 @@ class GradientTape(Pass):
         inside = (head >= 0) & (start + size <= (head_starts + self.heads.size)[head])
         heads, offsets = np.where(inside, head, -1), start - head_starts[head]
         yield from zip(heads.tolist(), offsets.tolist())
-
-    def begin(self, arrays: Sequence[NDArray]) -> None:
-        """Store the arrays at the bases of the forward program."""
-        bases = self._prepared.forward.bases
-        #: None where the backward pass must not read, such as parameters: see design page 0003.
-        self._forward_arrays = [
-            array if base[0] in ("arena", "saved") else None for base, array in zip(bases, arrays)
-        ]
-        self._all_forward_arrays = arrays
-
-    def arrays(self) -> List[NDArray]:
-        """Return the array at each of the program's own bases."""
-        trained, gradients = self._trained, self._gradients
-        return [
-            gradients[trained[number]] if number in trained else self.array_at(*base)
-            for number, base in enumerate(self._assembled.bases)
-        ]
 
     def run(
         self,
@@ -152,23 +127,29 @@ class GradientTape(Pass):
         if variables:
             autograd.mark_variables(variables, gradients, "write")
 
-    def finish(self) -> None:
-        """Find the inputs of the flush: all arrays that get a gradient from it."""
+    def finish(self, arrays: Sequence[NDArray]) -> None:
+        """Find the inputs of the flush, the arrays that get a gradient from it.
+
+        `arrays` are those at the bases of the forward program, which now runs.
+        """
+        #: None where the backward pass must not read, such as parameters: see design page 0003.
+        self._forward_arrays = [
+            array if base[0] in ("arena", "saved") else None
+            for base, array in zip(self._prepared.forward.bases, arrays)
+        ]
         self._assembled, trained, reach = self._prepared.backward
-        train, arrays = self._leaves.train, self._all_forward_arrays
+        train = self._leaves.train
         #: By base of a gradient that native code computes, the number of its array in `_leaves`.
         self._trained = {
             gradient: train((self._externals if is_external else arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
-        del self._all_forward_arrays
-        #: Arrays whose gradient is part of that of a fill: the fill, the first row, and the array.
-        self._filled = [
-            (number, row, self._externals[external]) for number, row, external in reach.filled
-        ]
-        #: Inputs that no gradient reaches.
-        self._idle = self._idle_inputs(reach)
-        self.inputs = [*self._leaves.trained, *(a for _, _, a in self._filled), *self._idle]
+        filled, idle = reach.filled, self._idle_inputs(reach)
+        #: All arrays that get a gradient.
+        self.inputs = [*self._leaves.trained, *(self._externals[n] for *_, n in filled), *idle]
+        #: Per input that is not trained, the fill and the row where its gradient begins, or None
+        #: if no gradient reaches it.
+        self._places = [*((fill, row) for fill, row, _ in filled), *[None] * len(idle)]
 
     def _idle_inputs(self, reach: Reach) -> List[NDArray]:
         """Return the arrays that are read but not differentiated: the loop gives them zeros."""
@@ -186,22 +167,11 @@ class GradientTape(Pass):
         floats = (array for array in idle.values() if name_of(array.dtype) in FLOATS)
         return list(map(with_dense_gradient, floats))
 
-    def pull(
-        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
-    ) -> List[Optional[Elements]]:
-        """Run backward, and return the gradients of the inputs, None where not wanted.
-
-        Parameters
-        ----------
-        pieces : list of Piece
-            Head gradients; those of one head are added up.
-        wanted : list of bool
-            Per input, whether its gradient is needed.
-        targets : list of NDArray or None
-            Per input, an array that its gradient may be written to.
-        """
-        self._gradients = self._leaves.gradients(targets)
-        self.find_arrays(self._forward_arrays)
+    def pull(self, pieces: List[Piece], requests: List[Request]) -> List[Optional[Elements]]:
+        """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
+        wanted = [request.wanted for request in requests]
+        gradients = self._gradients = self._leaves.gradients(requests)
+        self._find_arrays(gradients)
         self._add_up(pieces)
         # A native step never multiplies a zero gradient with infinity; MXNet's operators may.
         live = self._find_live() if self.recorded else None
@@ -211,6 +181,16 @@ class GradientTape(Pass):
             self._run(live)
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
+
+    def _find_arrays(self, gradients: List[NDArray]) -> None:
+        """Find or allocate the arrays of all bases, which follow those of the forward pass."""
+        trained, assembled, earlier = self._trained, self._assembled, self._forward_arrays
+        arrays = [
+            gradients[trained[number]] if number in trained else self.array_at(*base)
+            for number, base in enumerate(assembled.bases)
+        ]
+        uses = b"".join([b"-" if array is None else b"r" for array in earlier])
+        self.bases = bases_of([*earlier, *arrays], uses + assembled.uses)
 
     def _add_up(self, pieces: List[Piece]) -> None:
         """Fill the arenas with the gradients of heads, which are sums of pieces."""
@@ -279,14 +259,13 @@ class GradientTape(Pass):
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of the fills that have wanted inputs, by number of the fill."""
-        wanted_filled = wanted[len(self._leaves.trained) :]
+        places = compress(self._places, wanted[len(self._gradients) :])
         fills: Dict[int, NDArray] = {}
-        for (number, _, _), is_wanted in zip(self._filled, wanted_filled):
-            if is_wanted and number not in fills:
-                region = self.forward.fills[number].region
-                arena = self.forward.arenas[region.arena]
-                gradient = self.operand(self.plan.results[number], arena.dtype, arena.context)
-                fills[number] = shaped(gradient, (region.rows, arena.row_size))
+        for number in dict.fromkeys(place[0] for place in places if place is not None):
+            region = self.forward.fills[number].region
+            arena = self.forward.arenas[region.arena]
+            gradient = self.operand(self.plan.results[number], arena.dtype, arena.context)
+            fills[number] = shaped(gradient, (region.rows, arena.row_size))
         return fills
 
     def _input_gradients(
@@ -294,14 +273,15 @@ class GradientTape(Pass):
     ) -> List[Optional[Elements]]:
         """Return the gradient of each input, in the order of `inputs`."""
         gradients: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
-        for (number, row, array), is_wanted in zip(self._filled, wanted[len(gradients) :]):
-            if is_wanted:
-                fill = fills[number]
-                gradients.append((fill, row * fill.shape[1], array.size))
-            else:
+        others = slice(len(gradients), None)
+        for array, is_wanted, place in zip(self.inputs[others], wanted[others], self._places):
+            if not is_wanted:
                 gradients.append(None)
-        for array, is_wanted in zip(self._idle, wanted[len(gradients) :]):
-            gradients.append((mx.nd.zeros_like(array), 0, array.size) if is_wanted else None)
+            elif place is None:
+                gradients.append((mx.nd.zeros_like(array), 0, array.size))
+            else:
+                fill = fills[place[0]]
+                gradients.append((fill, place[1] * fill.shape[1], array.size))
         return gradients
 
 

@@ -20,21 +20,14 @@ from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
 from .backward import GradientTape, Piece
-from .gradient import record_function
+from .gradient import Request, record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
 def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads]:
     """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan that runs forward.
-    spots : Spots
-        The spots of the arrays that are held.
-    in_graph : numpy.ndarray
-        Per external array, whether it may get a gradient.
+    These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
     """
     _, kind = TYPES.columns(spots.kind)
     floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
@@ -123,27 +116,24 @@ class Chain:
             tape.kept.hand_out()
 
     def backward(
-        self,
-        head_gradients: List[NDArray],
-        wanted: List[bool],
-        targets: List[Optional[NDArray]],
+        self, head_gradients: List[NDArray], requests: List[Request]
     ) -> List[Optional[NDArray]]:
-        """Return the gradients of the inputs; None where `wanted` is false."""
+        """Return the gradients of the inputs, None where not wanted."""
         pieces: List[List[Piece]] = [[] for _ in self._tapes]
         for (number, head, offset), gradient in zip(self._outputs, head_gradients):
             pieces[number].append((gradient, head, offset, 0, gradient.size))
-        tape_wanted = [
-            [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
-            for routes in (tape.routes for tape in self._tapes)
-        ]
-        tape_targets = [
-            [targets.pop(0) if isinstance(route, NDArray) else None for route in tape.routes]
+        given = iter(requests)
+        tape_requests = [
+            [
+                next(given) if isinstance(route, NDArray) else Request(route is not None, None)
+                for route in tape.routes
+            ]
             for tape in self._tapes
         ]
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._tapes))):
             tape, gradients = self._tapes[number], []
-            ranges = tape.pull(pieces[number], tape_wanted[number], tape_targets[number])
+            ranges = tape.pull(pieces[number], tape_requests[number])
             for route, elements in zip(tape.routes, ranges):
                 if isinstance(route, tuple) and elements is not None:
                     earlier, head, offset = route

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from math import prod
-from typing import Any, ContextManager, List, Optional, Sequence, Tuple
+from typing import Any, ContextManager, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -14,6 +14,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
+from ..native import executing
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
@@ -28,16 +29,11 @@ CPU = mx.cpu()
 
 
 class Pass:
-    """One run of a plan, forward or backward.
+    """One run of a plan, forward or backward."""
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan to run.
-    """
-
-    #: The native code of the plan.
+    #: The native code of the plan, and the arrays of its bases; forward, the arenas come first.
     _assembled: Assembled
+    bases: executing.Bases
 
     #: Appended to the names of blocks in profiler traces.
     suffix = ""
@@ -52,36 +48,8 @@ class Pass:
             for arena, rows in zip(plan.arenas, plan.sizes)
         ]
 
-    def find_arrays(
-        self, forward_arrays: Sequence[Optional[NDArray]] = (), externals: Sequence[NDArray] = ()
-    ) -> List[NDArray]:
-        """Find or allocate the arrays of all bases.
-
-        Parameters
-        ----------
-        forward_arrays : sequence of NDArray or None
-            Backward, the arrays of the forward pass, None for those that are not read.
-        externals : sequence of NDArray
-            The external arrays that are copied into arenas.
-
-        Returns
-        -------
-        list of NDArray
-            The arrays of the program's own bases.
-        """
-        arrays = self.arrays()
-        uses = b"".join([b"-" if array is None else b"r" for array in forward_arrays])
-        uses += self._assembled.uses + b"a" * len(externals)
-        #: The bases of the program; forward, the arenas come first.
-        self.bases = bases_of([*forward_arrays, *arrays, *externals], uses)
-        return arrays
-
-    def arrays(self) -> List[NDArray]:
-        """Return the array at each of the program's own bases."""
-        return [self.array_at(*base) for base in self._assembled.bases]
-
     def array_at(self, kind: str, *key: Any) -> NDArray:
-        """Return the array at a base."""
+        """Return the array at a base in an arena or in memory of the program."""
         if kind == "arena":
             return self.arenas[key[0]]
         return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
@@ -141,22 +109,8 @@ class Pass:
 class Execution(Pass):
     """One run of a plan forward.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan to run.
-    externals : list of NDArray
-        The external arrays, by number.
-    dispatcher : Dispatcher
-        Compiles segments.
-    where : callable
-        Returns the user's line that recorded a node.
-    assembled : Assembled
-        The native code of the plan.
-    tape : GradientTape, optional
-        Records launches for the backward pass.
-    watch : explain.Site, optional
-        Waits for the results of each launch before the next one runs.
+    `where` returns the user's line that recorded a node, `tape` records launches for the backward
+    pass, and `watch` (an `explain.Site`) waits for the results of each launch before the next one.
     """
 
     def __init__(
@@ -177,21 +131,19 @@ class Execution(Pass):
 
     def run(self) -> None:
         """Push all launches to the engine, without waiting for their results."""
-        arrays = self.find_arrays((), [self.externals[n] for n in self._assembled.externals])
+        arrays = [
+            _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
+            for base in self._assembled.bases
+        ]
+        copied = [self.externals[number] for number in self._assembled.externals]
+        self.bases = bases_of(arrays + copied, self._assembled.uses)
         for fill in self._assembled.device_fills:
             sources = [self.externals[number] for number in fill.externals.tolist()]
             pieces = fill.pieces(np.arange(len(sources)))
             write_pieces(self.region(fill.region), sources, pieces)
-        if self._tape is not None:
-            self._tape.begin(arrays)
         self.run_launches(self._watch)
-
-    def arrays(self) -> List[NDArray]:
-        """Return the array at each of the program's own bases."""
-        return [
-            _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
-            for base in self._assembled.bases
-        ]
+        if self._tape is not None:
+            self._tape.finish(arrays)
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base that is not a parameter."""

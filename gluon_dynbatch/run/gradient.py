@@ -12,7 +12,8 @@ import itertools
 import logging
 import os
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from ctypes import CFUNCTYPE, POINTER, c_int, c_void_p
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -92,20 +93,20 @@ def _passes_a_scope(head: int) -> bool:
 
 replace_for_good("MXAutogradBackwardEx", _watch_backward)
 
-_BACKWARD = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.POINTER(ctypes.c_int),
-    ctypes.c_int,
-    ctypes.c_void_p,
-)
+#: Of MXNet's numbers for `grad_req`: nothing is done, or the gradient is added.
+_NULL, _ADD = 0, 3
 
-_WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
-Backward = Callable[[List[NDArray], List[bool], List[Optional[NDArray]]], List[Optional[NDArray]]]
+class Request(NamedTuple):
+    """Whether the gradient of an input is wanted, and an array that it may be written to."""
 
+    wanted: bool
+    target: Optional[NDArray]
+
+
+#: Computes a gradient per input from head gradients, None where it is not wanted.  A gradient that
+#: is not the target of its request is copied or added to where MXNet wants it.
+Backward = Callable[[List[NDArray], List[Request]], List[Optional[NDArray]]]
 
 #: By number, the functions that MXNet may still call, each with `_retained` at its recording.
 _ALIVE: Dict[int, Tuple[Backward, int]] = {}
@@ -125,12 +126,8 @@ def forget(looks: int = _LOOKS) -> None:
     Each flush calls this, because a thread of MXNet must not (see `give_notice`).  MXNet drops a
     node only with the last array of its graph, wherever that is held.  So a function that has run
     is freed earlier, unless a backward pass since its recording retained a graph.  Of the others, a
-    few are checked per call, in turn, so that the cost does not grow with the number of graphs.
-
-    Parameters
-    ----------
-    looks : int
-        How many functions are checked.
+    few (`looks`) are checked per call, in turn, so that the cost does not grow with the number of
+    graphs.
     """
     try:
         while _RUN:
@@ -147,8 +144,9 @@ def forget(looks: int = _LOOKS) -> None:
         pass
 
 
+@CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int), c_int, c_void_p)
 def _run_backward(
-    heads: int, count: int, pointers: Any, requests: Any, training: int, number: int
+    heads: int, count: int, pointers: Any, grad_reqs: Any, training: int, number: int
 ) -> int:
     """Call a function for MXNet: write its gradients, or add them, as requested per input."""
     del training
@@ -156,16 +154,16 @@ def _run_backward(
         NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
     ]
     try:
-        grad_reqs = [requests[i] for i in range(count)]
-        writes = [grad_req in (_WRITE, _WRITE_INPLACE) for grad_req in grad_reqs]
-        targets = [array if write else None for array, write in zip(arrays[heads:], writes)]
-        gradients = _ALIVE[number][0](arrays[:heads], [bool(r) for r in grad_reqs], targets)
-        for target, gradient, write, grad_req in zip(arrays[heads:], gradients, writes, grad_reqs):
-            if write:
-                if gradient is not target:
-                    gradient.copyto(target)
-            elif grad_req == _ADD:
-                add_to(target, gradient)
+        requests = [
+            Request(grad_req != _NULL, None if grad_req in (_NULL, _ADD) else array)
+            for grad_req, array in zip(grad_reqs[:count], arrays[heads:])
+        ]
+        gradients = _ALIVE[number][0](arrays[:heads], requests)
+        for array, gradient, (wanted, target) in zip(arrays[heads:], gradients, requests):
+            if wanted and target is None:
+                add_to(array, gradient)
+            elif wanted and gradient is not target:
+                gradient.copyto(array)
     except BaseException:
         # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")
@@ -174,9 +172,8 @@ def _run_backward(
     return 1
 
 
-_FUNCTION = _BACKWARD(_run_backward)
 # MXNet may still use these after the interpreter has cleared this module at exit.
-for _held in (_FUNCTION, _ALIVE, _WATCHED):
+for _held in (_run_backward, _ALIVE, _WATCHED):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
@@ -184,25 +181,17 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     """Record `outputs` as results of a function of `inputs` in MXNet's tape.
 
     Unlike ``mx.autograd.Function``, this respects ``grad_req`` ``"add"`` and ``"null"`` per input.
-
-    Parameters
-    ----------
-    inputs, outputs : list of NDArray
-        Arrays; the outputs must not be part of a graph yet.
-    backward : callable
-        ``backward(head_gradients, wanted, targets)`` returns a gradient per input, None where not
-        wanted.  Where there is a target, it may write the gradient there and return the target; any
-        other array is copied to the target.
+    The outputs must not be part of a graph yet.
     """
-    callback = ctypes.CFUNCTYPE(ctypes.c_int)
+    callback = CFUNCTYPE(c_int)
     number, notice = next(_NUMBERS), ctypes.c_byte()
     # Callbacks for the backward pass and for the end of the node, and the argument of each.
-    callbacks = c_array(callback, [ctypes.cast(_FUNCTION, callback), callback(GIVE)])
-    arguments = c_array(ctypes.c_void_p, [number, ctypes.addressof(notice)])
+    callbacks = c_array(callback, [ctypes.cast(_run_backward, callback), callback(GIVE)])
+    arguments = c_array(c_void_p, [number, ctypes.addressof(notice)])
     callback_list = MXCallbackList(
-        ctypes.c_int(2),
-        ctypes.cast(callbacks, ctypes.POINTER(callback)),
-        ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p)),
+        c_int(2),
+        ctypes.cast(callbacks, POINTER(callback)),
+        ctypes.cast(arguments, POINTER(c_void_p)),
     )
     _ALIVE[number] = backward, _retained
     _WATCHED.append((number, notice, (callbacks, arguments, callback_list)))

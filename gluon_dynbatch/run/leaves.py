@@ -17,6 +17,7 @@ from mxnet.ndarray import NDArray
 
 from ..record.lazy import LazyNDArray
 from .buffers import zero
+from .gradient import Request
 
 
 class Leaves:
@@ -52,19 +53,11 @@ class Leaves:
             self._gradients.append(None)
         return number
 
-    def gradient(self, array: NDArray) -> NDArray:
-        """Return the buffer in which MXNet's operators add up the gradient of an array."""
-        number = self.train(array)
-        gradient = self._gradients[number]
-        if gradient is None:
-            gradient = self._gradients[number] = _empty_like(array)
-        return gradient
-
-    def gradients(self, targets: Sequence[Optional[NDArray]]) -> List[NDArray]:
+    def gradients(self, requests: Sequence[Request]) -> List[NDArray]:
         """Return the array of each gradient: its buffer here, its target, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)
-            for buffer, target, array in zip(self._gradients, targets, self.trained)
+            for buffer, (_, target), array in zip(self._gradients, requests, self.trained)
         ]
 
     def leaf(self, array: NDArray, trained: bool) -> NDArray:
@@ -73,7 +66,10 @@ class Leaves:
         if leaf is None:
             leaf = self._leaves[id(array)] = array.copy()
             if trained:
-                autograd.mark_variables([leaf], [self.gradient(array)], "add")
+                number = self.train(array)
+                if self._gradients[number] is None:
+                    self._gradients[number] = _empty_like(array)
+                autograd.mark_variables([leaf], [self._gradients[number]], "add")
         return leaf
 
 

@@ -35,7 +35,7 @@ STAGES = {
     "making kernels": (dispatch, "kernels_of"),
     "assembling": (assembling, "Forward"),
     "memory": (pool.POOL, "take"),
-    "finding arrays": (execute.Pass, "find_arrays"),
+    "finding arrays": (execute.Pass, "array_at"),
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
