@@ -13,6 +13,7 @@ from .lower.expand import expand
 from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, ArrayType, memory_of
+from .run.buffers import view
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.prepare import Prepared
@@ -137,4 +138,4 @@ def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
 
 def _values(execution: Execution, value: int, array_type: ArrayType) -> Any:
     arena, element = execution.plan.place(int(execution.plan.graph.value_term[value]))
-    return execution.elements(arena, element, array_type.shape).asnumpy()
+    return view(execution.arenas[arena], element, array_type.shape).asnumpy()

@@ -113,7 +113,7 @@ def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Tuple[i
 
 def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Tuple[int, ...]:
     operand = slot.number if slot.kind == "in" else -1
-    return (numbers[slot], operand, *_type(kernel, slot), kernel.arrays[slot].width)
+    return numbers[slot], operand, kernel.arrays[slot].row_bytes
 
 
 def _apart(

@@ -77,15 +77,7 @@ include "recipes.pxi"
 
 
 cdef class Assembler:
-    """Assembles the program of one pass.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan to assemble.
-    first : int
-        Number of the first base.  The bases of a backward program follow those of the forward one.
-    """
+    """Assembles the program of one pass."""
 
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
@@ -109,6 +101,7 @@ cdef class Assembler:
     cdef dict natives
     #: Numbers of bases, by key or by a key that is faster to hash.
     cdef dict numbers
+    #: Number of the first base.  The bases of a backward program follow those of the forward one.
     cdef int64_t first
     #: Entries of `Arena`.
     cdef array arenas
@@ -173,8 +166,7 @@ cdef class Assembler:
         """Return the number of the base of a parameter, or of its gradient, on a device."""
         # A context itself is slow to look up: its hash is a function in Python.
         key = kind, id(parameter), context.device_typeid, context.device_id
-        number = self.numbers.get(key)
-        return self.base((kind, parameter, context), key) if number is None else number
+        return self.base((kind, parameter, context), key)
 
     cdef Spot reserve(self, int64_t use, int64_t count) except *:
         """Reserve bytes of memory."""
@@ -227,22 +219,17 @@ cdef class Assembler:
         record[0] = RowsRecord(ROWS, kind, size, count, target)
         return <Piece *>(record + 1)
 
-    cdef int add_piece(
-        self, int64_t what, int64_t kind, int64_t size, int64_t count, Spot target, Spot source
-    ) except -1:
-        """Add a ROWS record of one piece, which copies elements or sets them to zero."""
-        self.add_pieces(kind, size, 1, target)[0] = Piece(what, 0, source, count)
+    cdef int add_bytes(self, int64_t what, int64_t count, Spot target, Spot source) except -1:
+        """Add a ROWS record of one piece, which copies bytes or sets them to zero."""
+        self.add_pieces(kind_of("uint8"), 1, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
     cdef Run place(self, list runs, int64_t launch, int backward):
         """Set the spots of operands and results, in which the rows of parts follow each other.
 
-        Returns
-        -------
-        Run
-            The first part.
+        Returns the first part.
         """
-        cdef Run first = runs[0], run
+        cdef Run first = runs[0], before = first, run
         cdef array operands = first.recipe.operands[backward], placed = array("q")
         cdef array results = first.recipe.results[backward]
         cdef const Operand *operand
@@ -263,7 +250,11 @@ cdef class Assembler:
             if place.what != NOTHING and number >= 0:
                 first.spots[number] = self.spot_of_region(place)
                 placed.append(number)
-        place_parts(runs, placed)
+        for run in runs[1:]:
+            for number in placed:
+                run.spots[number] = before.spots[number]
+                run.spots[number].offset += before.bytes_of(number)
+            before = run
         return first
 
     cdef int add_runs(self, list runs, int backward) except -1:
@@ -351,18 +342,6 @@ cdef class Assembler:
     cdef int finish(self) except -1:
         """Add the code that follows all launches."""
         return 0
-
-
-cdef int place_parts(list runs, array numbers) except -1:
-    """Set the spots of arrays in all parts but the first: each begins where the one before ends."""
-    cdef Run before = runs[0], run
-    cdef int64_t number
-    for run in runs[1:]:
-        for number in numbers:
-            run.spots[number] = before.spots[number]
-            run.spots[number].offset += before.bytes_of(number)
-        before = run
-    return 0
 
 
 include "forward.pxi"

@@ -8,32 +8,23 @@ cdef Spot spot_of_read(Run run, const Read *read) noexcept:
 
 
 cdef class Backward(Assembler):
-    """Assembles the program of a transposed plan.
+    """Assembles the program of a transposed plan."""
 
-    Parameters
-    ----------
-    plan
-        See `Assembler`.
-    forward : Forward
-        The assembler of the forward program, which knows where that leaves its values.
-    """
-
-    #: Per gradient that the program computes: the number of its base among `bases`; the number of
-    #: the array, among external arrays or else among forward bases; whether it is an external
-    #: array; and its parameter, or None.
-    cdef readonly list trained
+    #: By the number among `bases` of each gradient that the program computes: the number of the
+    #: array, among external arrays or else among forward bases; whether it is an external array;
+    #: and its parameter, or None.
+    cdef readonly dict trained
+    #: The assembler of the forward program, which knows where that leaves its values.
     cdef Forward forward
     #: Entries of `Chunk` that are still to be added up, by target and kind of sum.
     cdef dict sums
     #: Per segment, the bases of the gradients of its parameters.
     cdef dict gradients
-    #: Bases of gradients that the program sets to zero.
-    cdef set zeroed
 
     def __init__(self, plan, Forward forward not None):
         super().__init__(plan, forward.stop)
         self.forward = forward
-        self.trained, self.sums, self.gradients, self.zeroed = [], {}, {}, set()
+        self.trained, self.sums, self.gradients = {}, {}, {}
         for launch in plan.order:
             if self.is_native(launch):
                 self.zero_gradients(launch)
@@ -103,10 +94,9 @@ cdef class Backward(Assembler):
 
     cdef int zero_gradient(self, int64_t base, int64_t size, tuple trained) except -1:
         """Set a gradient of so many bytes to zero, once, and add it to `trained`."""
-        if base not in self.zeroed:
-            self.zeroed.add(base)
-            self.add_piece(ZERO, kind_of("uint8"), 1, size, Spot(base, 0), Spot(0, 0))
-            self.trained.append((base - self.first, *trained))
+        if base - self.first not in self.trained:
+            self.trained[base - self.first] = trained
+            self.add_bytes(ZERO, size, Spot(base, 0), NOWHERE)
         return 0
 
     cdef Spot spot_of_gradient(self, int64_t launch, int64_t parameter, int64_t input) except *:
@@ -119,12 +109,12 @@ cdef class Backward(Assembler):
         return Spot(self.base(("external gradient", external)), 0)
 
     cdef int add_sums(self, list keys) except -1:
-        """Add the records of collected sums."""
+        """Add the records of collected sums, which are no longer collected then."""
         cdef Code chunks
         cdef int64_t count
         for key in keys:
             base, offset, (record, kind, rows, columns, last) = key
-            chunks = self.sums[key]
+            chunks = self.sums.pop(key)
             count = chunks.count(sizeof(Chunk))
             (<SumRecord *>self.code.grow(sizeof(SumRecord)))[0] = SumRecord(
                 record, kind, rows, columns, Spot(base, offset), last, count)
@@ -143,12 +133,9 @@ cdef class Backward(Assembler):
             if region.what != NOTHING and data_of(results)[k] < 0:
                 spot = self.spot_of_region(region)
                 size = region.rows * region.row_size * self.arena(region.first).size
-                self.add_piece(ZERO, kind_of("uint8"), 1, size, spot, Spot(0, 0))
-                keys = [
+                self.add_bytes(ZERO, size, spot, NOWHERE)
+                self.add_sums([
                     key for key in self.sums
                     if key[0] == spot.base and spot.offset <= key[1] < spot.offset + size
-                ]
-                self.add_sums(keys)
-                for key in keys:
-                    del self.sums[key]
+                ])
         return 0

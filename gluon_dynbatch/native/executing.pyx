@@ -235,16 +235,9 @@ cdef inline void **handles_in(array numbers) noexcept:
 
 
 cdef class Program:
-    """Records without addresses, and the kernels that they use.
+    """Records without addresses, and all kernels whose addresses its LAUNCH records contain.
 
-    Parameters
-    ----------
-    code : memoryview of int64
-        The records.
-    kernels : collection of Kernel
-        All kernels whose addresses LAUNCH records contain.
-    scratch : int
-        Bytes of scratch that MATRIX, ROW and SCATTER records need.
+    `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.
     """
 
     cdef NativeProgram *program

@@ -9,18 +9,10 @@ cdef struct Gathered:
 
 
 cdef class Forward(Assembler):
-    """Assembles the program of a plan.
+    """Assembles the program of a plan."""
 
-    Parameters
-    ----------
-    plan
-        See `Assembler`.
-    kernels : dict
-        The kernels of each segment, None if MXNet's operators run it.
-    trained : dict
-        Per launch that runs natively backward, the backward kernel of each part.
-    """
-
+    #: The kernels of each segment, None if MXNet's operators run it; and per launch that runs
+    #: natively backward, the backward kernel of each part.
     cdef dict kernels, trained
     #: Per launch its runs, one for each part.
     cdef dict launches
@@ -136,9 +128,9 @@ cdef class Forward(Assembler):
             spot = &run.spots[shared.number]
             copied = self.copies.get((spot.base, spot.offset))
             if copied is None:
-                target = self.reserve(SAVED, shared.size * shared.width)
+                target = self.reserve(SAVED, shared.bytes)
                 copied = self.copies[spot.base, spot.offset] = target.base, target.offset
-                self.add_piece(COPY, shared.kind, shared.size, shared.width, target, spot[0])
+                self.add_bytes(COPY, shared.bytes, target, spot[0])
             spot[0] = Spot(copied[0], copied[1])
         return 0
 
@@ -158,6 +150,7 @@ cdef class Forward(Assembler):
         Rows that were gathered from one table are equal if they were gathered by equal indices.
         """
         cdef const TableRow *operand = self.operand_of(launch, port)
+        cdef const int64_t *piece
         cdef int64_t i, gathered = 0, row_size = operand.row_size
         self.keys.size = 0
         if not self.gathered.size or operand.what == WHOLE:
@@ -165,12 +158,10 @@ cdef class Forward(Assembler):
         if operand.what == SLICE:
             return self.add_key(operand.first, operand.second, operand.rows, row_size)
         for i in range(operand.first, operand.first + operand.second):
-            if self.pieces[i, 0] != COPY or self.pieces[i, 1] % row_size:
+            piece = &self.pieces[i, 0]
+            if piece[0] != COPY or piece[1] % row_size or piece[4] % row_size:
                 return 0
-            if self.pieces[i, 4] % row_size:
-                return 0
-            gathered += self.add_key(
-                self.pieces[i, 2], self.pieces[i, 3], self.pieces[i, 4] // row_size, row_size)
+            gathered += self.add_key(piece[2], piece[3], piece[4] // row_size, row_size)
         return gathered
 
     def keys_of(self, int64_t launch, int64_t port):

@@ -91,21 +91,14 @@ cdef void *allocate(int64_t count, int64_t size) except NULL:
 
 
 cdef class Kernel:
-    """A kernel that programs can run.
-
-    Parameters
-    ----------
-    steps : memoryview of int64
-        The words of all steps (`gluon_dynbatch.kernel.step`).
-    slots : tuple
-        What the steps work on, by number; a program says where each is.  Slots that are not in
-        `arrays` are packed matrices, the `packs`.
-    arrays : dict of Slot to Array
-        Width and type of each array.
-    """
+    """A kernel that programs can run, made of the words of all steps (`kernel.step`)."""
 
     cdef NativeKernel *kernel
+    #: What the steps work on, by number; a program says where each is.  Slots that are not in
+    #: `arrays`, which has the width and type of each array, are packed matrices, the `packs`.
     cdef readonly tuple slots, packs
+    #: The address by which LAUNCH records name the kernel, and its operations per row, roughly.
+    cdef readonly int64_t address, work
 
     def __cinit__(self, const int64_t[::1] steps, tuple slots, arrays):
         cdef gdb_slot *native_slots = <gdb_slot *>allocate(len(slots), sizeof(gdb_slot))
@@ -121,17 +114,8 @@ cdef class Kernel:
         free(native_slots)
         if self.kernel == NULL:
             raise MemoryError()
+        self.address, self.work = <int64_t>self.kernel, self.kernel.work
 
     def __dealloc__(self):
         if self.kernel != NULL:
             release_kernel(self.kernel)
-
-    @property
-    def address(self):
-        """The address by which LAUNCH records name the kernel."""
-        return <uintptr_t>self.kernel
-
-    @property
-    def work(self):
-        """Operations per row, roughly."""
-        return self.kernel.work

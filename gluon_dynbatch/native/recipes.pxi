@@ -68,7 +68,7 @@ cdef struct Pack:
 cdef struct Shared:
     # An array that all rows share and the backward pass reads: which input it is, or -1 for a
     # parameter.
-    int64_t number, input, kind, size, width
+    int64_t number, input, bytes
 
 
 cdef struct Apart:
@@ -93,18 +93,7 @@ cdef struct Sum:
 cdef class Recipe:
     """What programs need to know of a kernel, and of its backward kernel if it is trained.
 
-    Parameters
-    ----------
-    tables : dict of str to array
-        Integers, or entries as above, by the names that `make_recipe` gives them.
-    natives : tuple of executing.Kernel
-        The kernel that runs forward and, if there is one, that which runs backward.
-    orders : tuple of array
-        Per kernel, the numbers of its slots.
-    gathers : bool
-        Whether the kernel does nothing but choose rows of its first parameter by its first input.
-    single : int
-        The only input with rows of its own, if equal rows are worth finding, or -1.
+    `tables` has integers, or entries as above, by the names that `make_recipe` gives them.
     """
 
     #: By number, the bytes of a row.
@@ -119,8 +108,12 @@ cdef class Recipe:
     cdef array sums, trained, reached
     #: Per direction: entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
     cdef tuple operands, results, apart
+    #: The kernel that runs forward and, if there is one, that which runs backward; and per kernel,
+    #: the numbers of its slots.
     cdef tuple natives, orders
+    #: Whether the kernel does nothing but choose rows of its first parameter by its first input.
     cdef bint gathers
+    #: The only input with rows of its own, if equal rows are worth finding, or -1.
     cdef int64_t single
     #: Per direction: the address of the kernel, and its operations per row.
     cdef int64_t[2] address, work

@@ -19,15 +19,13 @@ from ..record.types import name_of
 from .assemble import code_of_pieces
 from .pool import allocate
 
-#: Addresses of MXNet's functions.
-PUSH, DETACH, FREE, GET_DATA = (
-    ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value
+_FUNCTIONS = [
+    getattr(_LIB, name)
     for name in ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
-)
-#: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
-_REORDER = getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None)
-REORDER = ctypes.cast(_REORDER, ctypes.c_void_p).value if _REORDER else 0
-executing.connect(PUSH, DETACH, FREE, GET_DATA, REORDER)
+]
+# A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
+_FUNCTIONS.append(getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None))
+executing.connect(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in _FUNCTIONS))
 
 #: Bytes of the largest buffer that copies share.  Each of them keeps the whole buffer alive.
 MOST_SHARED = 1 << 18
@@ -45,16 +43,8 @@ def write_pieces(
 ) -> None:
     """Copy and add pieces of arrays to a target.
 
-    Parameters
-    ----------
-    target : NDArray
-        The array that is written.
-    arrays : sequence of NDArray
-        The arrays that are read.
-    pieces : numpy.ndarray
-        Pieces as in `Plan`, with numbers of `arrays` in the place of arenas.
-    use : bytes
-        The letter of `recording.addresses_and_handles` that says how `arrays` are read.
+    Pieces are as in `Plan`, with numbers of `arrays` in the place of arenas; `use` is the letter of
+    `recording.addresses_and_handles` that says how `arrays` are read.
     """
     code = code_of_pieces(target.context, name_of(target.dtype), pieces)
     if code is None:
@@ -95,6 +85,11 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
     """Return the bases of a program; for `uses`, see `recording.addresses_and_handles`."""
     return executing.Bases(arrays, *recording.addresses_and_handles(arrays, uses), uses)
+
+
+def view(array: NDArray, first: int, shape: Tuple[int, ...]) -> NDArray:
+    """Return the elements of an array from `first` on, as a view of `shape`."""
+    return part(array.reshape((-1,)), first, first + prod(shape)).reshape(shape)
 
 
 def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:

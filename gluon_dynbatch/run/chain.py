@@ -13,13 +13,13 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
-from ..native.recording import part
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
 from .backward import GradientTape, Piece
+from .buffers import view
 from .gradient import Request, record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
@@ -139,13 +139,11 @@ class Chain:
                     earlier, head, offset = route
                     pieces[earlier].append((elements[0], head, offset, *elements[1:]))
                 elif isinstance(route, NDArray):
-                    gradients.append(None if elements is None else _view(*elements, route))
+                    gradients.append(elements and _shaped_like(route, *elements))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
 
 
-def _view(array: NDArray, first: int, count: int, like: NDArray) -> NDArray:
-    """Return a view of elements of an array, in the shape of another one."""
-    if array.shape == like.shape:
-        return array
-    return part(array.reshape((-1,)), first, first + count).reshape(like.shape)
+def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
+    """Return elements of an array in the shape of another one, itself if it has that shape."""
+    return array if array.shape == other.shape else view(array, first, other.shape)

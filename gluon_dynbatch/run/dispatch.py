@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
+from weakref import WeakKeyDictionary
 
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -60,9 +60,7 @@ class Dispatcher:
         self.built = 0
         #: Whether segments run as native steps where possible; tests switch it off.
         self.native = True
-        self._executables: weakref.WeakKeyDictionary[Segment, Executable] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._executables: WeakKeyDictionary[Segment, Executable] = WeakKeyDictionary()
 
     def kernels(self, segment: Segment) -> Optional[SegmentKernels]:
         """Return the kernels of `segment`; None if MXNet's operators run it."""

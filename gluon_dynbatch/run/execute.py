@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from math import prod
-from typing import Any, ContextManager, List, Optional, Tuple
+from typing import Any, ContextManager, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -18,7 +17,7 @@ from ..native import executing
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
-from .buffers import bases_of, shaped, write_pieces
+from .buffers import bases_of, shaped, view, write_pieces
 from .dispatch import Dispatcher
 from .pool import POOL
 from .profiling import PROFILER
@@ -58,15 +57,10 @@ class Pass:
         """Return a view of the rows of `region`."""
         return part(self.arenas[region.arena], region.start, region.start + region.rows)
 
-    def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
-        """Return elements of an arena, from `element` on, as a view of `shape`."""
-        flat = self.arenas[arena].reshape((-1,))
-        return part(flat, element, element + prod(shape)).reshape(shape)
-
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand that MXNet's operators read from arenas."""
         if not isinstance(operand, Rows):
-            return self.elements(*operand[:2], operand[2:])
+            return view(self.arenas[operand.arena], operand.element, operand[2:])
         array = self.pool.take((operand.rows, operand.row_size), dtype, context)
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
         write_pieces(array, self.arenas, pieces, b"r")

@@ -29,11 +29,8 @@ class Spots(NamedTuple):
     def merged(self) -> Tuple[np.ndarray, ...]:
         """Merge arrays that overlap into ranges of elements.
 
-        Returns
-        -------
-        order, begins, counts : numpy.ndarray
-            The arrays in the order of their first elements, the positions in this order at which a
-            range begins, and the number of elements of each range.
+        Returns the arrays in the order of their first elements, the positions in this order at
+        which a range begins, and the number of elements of each range.
         """
         start = self.container * (self.first + self.size).max(initial=1) + self.first
         order = np.argsort(start, kind="stable")
@@ -105,18 +102,8 @@ class Kept(recording.Keeper):  # type: ignore[misc]
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
-    there.  Arenas are not written to any more; code that needs a handle gets a copy.
-
-    Parameters
-    ----------
-    arenas : list of NDArray
-        The arenas.
-    bases : Bases
-        Bases that begin with the arenas.
-    recorded : bool
-        Whether the arrays may get gradients.
-    size : int
-        Bytes of all arenas.
+    there.  Arenas are not written to any more; code that needs a handle gets a copy.  The bases
+    begin with the arenas, of `size` bytes.
     """
 
     def __init__(self, arenas: List[NDArray], bases: executing.Bases, recorded: bool, size: int):
@@ -126,6 +113,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self.bytes = size
         #: By arena and type, the windows of `_windows`.
         self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        #: Whether the arrays may get gradients.
         self.recorded = recorded
         #: The `Chain` of this flush, until the chain becomes a node of MXNet's tape.
         self.chain: Any = None
@@ -134,16 +122,17 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Copy an array out of its arena, together with all others of this flush."""
         if all(reference() is not lazy for reference in self.lazies):
             # It is the copy of a lazy array that represents it on a later tape.
-            self._copy_out(find_memories([lazy]))
+            self._copy_out([lazy])
         else:
             self.hand_out()
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; the first read of a type waits for the whole arena."""
-        windows = self._windows.get((lazy._value, lazy._type))
+        key = lazy._value, lazy._type
+        windows = self._windows.get(key)
         if windows is None:
-            windows = _windows(_elements(self._arenas[lazy._value]), lazy.shape)
-            self._windows[lazy._value, lazy._type] = windows
+            elements = _elements(self._arenas[lazy._value])
+            windows = self._windows[key] = _windows(elements, lazy.shape)
         return np.array(windows[lazy._offset])
 
     def hand_out(self) -> None:
@@ -151,7 +140,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         if self.chain is not None:
             self.chain.connect()
         held = self.held()
-        self._copy_out(find_memories(held))
+        self._copy_out(held)
         for lazy in held:
             if lazy._detached_from is not None:
                 recording.become([lazy], [lazy._detached_from.real().detach()])
@@ -176,7 +165,8 @@ class Kept(recording.Keeper):  # type: ignore[misc]
                 copies.update(zip(numbers, copy_out(self._arenas[arena], shape, starts)))
         return [copies[number] for number in range(len(memories.arena))]
 
-    def _copy_out(self, memories: Memories) -> None:
+    def _copy_out(self, arrays: List[LazyNDArray]) -> None:
+        memories = find_memories(arrays)
         memories.become(self.copies(memories))
 
 

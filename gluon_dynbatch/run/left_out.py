@@ -35,16 +35,9 @@ class Recorded(NamedTuple):
         return not (segment.mode & TRAINING and random)
 
     def again(self, segment: Any, live: Array, gradients: Dict[int, NDArray]) -> Recorded:
-        """Record the launch again, with live rows only.
+        """Record the launch again, with live rows only: those that a gradient arrives at.
 
-        Parameters
-        ----------
-        segment : Segment
-            The segment of the launch.
-        live : numpy.ndarray of bool, shape (rows,)
-            Whether a gradient arrives at each row.
-        gradients : dict of int to NDArray
-            Per input, the rows into which its gradient is written.
+        `gradients` are the rows into which the gradients of inputs are written, by input.
         """
         rows = np.where(live, np.arange(len(live)), live.argmax()).astype(np.int32)
         index, arguments = _as_array(rows, self.results[0]), list(self.arguments)

@@ -26,13 +26,7 @@ MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
-    """Return an uninitialized array.
-
-    Raises
-    ------
-    LaunchError
-        There is no memory for it; the message has its shape and dtype.
-    """
+    """Return an uninitialized array."""
     try:
         return NDArray(_new_alloc_handle(shape, context, False, dtype))
     except Exception as error:  # beyond 2^31 elements, not of a class of MXNet

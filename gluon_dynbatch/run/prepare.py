@@ -11,7 +11,7 @@ from ..kernel.step import Kernel, Wanted
 from ..lower.segment import Segment
 from ..native import assembling
 from ..native.recording import untrack
-from ..plan.plan import Launch, Plan
+from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from .assemble import Assembled, assemble
 
@@ -24,14 +24,7 @@ Trained = Tuple[int, int, bool, bool]
 class Prepared:
     """A plan with its programs, forward and, if there are heads, backward.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan to run.
-    heads : Heads, optional
-        The results at which gradients may arrive.
-    kernels : dict of Segment to SegmentKernels or None
-        The kernels of each segment, None if MXNet's operators run it.
+    `kernels` are those of each segment, None if MXNet's operators run it.
     """
 
     def __init__(
@@ -52,11 +45,8 @@ class Prepared:
                 if backward:
                     trained[number] = backward
             #: Launches that MXNet's operators run backward, by number.
-            self.recorded: Dict[int, Launch] = {
-                number: self.backward_plan.launch(number)
-                for number in order
-                if number not in trained
-            }
+            recorded = (number for number in order if number not in trained)
+            self.recorded = {number: self.backward_plan.launch(number) for number in recorded}
         assembler = assembling.Forward(plan, kernels, trained)
         self.forward = assemble(assembler)
         #: Needed until the backward pass is assembled: it knows where forward values are.
@@ -74,7 +64,7 @@ class Prepared:
         assembled = assemble(assembler)
         trained = tuple(
             (gradient, number, is_external, not is_external and parameter._grad_stype == "default")
-            for gradient, number, is_external, parameter in assembler.trained
+            for gradient, (number, is_external, parameter) in assembler.trained.items()
         )
         self._assembler = None
         prepared = assembled, trained, find_reach(self._plan, self.backward_plan, self.heads)
