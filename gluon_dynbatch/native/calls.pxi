@@ -16,10 +16,8 @@ cdef class Callee:
     cpdef bint is_current(self, block):
         """Return whether this is the callee of `block`, whose cached graph has not changed."""
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        return (
-            self.version is fields["_cached_op_args"]
-            and <size_t>self.identity == <size_t><PyObject *>block
-        )
+        unchanged = self.version is fields["_cached_op_args"]
+        return unchanged and <size_t>self.identity == <size_t><PyObject *>block
 
 
 cdef class Calls:
@@ -124,7 +122,7 @@ def arithmetic(original, str scalar_operator not None, str array_operator=None):
     return apply
 
 
-cdef Tape tape_of(Calls recorder):
+cpdef Tape tape_of(Calls recorder):
     """Return the tape for the next call; this may compute the calls before it."""
     if recorder.tape.node_entry.ob_size >= recorder.tape.next_check:
         (<object>recorder).run_ahead()
@@ -136,7 +134,7 @@ cdef Tape tape_of(Calls recorder):
 def call(Calls recorder not None, Callee callee not None, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
     cdef Tape tape = tape_of(recorder)
-    cdef list lazies, operands = [], key_parts = [current_mode()]
+    cdef list operands = [], key_parts = [current_mode()]
     cdef Py_ssize_t first
     try:
         for arg in args:
@@ -161,9 +159,7 @@ def call(Calls recorder not None, Callee callee not None, args):
         (<object>recorder).watch_call()
     if len(<tuple>spec) == 1:
         return make_lazy(tape, first, 0, (<tuple>types)[0])
-    lazies = []
-    for type_id in <tuple>types:
-        lazies.append(make_lazy(tape, first + len(lazies), 0, type_id))
+    lazies = [make_lazy(tape, first + i, 0, type_id) for i, type_id in enumerate(<tuple>types)]
     return unflatten(spec, lazies)
 
 
@@ -172,14 +168,8 @@ cdef Py_ssize_t append(
 ) except -1:
     """Add a node to the tape and return its first value.
 
-    Once the first array changes, nothing can fail or run Python code.
-
-    Parameters
-    ----------
-    operands : list
-        Lazy arrays of the tape, pairs of a value and an offset, or values.
-    types : tuple
-        Type ids of the results.
+    Operands are lazy arrays of the tape, pairs of a value and an offset, or values; `types` are the
+    type ids of the results.  Once the first array changes, nothing can fail or run Python code.
     """
     cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size
     reserve(tape.node_entry, 1)

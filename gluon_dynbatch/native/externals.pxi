@@ -23,8 +23,7 @@ cdef class Keeper(Owner):
 cdef class Constant(Owner):
     """The owner of all results of a creation operator with equal attributes.
 
-    They are one external array.  Code that reads the values of one, or writes to it, gets a
-    copy.
+    They are one external array.  Code that reads the values of one, or writes to it, gets a copy.
     """
 
     #: The operator with its attributes, the array, and its type id.
@@ -47,12 +46,9 @@ cdef object type_id_of(object array_):
     cdef const int64_t *sizes
     cdef char *text
     cdef void *handle = <void *><size_t>array_.handle.value
-    if (
-        mxnet.shape(handle, &properties[0], &sizes)
-        or mxnet.dtype(handle, &properties[1])
-        or mxnet.context(handle, &properties[2], &properties[3])
-        or properties[0] < 0
-    ):
+    cdef int failed = mxnet.shape(handle, &properties[0], &sizes)
+    failed = failed or mxnet.dtype(handle, &properties[1])
+    if failed or mxnet.context(handle, &properties[2], &properties[3]) or properties[0] < 0:
         return type_of(array_)
     key = PyBytes_FromStringAndSize(NULL, sizeof(properties) + 8 * properties[0])
     text = key
@@ -67,15 +63,7 @@ cdef object type_id_of(object array_):
 cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
-    Parameters
-    ----------
-    type_id : int, optional
-        The type of the array, if it is known.
-
-    Raises
-    ------
-    ArgumentError
-        The array is sparse, or one of ``mx.np``.
+    The type of the array is found unless it is given.
     """
     owner = <object>slot(array_, owner_at)[0] if type(array_) is lazy_type else None
     if isinstance(owner, Constant):
@@ -118,16 +106,10 @@ def keep(
     list lazies not None, Keeper keeper not None,
     const int64_t[:] term_of, const int64_t[:] arena_of, const int64_t[:] element_of,
 ):
-    """Transfer lazy arrays to the arenas that hold their values.
+    """Transfer lazy arrays of a computed tape to the arenas that hold their values.
 
-    Parameters
-    ----------
-    lazies : list of LazyNDArray
-        Arrays of a tape that has been computed.
-    keeper : Keeper
-        The arenas.
-    term_of : per value of the tape, its term; negative ones count from the last term
-    arena_of, element_of : per term, its arena and first element
+    `term_of` has the term of each value of the tape; negative ones count from the last term.
+    `arena_of` and `element_of` have the arena and first element of each term.
     """
     cdef int64_t term
     for lazy in lazies:
@@ -158,22 +140,17 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
     MXNet may not have allocated an array that it has not computed yet.  To ask for its address then
     would allocate it twice.  The letters ``a``, ``R`` and ``W`` avoid this.
 
-    Parameters
-    ----------
-    arrays : list of NDArray or None
-        Real arrays, or lazy ones that are kept in arenas.
-    uses : bytes
-        A letter per array: ``w`` if it is written, ``r`` if it is read, ``a`` if it is read and has
-        to be waited for; ``W`` and ``R`` if the address is left 0, because the engine asks for it.
-        Arrays with other letters are not used: address and handle are 0.
+    The arrays are real, or lazy ones that are kept in arenas.  `uses` has a letter per array: ``w``
+    if it is written, ``r`` if it is read, ``a`` if it is read and has to be waited for; ``W`` and
+    ``R`` if the address is left 0, because the engine asks for it.  Arrays with other letters are
+    not used, and may be None: address and handle are 0.
     """
     cdef array addresses = clone(array("Q"), len(uses), True)
     cdef array handles = clone(array("Q"), len(uses), True)
     cdef unsigned long long *address = addresses.data.as_ulonglongs
     cdef unsigned long long *handle = handles.data.as_ulonglongs
     cdef const char *use = uses
-    cdef Py_ssize_t i, arena, count = len(uses)
-    cdef int64_t first
+    cdef Py_ssize_t i, arena, first, count = len(uses)
     cdef bint failed = False
     cdef Keeper keeper
     for i in range(count):
@@ -208,15 +185,11 @@ cdef inline bint has_node(size_t handle) noexcept nogil:
 def in_graph(list arrays not None):
     """Return a byte per array: 1 if MXNet's tape may receive a gradient of the array, else 0.
 
-    Parameters
-    ----------
-    arrays : list of NDArray
-        Real arrays, or lazy ones that are kept in arenas.
+    The arrays are real, or lazy ones that are kept in arenas.
     """
     cdef bytearray marks = bytearray(len(arrays))
     cdef Py_ssize_t i
-    for i in range(len(arrays)):
-        array_ = arrays[i]
+    for i, array_ in enumerate(arrays):
         if is_unrealised(array_):
             marks[i] = (<object>slot(array_, owner_at)[0]).recorded
         else:

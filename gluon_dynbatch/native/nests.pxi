@@ -4,10 +4,6 @@
 # list, tuple, named tuple or dictionary is its class, the tokens of its items, and `END`; a
 # dictionary has a tuple of its keys after the class.  Anything else is a `Static`.
 
-cdef extern from "Python.h":
-    int Py_EnterRecursiveCall(const char *where) except -1
-    void Py_LeaveRecursiveCall()
-
 cdef object LEAF = "*", END = ")"
 #: Types of arguments that are part of the spec.
 cdef tuple static_types = (bool, int, float, complex, str, bytes, slice, type(None), np.generic)
@@ -38,17 +34,8 @@ cdef class Static:
 def flatten(value, type leaf_type=None):
     """Split nested arguments into their arrays, from left to right, and a spec.
 
-    Parameters
-    ----------
-    value : object
-        Lists, tuples and dictionaries of arrays, numbers, strings and ``None``.
-    leaf_type : type, optional
-        A class to use in place of arrays.
-
-    Raises
-    ------
-    TypeError
-        There is an object of another type, which is the argument of the exception.
+    The arguments are lists, tuples and dictionaries of arrays, numbers, strings and ``None``;
+    another object raises ``TypeError`` with that object.  `leaf_type` takes the place of arrays.
     """
     cdef list leaves = [], spec = []
     flatten_into(value, leaf_type or array_type, leaves, spec, None)

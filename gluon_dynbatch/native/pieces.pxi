@@ -1,8 +1,5 @@
 # Pieces of tapes; included by `recording.pyx`.
 
-from cpython.array cimport extend
-
-
 @cython.final
 cdef class Piece(Tape):
     """Recorded calls that can be appended to any tape, with other inputs.
@@ -25,7 +22,7 @@ cdef class Piece(Tape):
     def take(self, Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
         """Copy the calls of a tape from a node and its first operand on.
 
-        `numbers` maps values of the tape to values of the piece and is extended by the results.  For
+        `numbers` maps values of the tape to those of the piece and is extended by the results.  For
         any other operand, ``find(value, offset, type, place)`` returns its value and offset.
         """
         cdef list operands
@@ -114,9 +111,7 @@ cdef class Piece(Tape):
                 tape.offsets.data.as_longlongs[i] += at[-1 - 2 * source]
         return 0
 
-    cdef list hand_out(
-        self, Tape tape, int64_t before, const int64_t *at, list leaves, object recorder
-    ):
+    cdef list hand_out(self, Tape tape, int64_t before, const int64_t *at, list leaves, recorder):
         """Return the lazy arrays that `forward` returns."""
         cdef list arrays = []
         cdef int64_t value, offset
@@ -124,8 +119,7 @@ cdef class Piece(Tape):
             if type(result) is tuple:
                 value, offset, type_id = <tuple>result
                 if value < 0:
-                    offset += at[-1 - 2 * value]
-                    value = at[-2 - 2 * value]
+                    value, offset = at[-2 - 2 * value], offset + at[-1 - 2 * value]
                 else:
                     value += before
                 arrays.append(make_lazy(tape, value, offset, type_id))
@@ -146,9 +140,8 @@ cdef class Known:
 
     def call(self, recorder, block, args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
-        cdef Structure arguments, seen = self.seen
+        cdef Structure arguments = Structure(tape_of(<Calls?>recorder)), seen = self.seen
         cdef Piece piece
-        arguments = Structure(tape_of(<Calls?>recorder))
         if seen is None or not seen.unchanged():
             seen = self.look(recorder, block)
         if seen.against is not None:

@@ -7,12 +7,16 @@ class: its slots are read and written directly in memory.
 """
 
 cimport cython
-from cpython.array cimport array, clone, resize_smart
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.array cimport array, clone, extend, resize_smart
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.weakref cimport PyWeakref_NewRef
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.modes import RECORDING, TRAINING
@@ -47,6 +51,10 @@ cdef extern from "Python.h":
     void *PyEval_GetFrame()
     ctypedef struct PyCodeObject
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
+    ctypedef struct PyDictObject:
+        uint64_t ma_version_tag
+    int Py_EnterRecursiveCall(const char *where) except -1
+    void Py_LeaveRecursiveCall()
 
 
 # -------------------------------------------------------------- provided by the Python side
@@ -117,10 +125,7 @@ cpdef int current_mode() noexcept:
 
 def thread_settings(list dictionaries not None, missing):
     """Return autograd's mode, and the ``value`` in each of some dictionaries."""
-    result = [current_mode()]
-    for variables in dictionaries:
-        result.append((<dict?>variables).get("value", missing))
-    return result
+    return [current_mode()] + [(<dict?>each).get("value", missing) for each in dictionaries]
 
 
 cdef Py_ssize_t slot_offset(type owner, str name) except -1:
@@ -221,10 +226,8 @@ cdef class Tape(Owner):
         for i in range(len(self.lazies) - 1, first - 1, -1):
             if Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) == 1:
                 self.lazies[i] = None
-        self.lazies[first:] = [lazy for lazy in self.lazies[first:] if lazy is not None]
-        return [
-            lazy for lazy in self.lazies[first:] if slot(lazy, owner_at)[0] is <PyObject *>self
-        ]
+        held = self.lazies[first:] = [lazy for lazy in self.lazies[first:] if lazy is not None]
+        return [lazy for lazy in held if slot(lazy, owner_at)[0] is <PyObject *>self]
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:

@@ -1,24 +1,11 @@
 # Arguments and attributes as keys of pieces; included by `recording.pyx`.
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.long cimport PyLong_AsLongLongAndOverflow
-from cpython.mem cimport PyMem_Realloc
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcpy
-
-
-cdef extern from "Python.h":
-    ctypedef struct PyDictObject:
-        uint64_t ma_version_tag
-
-
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
     #: The deepest nesting, as walking a value recurses in C.
     DEEPEST = 1500
-    #: The shortest encoding of a tuple that is cached, and the bytes of all before they are dropped.
+    #: The shortest encoding of a tuple that is cached, and the bytes at which all are dropped.
     LONG_TEXT = 48
     MOST_TEXT = 2097152
 
@@ -38,8 +25,8 @@ cdef class Structure:
 
     cdef Tape tape
     cdef readonly list leaves
-    #: Of a block: the encoding of all that pieces depend on; and the `Refused` that rules out pieces
-    #: of this block, or None.
+    #: Of a block: the encoding of all that pieces depend on; and the `Refused` that rules out
+    #: pieces of this block, or None.
     cdef public bytes state
     cdef public object against
     #: Whether attributes are watched, and whether some of them cannot be.
@@ -63,14 +50,11 @@ cdef class Structure:
     def write(self, uint64_t number, value):
         """Return the encoding of a number and a value.
 
-        Raises
-        ------
-        TypeError
-            The argument of the exception is an object whose changes cannot be detected.
+        Raises ``TypeError`` with an object whose changes cannot be detected.
         """
         self.tag(b"#", number)
         self.walk(value)
-        return PyBytes_FromStringAndSize(<char *>self.data, self.size)
+        return (<char *>self.data)[:self.size]
 
     def unchanged(self):
         """Return whether no watched container has changed."""
@@ -113,6 +97,9 @@ cdef class Structure:
 
     cdef int raw(self, uint8_t tag, const void *data, Py_ssize_t size) except -1:
         self.tag(tag, size)
+        return self.copy(data, size)
+
+    cdef inline int copy(self, const void *data, Py_ssize_t size) except -1:
         self.reserve(size)
         memcpy(self.data + self.size, data, size)
         self.size += size
@@ -163,7 +150,8 @@ cdef class Structure:
         identity = <size_t><PyObject *>value
         entry = texts.get(identity)
         if entry is not None:
-            return self.text((<tuple>entry)[1])
+            text = <bytes>(<tuple>entry)[1]
+            return self.copy(<char *>text, len(text))
         self.container(kind, value)
         if self.changeable > changeable or self.size - start < LONG_TEXT:
             return 0
@@ -171,14 +159,7 @@ cdef class Structure:
         if text_bytes > MOST_TEXT:
             texts.clear()
             text_bytes = self.size - start
-        texts[identity] = value, PyBytes_FromStringAndSize(
-            <char *>self.data + start, self.size - start)
-        return 0
-
-    cdef int text(self, bytes text) except -1:
-        self.reserve(len(text))
-        memcpy(self.data + self.size, <char *>text, len(text))
-        self.size += len(text)
+        texts[identity] = value, (<char *>self.data)[start:self.size]
         return 0
 
     cdef int container(self, object kind, object value) except -1:

@@ -4,15 +4,18 @@
 def index(self, key):
     """Return a view from the cache, or else `LazyNDArray._index`."""
     owner = <object>slot(self, owner_at)[0]
-    if slot(self, detached_from_at)[0] is <PyObject *>None and (
-        isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
-    ):
+    if slot(self, detached_from_at)[0] is <PyObject *>None and has_views(owner):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
         view = None if cache_key is None else (<dict>known_views).get(cache_key)
         if view is not None:
             value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
             return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])
     return self._index(key)
+
+
+cpdef bint has_views(owner) noexcept:
+    """Return whether views of an owner's arrays need no handle: only another offset and type."""
+    return isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
 
 
 cpdef object view_key(object type_id, object key):

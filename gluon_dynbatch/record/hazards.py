@@ -6,24 +6,17 @@ functions, with the arguments of the MXNet function that is about to change some
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
-from mxnet.ndarray import NDArray
 
-from ..native import recording
 from .tape import parameters_of
 from .types import memory_of
 
 
-def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
-    """Compute pending calls if they read one of `arrays`, which are about to be written to."""
-    before_write_at(recorder, *[a.handle for a in arrays if not recording.is_unrealised(a)])
-
-
-def before_write_at(recorder: Any, *handles: Any) -> None:
+def before_write(recorder: Any, *handles: Any) -> None:
     """Compute pending calls if they read an array that is about to be written to, by its handle."""
     tape = recorder.tape
     if tape.node_entry:

@@ -34,11 +34,6 @@ class Hooks:
     There is no lock, because an interrupt could leave it locked.  The set of scopes decides which
     functions are installed, and `_install` sets all of them in one call of C, which an interrupt
     cannot divide.
-
-    Parameters
-    ----------
-    replaced : iterable of Replaced
-        The functions.
     """
 
     def __init__(self, replaced: Iterable[Replaced]) -> None:

@@ -59,17 +59,10 @@ def _array_values(value: Any) -> Tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=10_000)
 def describe(class_: type) -> Tuple[str, int, Any]:
-    """Return how `Structure.other` writes the objects of a class.
+    """Return how `Structure.other` writes the objects of a class, and the number of the class.
 
-    Returns
-    -------
-    how : str
-        "mapping", "items", "values", "never", "identity", "block", "attribute" or "object".
-    number : int
-        The number of the class in keys.
-    more : object
-        For "values", a function that returns the values; for "object" and "block", the names of
-        the slots.
+    The third item is a function that returns the values for "values", and the names of the slots
+    for "object" and "block".
     """
     number = next(_NUMBERS)
     if class_ is collections.OrderedDict:

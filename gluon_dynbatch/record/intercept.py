@@ -5,9 +5,9 @@ In a thread without an open scope, the replacements of `OPEN` only call the orig
 
 from __future__ import annotations
 
-import functools
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from functools import lru_cache, partial
+from typing import Any, Callable, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB
@@ -20,38 +20,34 @@ from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
 from .lazy import LazyNDArray
-from .operators import SCALAR_OPERATORS, operator_of
+from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
 
 
 def _invoke_hook(original: Any) -> Any:
     def invoke(
-        handle: int,
-        arrays: List[Any],
-        keys: List[str],
-        values: List[Any],
-        out: Any,
-        is_np_op: bool,
-        output_is_list: bool,
+        handle: int, arrays: Any, keys: Any, values: Any, out: Any, is_np: bool, as_list: bool
     ) -> Any:
         recorder = STATE.recorder
         if recorder is None:
-            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+            return original(handle, arrays, keys, values, out, is_np, as_list)
         info = operator_of(handle)
         if info.writes or out is not None:
             written = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
             recorder.refuse("it writes to an array")
-            hazards.before_write(recorder, [*written, *(arrays if info.writes else ())])
+            written = [*written, *(arrays if info.writes else ())]
+            computed = [array for array in written if not recording.is_unrealised(array)]
+            hazards.before_write(recorder, *[array.handle for array in computed])
         if arrays:
             lazy = recording.any_lazy(arrays)
             records = lazy and info.writes != "always"
             if not lazy:
                 recorder.report.ordinary[info.name] += 1
         else:
-            records = info.creates and "ctx" in keys
-        if not records or out is not None or is_np_op:
+            records = info.name in CONSTANTS and "ctx" in keys
+        if not records or out is not None or is_np:
             recorder.refuse(f"it calls {info.name}, which runs at once")
-            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+            return original(handle, arrays, keys, values, out, is_np, as_list)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
@@ -61,8 +57,8 @@ def _invoke_hook(original: Any) -> Any:
         results = recording.call(recorder, callee, arrays)
         if type(results) is str:
             recorder.report_immediate(callee, results)
-            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        return results[0] if len(results) == 1 and not output_is_list else results
+            return original(handle, arrays, keys, values, out, is_np, as_list)
+        return results[0] if len(results) == 1 and not as_list else results
 
     return invoke
 
@@ -73,16 +69,12 @@ FORWARDS = [HybridBlock.forward, rnn.RecurrentCell.forward]
 _NOT_PURE = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 
 
-@functools.lru_cache(maxsize=None)
+@lru_cache(maxsize=None)
 def _classify_forward(block_class: Any) -> Tuple[bool, bool]:
-    """Classify the ``forward`` of a class of blocks.
+    """Classify the ``forward`` of a class of blocks as static, and as stock.
 
-    Returns
-    -------
-    static : bool
-        Whether it only passes its arguments to ``hybrid_forward``.
-    stock : bool
-        Whether, in addition, both are MXNet's own and only call operators.
+    It is static if it only passes its arguments to ``hybrid_forward``; and stock if, in addition,
+    both are MXNet's own and only call operators.
     """
     if not issubclass(block_class, HybridBlock) or block_class.forward not in FORWARDS:
         return False, False
@@ -162,29 +154,24 @@ def set_mode(mode: int) -> None:
     autograd.set_training(bool(mode & TRAINING))
 
 
-def _c_functions(
-    why: str, make: Optional[Callable[[Any], Any]], *names: str
-) -> Tuple[Replaced, ...]:
+def _c_functions(why: str, make: Any, *names: str) -> Tuple[Replaced, ...]:
     """List functions of the C library, so callers that imported them by name are covered, too."""
     return tuple(Replaced(_LIB, name, why, make) for name in names)
 
 
-def _guard(before: Callable[..., None]) -> Callable[[Any], Any]:
-    """Return a hook that calls a function of `hazards` before the original."""
+def _guard(before: Callable[..., None], original: Any) -> Any:
+    """Return a replacement that calls a function of `hazards` before the original."""
 
-    def hook(original: Any) -> Any:
-        def change(*args: Any) -> Any:
-            if STATE.recorder is not None:
-                STATE.recorder.refuse(
-                    "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
-                    "which should be an argument"
-                )
-                before(STATE.recorder, *args)
-            return original(*args)
+    def change(*args: Any) -> Any:
+        if STATE.recorder is not None:
+            STATE.recorder.refuse(
+                "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
+                "which should be an argument"
+            )
+            before(STATE.recorder, *args)
+        return original(*args)
 
-        return change
-
-    return hook
+    return change
 
 
 #: Functions that wait for a value.
@@ -223,19 +210,19 @@ OPEN: Tuple[Replaced, ...] = (
         Parameter,
         "__setattr__",
         "a parameter gets other arrays, another device, or another grad_req",
-        _guard(hazards.before_parameter_change),
+        partial(_guard, hazards.before_parameter_change),
     ),
     Replaced(
         NDArray,
         "__setstate__",
         "an array gets other memory when its pickled state is restored",
-        _guard(lambda recorder, array, _: hazards.before_write_at(recorder, array.handle)),
+        partial(_guard, lambda recorder, array, _: hazards.before_write(recorder, array.handle)),
     ),
     *_c_functions(
         "arrays that the call does not name are written to, and pending calls may read them: "
         "gradients, values from a store, the next batch, shared memory; or the seed changes, and "
         "pending calls draw random numbers",
-        _guard(hazards.before_unknown_write),
+        partial(_guard, hazards.before_unknown_write),
         *("MXAutogradBackwardEx", "MXExecutorForward", "MXExecutorBackwardEx"),
         *("MXKVStoreBroadcast", "MXKVStoreBroadcastEx", "MXKVStorePushPull"),
         *("MXKVStorePushPullEx", "MXKVStorePullRowSparse", "MXKVStorePullRowSparseEx"),
@@ -245,12 +232,12 @@ OPEN: Tuple[Replaced, ...] = (
     ),
     *_c_functions(
         "an array is lent for writing, or written to from NumPy",
-        _guard(lambda recorder, handle, *_: hazards.before_write_at(recorder, handle)),
+        partial(_guard, lambda recorder, handle, *_: hazards.before_write(recorder, handle)),
         *("MXNDArrayWaitToWrite", "MXNDArraySyncCopyFromCPU"),
     ),
     *_c_functions(
         "an array becomes a variable, with a new gradient",
-        _guard(hazards.before_marking),
+        partial(_guard, hazards.before_marking),
         "MXAutogradMarkVariables",
     ),
     *_c_functions("the report has the time of waiting for values", _wait_hook, *WAITS),

@@ -50,7 +50,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     #: Of a detached array, the array whose memory it shares.
     _detached_from: Optional[NDArray]
 
-    #: Storage type.
     stype = "default"
     writable = True
 
@@ -102,11 +101,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Whether the value is still to be computed."""
         return _is_open(self._owner)
 
-    @property
-    def _has_views(self) -> bool:
-        """Whether a view needs no handle: it is a lazy array with another offset and type."""
-        return self.pending or isinstance(self._owner, recording.Keeper)
-
     # MXNet's own methods go through `mx.nd`, which takes several times as long.
     __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
     __sub__ = recording.arithmetic(NDArray.__sub__, "_minus_scalar", "broadcast_sub")
@@ -120,7 +114,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
-        if not basic or not self._has_views:
+        if not basic or not recording.has_views(self._owner):
             return self.real()[key]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
@@ -133,7 +127,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
-        if not self._has_views:
+        if not recording.has_views(self._owner):
             return self.real().reshape(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             shape = tuple(shape[0])

@@ -15,7 +15,6 @@ from ..native import recording
 #: code calls them and relies on the exact type of the result.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
-
 _ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
 _COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"
 #: Per operator of an array and a number: the operator of two arrays, and whether the number is its
@@ -35,8 +34,6 @@ class OperatorInfo(NamedTuple):
     name: str
     #: The attribute that holds the number of inputs; empty if that number is fixed.
     count_attribute: str
-    #: Whether it is one of `CONSTANTS`.
-    creates: bool
     #: When it writes to its inputs: see `rules.Rule`.
     writes: str
 
@@ -50,19 +47,13 @@ def operator_of(handle: int) -> OperatorInfo:
     references = map(ctypes.byref, outputs)
     check_call(_LIB.MXSymbolGetAtomicSymbolInfo(ctypes.c_void_p(handle), *references))
     text = py_str(name.value)
-    count_attribute = py_str(count.value) if count.value else ""
-    return OperatorInfo(text, count_attribute, text in CONSTANTS, rules.of(text).writes)
+    return OperatorInfo(text, py_str(count.value or b""), rules.of(text).writes)
 
 
 class Operator(recording.Callee):  # type: ignore[misc]
     """An operator with its attributes: the callee of recorded ``mx.nd`` calls.
 
-    Parameters
-    ----------
-    token : tuple
-        "op", the name, and names and values of the attributes.
-    info : OperatorInfo
-        Properties of the operator.
+    The token is a tuple of "op", the name, and names and values of the attributes.
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:

@@ -32,9 +32,6 @@ PATIENCE = 16
 recording.describe, recording.number_of, recording.ignored = describe, number_of, IGNORED
 recording.give = give
 
-#: State of the block, and structure of the arguments.
-_Key = Tuple[bytes, bytes]
-
 
 class Pieces(recording.Known):  # type: ignore[misc]
     """The pieces of one block; the least recently used ones are evicted.
@@ -78,17 +75,12 @@ class Pieces(recording.Known):  # type: ignore[misc]
         return seen
 
     def trace(
-        self,
-        recorder: Any,
-        block: Any,
-        args: Tuple[Any, ...],
-        leaves: List[NDArray],
-        key: _Key,
-        known: Any,
+        self, recorder: Any, block: Any, args: Any, leaves: List[NDArray], key: Any, known: Any
     ) -> Any:
         """Run ``forward`` and keep a piece of it, or report why not.
 
-        With ``debug=True``, a piece may be known already: the new one must equal it.
+        The key is the state of the block and the structure of the arguments.  With ``debug=True``,
+        a piece may be known already: the new one must equal it.
         """
         started = time.perf_counter()
         trace, piece = Trace(recorder, leaves), None
@@ -133,7 +125,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
         alone = Alone(block.name, refusal.reason, 1, refusal.where)
         add_calls(recorder.report.traced.refused, alone[:2], alone)
 
-    def _see_the_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> Any:
+    def _see_the_same(self, recorder: Any, block: Any, args: Any, key: Any) -> Any:
         """Return the structure of the block; raise if ``forward`` changed it or its arguments."""
         seen = self.seen
         if not seen.unchanged():
@@ -151,14 +143,11 @@ def _compare(block: Any, old: Any, new: Any) -> None:
     """Raise ``MismatchError``, at the first other line, if `forward` recorded another piece."""
     if new is not None and new.content == old.content:
         return
-    where = user_line()
-    for old_place, new_place in itertools.zip_longest(old.places, new.places if new else ()):
-        if old_place != new_place:
-            where = (new_place or old_place).where
-            break
+    places = itertools.zip_longest(old.places, new.places if new else ())
+    changed = next((after or before for before, after in places if before != after), None)
     raise MismatchError(
         "for equal arguments, forward made other calls than when it was traced",
-        where,
+        user_line() if changed is None else changed.where,
         block.name,
         "make it depend only on its arguments and on attributes of the block, "
         "or hybridize without trace_once",

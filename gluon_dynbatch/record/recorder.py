@@ -12,13 +12,7 @@ import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..errors import (
-    ArgumentError,
-    ContextError,
-    NotMergedError,
-    ScopeError,
-    StaleArrayError,
-)
+from ..errors import ArgumentError, ContextError, NotMergedError, ScopeError, StaleArrayError
 from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, add_calls
@@ -28,8 +22,6 @@ from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import user_line
 
-#: Advice for error messages about arguments.
-ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
 
@@ -43,32 +35,20 @@ class NumberBuffer:
     def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
         self.values, self.used = values, 0
         # from_numpy makes its argument read-only, so it gets a view.
-        on_cpu = mx.nd.from_numpy(values[:], zero_copy=True)
-        self.array = on_cpu.as_in_context(like.context)
+        self.array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
     """Turns calls into nodes of a tape.
 
-    Parameters
-    ----------
-    library : Library
-        ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry of a call.
-    scope : Batch
-        ``flush()`` and ``run_ahead()`` compute pending calls, the latter only if that pays;
-        ``connect()`` adds computed ones to MXNet's tape; ``unrecorded(work)`` runs work whose calls
-        are not recorded.
-    report : Report
-        The report of the scope.
-    strict : bool
-        Whether calls that cannot be recorded raise, instead of running at once.
-    watch : Watch, optional
-        With ``debug=True``, notices changes of arrays that pending calls read.
+    Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
+    of a call.  Of the scope, a `Batch`, ``flush()`` and ``run_ahead()`` compute pending calls, the
+    latter only if that pays; ``connect()`` adds computed ones to MXNet's tape; ``unrecorded(work)``
+    runs work whose calls are not recorded.  With `strict`, calls that cannot be recorded raise,
+    instead of running at once.
     """
 
-    def __init__(
-        self, library: Any, scope: Any, report: Report, strict: bool = False, watch: Any = None
-    ):
+    def __init__(self, library: Any, scope: Any, report: Report, strict: bool, watch: Any):
         self.library = library
         self.operators = library.operators
         self.scope = scope
@@ -83,15 +63,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self._numbers: Dict[Any, NumberBuffer] = {}
 
     def compute(self, lazy: LazyNDArray) -> None:
-        """Compute the value of a lazy array that is being read.
-
-        Raises
-        ------
-        ScopeError
-            Another thread reads it before it is computed.
-        StaleArrayError
-            It was never computed.
-        """
+        """Compute the value of a lazy array that is being read."""
         tape = lazy._owner
         if tape.open:
             if threading.get_ident() != self.thread:
@@ -143,14 +115,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Lift the number of a scalar operator to an operand if it varies at this user's line.
 
         A number that is an attribute has its own program and its own launch.  So once a line has
-        called the operator with two numbers, it calls the operator of two arrays.
-
-        Returns
-        -------
-        token : tuple
-            The operator and its attributes, as in `Operator`.
-        arrays : list
-            Its operands.
+        called the operator with two numbers, it calls the operator of two arrays.  The result is
+        the token, as in `Operator`, and its operands.
         """
         _, name, *attributes = token
         number, array_type = float(dict(zip(*attributes)).get("scalar", 1)), TYPES[arrays[0]._type]
@@ -166,8 +132,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
         """Append a number to the buffer of a dtype and context; return its element."""
         # A flush between this and the call that reads the number would leave it on the old tape.
-        if len(self.tape.node_entry) >= self.tape.next_check:
-            self.run_ahead()
+        tape = recording.tape_of(self)
         buffer = self._numbers.get(like[1:])
         if buffer is None or buffer.used == len(buffer.values):
             # `Watch` must not see a buffer change, and other devices have a copy of the values.
@@ -177,9 +142,9 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             buffer = self._numbers[like[1:]] = created
         buffer.values[buffer.used] = number
         buffer.used += 1
-        value = recording.external(self.tape, buffer.array)
+        value = recording.external(tape, buffer.array)
         type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = recording.make_lazy(self.tape, value, buffer.used - 1, type_id)
+        lazy: LazyNDArray = recording.make_lazy(tape, value, buffer.used - 1, type_id)
         return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
@@ -275,7 +240,7 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
         f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
         name,
-        ARGUMENTS,
+        "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
     )
 
 

@@ -33,12 +33,7 @@ class Refused(Exception):  # noqa: N818
 class Trace:
     """One run of ``forward``: it begins here, and ends with `end` or with a refusal.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Records the calls.  Its `refuse` ends the trace early.
-    leaves : list of NDArray
-        The arrays in the arguments.
+    The leaves are the arrays in the arguments.  `Recorder.refuse` ends the trace early.
     """
 
     def __init__(self, recorder: Any, leaves: List[NDArray]):
@@ -86,19 +81,10 @@ class Trace:
                 cache.keep(*arguments)
 
     def piece(self, attributes: List[Any], result: Any) -> Any:
-        """Make a piece of the recorded calls; to be called before `end`.
+        """Make a piece of the recorded calls and the result of `forward`, before `end`.
 
-        Parameters
-        ----------
-        attributes : list
-            Blocks, parameters and arrays that the block refers to: `forward` may use them.
-        result : object
-            The result of `forward`.
-
-        Raises
-        ------
-        Refused
-            The calls would not be right for another call of the block.
+        The attributes are blocks, parameters and arrays that the block refers to: `forward` may use
+        them.  Raises `Refused` if the calls would not be right for another call of the block.
         """
         tape, (node, operand, lazy) = self._tape, self._first
         arrays, spec = _returned_arrays(result, tape, lazy)
@@ -184,10 +170,7 @@ class Trace:
 def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
     """Flatten the result of ``forward``.
 
-    Raises
-    ------
-    Refused
-        It contains an object of another type; or another lazy array of the run is still alive.
+    Refuses if it contains an object of another type, or another lazy array of the run is alive.
     """
     try:
         arrays, spec = recording.flatten(result)
@@ -204,17 +187,9 @@ def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray]
 def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:
     """Return the array for an input of a piece; None if the piece is not valid for this call.
 
-    Parameters
-    ----------
-    source : int or tuple
-        The number of an argument; ``("view", source, index)``; ``("constant", token, context)``;
-        ``("attribute", number)``; or ``("parameter", number, context)``.
-    recorder : Recorder
-        Has the constants.
-    leaves : list of NDArray
-        The arrays in the arguments.
-    attributes : list
-        The leaves of the block's `Structure`.
+    The leaves are the arrays in the arguments, the attributes those of the block's `Structure`.  A
+    source is the number of an argument; ``("view", source, index)``; ``("constant", token,
+    context)``; ``("attribute", number)``; or ``("parameter", number, context)``.
     """
     if type(source) is int:
         return leaves[source]

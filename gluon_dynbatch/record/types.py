@@ -47,18 +47,14 @@ _PAIR = ctypes.c_size_t * 2
 
 
 def memory_of(handle: Any) -> Tuple[int, int, int]:
-    """Return the memory of an array, given its handle.
+    """Return the memory of an array, given its handle: chunk, start and stop.
 
     MXNet's library has no function for this, so it is read from MXNet's own structures: an array
     begins with a pointer to its chunk, and a chunk with its address and size.
 
-    Returns
-    -------
-    chunk : int
-        The same for an array and its views.
-    start, stop : int
-        Addresses, 0 before MXNet has allocated the memory.  Arrays that were created from one
-        buffer of NumPy or DLPack have different chunks, but overlap in these.
+    An array and its views have the same chunk.  Start and stop are addresses, 0 before MXNet has
+    allocated the memory.  Arrays that were created from one buffer of NumPy or DLPack have
+    different chunks, but overlap in these.
     """
     chunk = _WORD.from_address(handle.value).value
     start, size = _PAIR.from_address(chunk) if chunk else (0, 0)
@@ -117,20 +113,13 @@ class TypeTable(List[ArrayType]):
 
     def columns(self, types: Any) -> Tuple[Any, Any]:
         """Return the numbers of elements and the kinds of some types, given by id."""
-        columns = np.array(self.sizes), np.array(self._kind_of)
-        sizes, kinds = (column[types] for column in columns)
-        return sizes, kinds
+        return np.array(self.sizes)[types], np.array(self._kind_of)[types]
 
     def view(self, type_id: int, key: Any) -> Optional[Tuple[int, int]]:
         """Return the offset in elements and the type id of ``x[key]``, for a basic index.
 
         Returns None if the elements are not contiguous.  NumPy determines this with an array of
-        bytes, which is neither written nor read.
-
-        Raises
-        ------
-        IndexError
-            The index is out of bounds.
+        bytes, which is neither written nor read, and raises if the index is out of bounds.
         """
         whole, parts = self[type_id], key if type(key) is tuple else (key,)
         stand_in = np.empty(whole.shape, np.int8)
