@@ -40,9 +40,8 @@ class Reads:
 
     def later(self, tape: Tape) -> Iterator[Tuple[NDArray, Optional[Parameter]]]:
         """Yield the arrays that were added since the last call, with their parameter or None."""
-        externals, entries = tape.externals[self._externals :], list(tape.entries.values())
-        self._externals, entries = len(tape.externals), entries[self._entries :]
-        self._entries += len(entries)
+        externals, self._externals = tape.externals[self._externals :], len(tape.externals)
+        entries, self._entries = [*tape.entries.values()][self._entries :], len(tape.entries)
         # Lazy ones are kept in arenas, which are never written to.
         yield from ((array_, None) for array_ in externals if type(array_) is not LazyNDArray)
         for parameter in parameters_of(entries):

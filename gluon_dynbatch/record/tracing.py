@@ -21,13 +21,11 @@ from .where import user_line
 
 
 class Refused(Exception):  # noqa: N818
-    """Why the calls that `forward` recorded cannot be a piece, and the line to blame."""
+    """Why the calls that `forward` recorded cannot be a piece, and the line to blame, if any."""
 
     def __init__(self, reason: str, where: Optional[Where] = None):
         super().__init__(reason)
-        self.reason = reason
-        #: None if it is no single line.
-        self.where = where
+        self.reason, self.where = reason, where
 
 
 class Trace:

@@ -131,12 +131,11 @@ class TypeTable(List[ArrayType]):
         view = offset, self.id_of(whole._replace(shape=part.shape or (1,)))
         # Empty views and single elements depend on MXNet's np_shape, so `LazyNDArray._index` has to
         # see them each time.
-        if part.size and part.shape:
+        view_key = recording.view_key(type_id, key)
+        if part.size and part.shape and view_key is not None:
             if len(recording.known_views) > MOST_VIEWS:
                 recording.known_views.clear()
-            view_key = recording.view_key(type_id, key)
-            if view_key is not None:
-                recording.known_views[view_key] = view
+            recording.known_views[view_key] = view
         return view
 
     def of(self, value: NDArray) -> int:
