@@ -345,7 +345,8 @@ class Report:
 
 
 def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
-    waited = f"; {flush.waiting} samples waited for it" if flush.waiting else ""
+    samples = "1 sample" if flush.waiting == 1 else f"{flush.waiting} samples"
+    waited = f"; {samples} waited for it" if flush.waiting else ""
     waiting = f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""
     return [
         ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
