@@ -52,6 +52,15 @@ STEPS = [inputs(6)[:3], inputs(6)[3:]]
 ARM = ((((X, X), X), X), X)
 
 
+class Leaky(gdb.DynamicHybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.scale = self.params.get("scale", shape=(1, WIDTH))
+
+    def hybrid_forward(self, F, x, scale):
+        return F.broadcast_mul(x, F.LeakyReLU(scale, slope=0.1))
+
+
 def unpacked(net):
     return lambda sample: net(*sample)
 
@@ -235,6 +244,8 @@ CASES = {
         [*map(mx.nd.ones, [(1, 3), (2, 3), (5, 3), (1, 4)]), mx.nd.ones((1, 3), dtype="float64")],
         ("depth",), {"block": 2, "operator": 2},
     ),
+    # It draws nothing, so one result serves all calls.
+    "LeakyReLU of a parameter": (ready(Leaky()), inputs(6), ("depth",), {"block": [6]}),
     # Queries are concatenated along rows; the shared memory is passed unchanged.
     "a memory that all samples read": (
         unpacked(LOOKUP), [(x, MEMORIES[0]) for x in inputs(6)], ("depth",), each(1),

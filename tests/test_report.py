@@ -155,6 +155,17 @@ def test_operators_on_ordinary_arrays(net):
         assert (line in str(batch.report)) == (times > 1)
 
 
+def test_reports_of_several_scopes_add_up():
+    reports = [gdb.Report() for _ in range(2)]
+    for report in reports:
+        report.flushes.append(EXAMPLE)
+        report.traced.known, report.traced.new, report.traced.new_ms = 1, 2, 3.0
+        report.traced.refused["net", "why"] = Alone("net", "why", 4, Where("a.py", 1, "f"))
+    total = gdb.Report.together(reports)
+    assert (len(total.flushes), total.traced.known, total.traced.new) == (2, 2, 4)
+    assert total.traced.new_ms == 6 and total.traced.refused["net", "why"].calls == 8
+
+
 def test_print():
     report = gdb.Report()
     assert report.analysis_share == 0
