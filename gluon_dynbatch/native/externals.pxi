@@ -173,7 +173,7 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
             if use[i] in b"wra" and not address[i] and not failed:
                 failed |= mxnet.data(<void *>handle[i], <void **>&address[i])
     if failed:
-        raise MemoryError("an array has no memory")
+        check_call(-1)  # raises MXNet's last error, such as that of the operator that made an array
     return addresses, handles
 
 

@@ -10,7 +10,7 @@ from typing import Any, Optional, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.base import _LIB, NDArrayHandle
+from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
 from mxnet.util import is_np_shape
@@ -193,4 +193,5 @@ _CALLED = (
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
+recording.check_call = check_call
 recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, NODE_AT, array("Q", _ADDRESSES))

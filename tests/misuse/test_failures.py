@@ -132,6 +132,12 @@ def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
         lost.asnumpy()
 
 
+def test_an_argument_that_could_not_be_computed_raises_its_own_error(unharmed):
+    failed = mx.nd.linalg.potrf(-mx.nd.eye(2).reshape((1, 2, 2)))
+    with pytest.raises(mx.MXNetError, match="potrf"), gdb.batching(**FIXED):
+        cell(lambda F, x: x * 2)(failed)
+
+
 @pytest.mark.parametrize("stage", ["users", "tracing", "analysis", "memory"])
 def test_a_failure_before_anything_has_run_draws_no_random_numbers(unharmed, monkeypatch, stage):
     mx.random.seed(3)
