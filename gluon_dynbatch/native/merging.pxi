@@ -1,27 +1,27 @@
 # Merging and dropping the groups of a grouping; a part of `scheduling.pyx`.
 
-cdef inline void add_reach(char *row, const char *added, Py_ssize_t count) noexcept:
-    """Let a group reach all groups that another one reaches, given their rows of the table."""
+cdef inline void add_row(char *row, const char *added, Py_ssize_t count) noexcept:
+    """Let all groups that reach one group reach another, given their rows of the table."""
     cdef Py_ssize_t group
     for group in range(count):
         row[group] |= added[group]
 
 
 cdef bint merge_closest(
-    char *reach, Py_ssize_t count, list candidates, int32_t[::1] merged_into
+    char *reached, Py_ssize_t count, list candidates, int32_t[::1] merged_into
 ) except -1:
     """Merge the closest two of `candidates` that can be merged; return False if no two can."""
     cdef Py_ssize_t distance, first, kept, removed, group
     for distance in range(1, len(candidates)):
         for first in range(len(candidates) - distance):
             kept, removed = candidates[first], candidates[first + distance]
-            if reach[kept * count + removed] or reach[removed * count + kept]:
+            if reached[kept * count + removed] or reached[removed * count + kept]:
                 continue
-            add_reach(&reach[kept * count], &reach[removed * count], count)
+            add_row(&reached[kept * count], &reached[removed * count], count)
             for group in range(count):
-                if reach[group * count + kept] or reach[group * count + removed]:
-                    add_reach(&reach[group * count], &reach[kept * count], count)
-                    reach[group * count + kept] = True
+                if reached[group * count + kept] or reached[group * count + removed]:
+                    add_row(&reached[group * count], &reached[kept * count], count)
+                    reached[group * count + kept] = True
             merged_into[removed] = kept
             del candidates[first + distance]
             return True
@@ -33,40 +33,43 @@ def merge(
     int32_t[::1] groups,
 ):
     """Merge pairs of groups of one signature, neither of which reaches the other."""
-    cdef Py_ssize_t count = largest(groups) + 1, unit, k, group, later
-    #: Whether a group reaches another: a row per group.
+    cdef Py_ssize_t count = largest(groups) + 1, unit, k, group, earlier
+    #: Which groups reach a group: a row per group.
     cdef bytearray table = bytearray(count * count)
-    cdef char *reach = table
-    #: Per group: the group that it was merged into, or itself; its signature; by how many groups it
-    #: is reached; and its number after merging.
+    cdef char *reached = table
+    cdef char *row
+    #: Per group: the group that it was merged into, or itself; its signature; how many groups
+    #: reach it; and its number after merging.
     cdef int32_t[::1] merged_into = array("i", range(count)), signature_of = clone(INT, count, True)
     cdef int32_t[::1] reached_by = clone(INT, count, True), number = clone(INT, count, True)
     cdef list by_signature = [[] for _ in range(largest(signature) + 1)]
     for unit in range(groups.shape[0]):
         signature_of[groups[unit]] = signature[unit]
+        row = reached + groups[unit] * count
         for k in range(offsets[unit], offsets[unit + 1]):
-            reach[groups[preds[k]] * count + groups[unit]] = True
-    for group in range(count - 1, -1, -1):
-        for later in range(group + 1, count):
-            if reach[group * count + later]:
-                add_reach(&reach[group * count], &reach[later * count], count)
+            row[groups[preds[k]]] = True
     for group in range(count):
+        for earlier in range(group):
+            if reached[group * count + earlier]:
+                add_row(&reached[group * count], &reached[earlier * count], count)
         (<list>by_signature[signature_of[group]]).append(group)
     for candidates in by_signature:
-        while merge_closest(reach, count, candidates, merged_into):
+        while merge_closest(reached, count, candidates, merged_into):
             pass
     kept = sorted([group for candidates in by_signature for group in candidates])
     for group in kept:
-        for later in range(count):
-            reached_by[later] += reach[group * count + later]
+        for earlier in kept:
+            reached_by[group] += reached[group * count + earlier]
     # This order is topological: a group is reached by more groups than each of its predecessors.
     for k, group in enumerate(sorted(kept, key=reached_by.__getitem__)):
         number[group] = k
+    for group in range(count):
+        earlier = group
+        while merged_into[earlier] != earlier:
+            earlier = merged_into[earlier]
+        number[group] = number[earlier]
     for unit in range(groups.shape[0]):
-        group = groups[unit]
-        while merged_into[group] != group:
-            group = merged_into[group]
-        groups[unit] = number[group]
+        groups[unit] = number[groups[unit]]
 
 
 def drop(

@@ -9,11 +9,13 @@ cimport cython
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t
 
+include "sorting.pxi"
+
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
 
 
-cdef int32_t largest(const int32_t[::1] numbers) noexcept:
+cpdef int32_t largest(const int32_t[::1] numbers) noexcept:
     """Return the largest number; -1 if there is none."""
     cdef int32_t most = -1
     cdef Py_ssize_t i
@@ -22,7 +24,9 @@ cdef int32_t largest(const int32_t[::1] numbers) noexcept:
     return most
 
 
-def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth):
+cpdef void depths(
+    const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth
+) noexcept:
     """Fill in the number of edges on the longest path from a source to each unit."""
     cdef Py_ssize_t unit, k
     cdef int32_t deepest
@@ -33,36 +37,80 @@ def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] de
         depth[unit] = deepest
 
 
-def group(const int32_t[::1] level, const int32_t[::1] signature, int32_t[::1] groups):
-    """Fill in each unit's position among the distinct pairs of level and signature, ascending."""
-    cdef int32_t units = level.shape[0], levels = largest(level) + 1, unit, unit_level
-    cdef int32_t signatures = largest(signature) + 1, count_of_level, before = -1
+def group(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] signature,
+    int32_t[::1] groups,
+):
+    """Fill in each unit's position among the distinct pairs of depth and signature, ascending.
+
+    Returns the number of pairs, and a lower bound on launches: each unit of a longest path needs
+    one, and so does each signature that is not on the path.
+    """
+    cdef int32_t units = groups.shape[0], count = 0, slots = 1, unit, bound = 0
+    cdef int64_t key, at
     cdef Py_ssize_t k
-    #: All units, sorted by signature; per signature, the position of its next unit.
-    cdef int32_t[::1] order = clone(INT, units, False), start = clone(INT, signatures + 1, True)
-    #: Per level, the number of its signatures so far, and the last of them.
-    cdef int32_t[::1] count = clone(INT, levels, True), last = clone(INT, levels, False)
-    last[:] = -1
+    while slots < 2 * units:
+        slots *= 2
+    #: A hash table of the pairs: their numbers in the order of their first units, from 1 on.
+    cdef int32_t[::1] table = clone(INT, slots, True), number = clone(INT, units, False)
+    cdef int32_t[::1] depth = clone(INT, units, False)
+    cdef bytearray items = bytearray(2 * units * sizeof(Keyed))
+    cdef Keyed *pairs = <Keyed *><char *>items
+    cdef bytearray counted = bytearray(largest(signature) + 1)
+    depths(offsets, preds, depth)
     for unit in range(units):
-        start[signature[unit] + 1] += 1
-    for k in range(signatures):
-        start[k + 1] += start[k]
+        key = <int64_t>depth[unit] << 32 | signature[unit]
+        # An odd factor, so that pairs of many depths and of few have different places.
+        at = (<int64_t>depth[unit] * 40503 + signature[unit]) & (slots - 1)
+        while table[at] and pairs[table[at] - 1].key != key:
+            at = (at + 1) & (slots - 1)
+        if not table[at]:
+            pairs[count].key, pairs[count].unit = key, unit
+            count += 1
+            table[at] = count
+        groups[unit] = table[at] - 1
+    radix_sort(pairs, pairs + units, count)
+    for k in range(count):
+        number[groups[pairs[k].unit]] = k
+    unit = pairs[count - 1].unit if count else -1
+    while unit >= 0:
+        bound += 1
+        counted[signature[unit]] = True
+        key, unit = unit, -1
+        for k in range(offsets[key], offsets[key + 1]):
+            if depth[preds[k]] + 1 == depth[key]:
+                unit = preds[k]
+                break
+    for k in range(count):
+        bound += not counted[signature[pairs[k].unit]]
+        counted[signature[pairs[k].unit]] = True
     for unit in range(units):
-        order[start[signature[unit]]] = unit
-        start[signature[unit]] += 1
-    for k in range(units):
-        unit = order[k]
-        unit_level = level[unit]
-        if last[unit_level] != signature[unit]:
-            last[unit_level] = signature[unit]
-            count[unit_level] += 1
-        groups[unit] = count[unit_level]
-    for k in range(levels):
-        # From here on, `count` is the last group before the level; units are numbered from 1.
-        count_of_level, count[k] = count[k], before
-        before += count_of_level
-    for unit in range(units):
-        groups[unit] += count[level[unit]]
+        groups[unit] = number[groups[unit]]
+    return count, bound
+
+
+def order_singles(const int32_t[::1] groups, int32_t[::1] ordered):
+    """Fill in `ordered`: `groups`, with runs of groups of one unit each in the order of the units.
+
+    Returns whether there is such a run.
+    """
+    cdef int32_t count = largest(groups) + 1, group
+    #: Per group: the number of its units, and the first group of its run; per run its next number.
+    cdef int32_t[::1] members = clone(INT, count, True), run = clone(INT, count, False)
+    cdef int32_t[::1] following = array("i", range(count))
+    cdef Py_ssize_t unit
+    cdef bint found = False
+    for unit in range(groups.shape[0]):
+        members[groups[unit]] += 1
+    for group in range(count):
+        run[group] = group
+        if group and members[group - 1] == members[group] == 1:
+            run[group], found = run[group - 1], True
+    for unit in range(groups.shape[0] if found else 0):
+        group = groups[unit]
+        ordered[unit] = following[run[group]]
+        following[run[group]] += members[group] == 1
+    return found
 
 
 @cython.final

@@ -27,21 +27,3 @@ def lower_bound(graph: Dependencies) -> int:
         counts[unit] = counts[preds].max(axis=0, initial=0) + (repeated == graph.signature[unit])
     launches = counts.max(axis=0, initial=0).sum()
     return int(launches) + len(signatures) - len(repeated)
-
-
-def quick_bound(graph: Dependencies) -> int:
-    """Return a weaker bound in one pass.
-
-    Each unit of a longest path needs a launch, and so does each signature that is not on the path.
-    """
-    if not graph.size:
-        return 0
-    depth, signatures = unit_depth(graph), set(np.flatnonzero(np.bincount(graph.signature)))
-    unit = depth.argmax()
-    bound = int(depth[unit]) + 1
-    while depth[unit]:
-        signatures.discard(graph.signature[unit])
-        preds = graph.preds[graph.offsets[unit] : graph.offsets[unit + 1]]
-        unit = preds[depth[preds].argmax()]
-    signatures.discard(graph.signature[unit])
-    return bound + len(signatures)

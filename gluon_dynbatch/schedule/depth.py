@@ -16,6 +16,8 @@ group or forms its own, and the others keep theirs.  So a longer prefix never ma
 
 from __future__ import annotations
 
+from typing import Tuple
+
 import numpy as np
 
 from ..native import scheduling
@@ -34,6 +36,13 @@ def group_by_depth(graph: Dependencies) -> Ints:
 
     A group is the position of its units among the sorted, distinct pairs (depth, signature).
     """
+    return group_and_bound(graph)[0]
+
+
+def group_and_bound(graph: Dependencies) -> Tuple[Ints, int, int]:
+    """Return the groups by depth, their number, and a lower bound on launches.
+
+    The bound counts the units of a longest path, and the signatures that are not on the path.
+    """
     groups = np.empty(graph.size, np.int32)
-    scheduling.group(unit_depth(graph), graph.signature, groups)
-    return groups
+    return (groups, *scheduling.group(graph.offsets, graph.preds, graph.signature, groups))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 
 
 def count_groups(groups: Ints) -> int:
     """Count the groups of a valid grouping."""
-    return int(groups.max(initial=-1)) + 1
+    return scheduling.largest(groups) + 1
 
 
 def check_groups(graph: Dependencies, groups: Array) -> None:
@@ -55,12 +56,5 @@ def singles_in_order(groups: Ints) -> Ints:
 
     Calls that cannot be merged may update running statistics, so their order matters.
     """
-    single = np.bincount(groups) == 1
-    unit = np.empty(len(single), np.int32)
-    unit[groups] = np.arange(len(groups))
-    # Neighbouring groups of one unit each form a run; any other group is a run by itself.
-    run = np.cumsum(~(single & np.append(False, single)[: len(single)]))
-    number = np.empty(len(single), np.int32)
-    number[np.lexsort((unit, run))] = np.arange(len(single))
-    arranged: Ints = number[groups]
-    return arranged
+    ordered = np.empty(len(groups), np.int32)
+    return ordered if scheduling.order_singles(groups, ordered) else groups

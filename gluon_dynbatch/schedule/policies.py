@@ -20,10 +20,9 @@ import numpy as np
 
 from ..errors import OptionError
 from .agenda import agenda_cost, group_by_agenda
-from .bound import quick_bound
 from .budget import Budget
 from .dependencies import Dependencies, Ints, reverse, unreverse
-from .depth import group_by_depth
+from .depth import group_and_bound, group_by_depth
 from .groups import count_groups
 from .merge import MOST_GROUPS, drop_groups, merge_groups
 
@@ -74,12 +73,10 @@ class Search:
 
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
-        #: The grouping of the last step, and the one with the fewest launches so far.
-        self.attempt = self.groups = group_by_depth(graph)
-        #: The numbers of launches of both.
-        self.attempted = self.launches = count_groups(self.groups)
-        #: A lower bound on launches, at first one per signature; a policy that reaches it stops.
-        self.bound = int(np.count_nonzero(np.bincount(graph.signature)))
+        #: A lower bound on launches; a policy that reaches it stops.
+        self.groups, self.launches, self.bound = group_and_bound(graph)
+        #: The grouping of the last step, and its number of launches; above, those of the best.
+        self.attempt, self.attempted = self.groups, self.launches
 
     def keep(self, attempt: Ints) -> None:
         """Set the last attempt; keep it as the best grouping if it has fewer launches."""
@@ -105,7 +102,6 @@ def merges(search: Search) -> Iterator[Step]:
 
 def by_agenda(search: Search) -> Iterator[Step]:
     """Group by agenda."""
-    search.bound = quick_bound(search.graph)
     cost = agenda_cost(search.graph, search.launches)
     yield cost, lambda: group_by_agenda(search.graph)
     yield from merges(search)
@@ -116,7 +112,6 @@ def by_search(search: Search) -> Iterator[Step]:
 
     From the sinks, each unit is launched as late as possible, not as early as possible.
     """
-    search.bound = quick_bound(search.graph)
     reversing = 4 * search.graph.size
     yield reversing, lambda: unreverse(group_by_depth(reverse(search.graph)))
     yield from merges(search)
@@ -172,5 +167,8 @@ def analyze(
             break
         meter.visits += cost
         search.keep(run())
-    rest = np.arange(search.launches, search.launches + units - prefix, dtype=np.int32)
-    return Analysis(np.concatenate([search.groups, rest]), meter.visits, meter.milliseconds)
+    groups = search.groups
+    if prefix < units:
+        rest = np.arange(search.launches, search.launches + units - prefix, dtype=np.int32)
+        groups = np.concatenate([groups, rest])
+    return Analysis(groups, meter.visits, meter.milliseconds)

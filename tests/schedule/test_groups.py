@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, lower_bound
 from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.bound import quick_bound
-from gluon_dynbatch.schedule.depth import group_by_depth, unit_depth
+from gluon_dynbatch.schedule.depth import group_and_bound, group_by_depth, unit_depth
 from gluon_dynbatch.schedule.groups import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule import dags
@@ -89,7 +88,7 @@ def test_groups_are_dropped_until_each_is_needed(graph, kind):
 def test_bounds_do_not_exceed_the_fewest_launches_and_no_policy_makes_fewer(graph):
     fewest = dags.fewest_launches(graph)
     assert lower_bound(graph) == dags.slow_bound(graph)
-    assert quick_bound(graph) <= lower_bound(graph) <= fewest
+    assert group_and_bound(graph)[2] <= lower_bound(graph) <= fewest
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
     assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is good"
