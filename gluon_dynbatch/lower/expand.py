@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, FrozenSet, Tuple
+from typing import Callable, FrozenSet, Tuple
 
 import numpy as np
 
@@ -51,30 +51,31 @@ def expand(
     At granularity ``"unbatched"``, calls do not merge; `weights` is the result of `find_weights`;
     `ragged` returns whether a segment can share launches with segments of other sizes.
     """
-    entries = tape.entries.values()
     entry_of = np.empty(len(tape.node_entry), dtype=np.int32)
     marks_of = lowering.survey(tape, weights, granularity == "operator", MOST_EDGES, entry_of)
-    cuts = [_cut(entry, granularity, marks) for entry, marks in zip(entries, marks_of)]
+    cuts = [
+        entry.cuts.get((granularity, marks)) or _cut(entry, granularity, marks)
+        for entry, marks in zip(tape.entries.values(), marks_of)
+    ]
     return wire(tape, entry_of, cuts, ragged, granularity == "graph")
 
 
 def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
-    """Return the cut of an entry: cached, or adapted from its `first` entry, or new."""
-    cuts: Dict[Any, Cut] = entry.cuts
-    if (granularity, marks) not in cuts:
-        shared, recurrent, uneven = (
-            frozenset(i for i, own_marks in enumerate(marks) if own_marks & mark)
-            for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN)
-        )
-        # At least one array must belong to each call.
-        shared = shared if len(shared) < len(marks) else NONE
-        if shared or granularity == "unbatched" or entry.representative is entry:
-            variant = entry.variant(shared)
-            if shared and variant.reason and not entry.variant(NONE).reason:
-                variant = entry.variant(NONE)
-            cut = cut_call(variant, granularity, recurrent, uneven)
-        else:
-            first = _cut(entry.representative, granularity, marks)
-            cut = replace(first, rows=entry.in_types[0].shape[0])
-        cuts[granularity, marks] = cut
-    return cuts[granularity, marks]
+    """Cut the calls of an entry, or adapt the cut of its `representative`; cache the result."""
+    shared, recurrent, uneven = (
+        frozenset(i for i, own_marks in enumerate(marks) if own_marks & mark)
+        for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN)
+    )
+    # At least one array must belong to each call.
+    shared = shared if len(shared) < len(marks) else NONE
+    if shared or granularity == "unbatched" or entry.representative is entry:
+        variant = entry.variant(shared)
+        if shared and variant.reason and not entry.variant(NONE).reason:
+            variant = entry.variant(NONE)
+        cut = cut_call(variant, granularity, recurrent, uneven)
+    else:
+        first = entry.representative
+        cut = first.cuts.get((granularity, marks)) or _cut(first, granularity, marks)
+        cut = replace(cut, rows=entry.in_types[0].shape[0])
+    entry.cuts[granularity, marks] = cut
+    return cut

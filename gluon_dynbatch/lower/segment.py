@@ -8,8 +8,8 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
-from typing import Any, NamedTuple, Tuple
+from itertools import accumulate, repeat
+from typing import Any, List, NamedTuple, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -126,23 +126,24 @@ class Cut:
     @cached_property
     def code(self) -> array[int]:
         """Uses of the segments, with what they read, as integers: see ``native/lowering.pyx``."""
-        counts = [len(terms) for sources in self.sources for terms in sources]
-        slots = sum(len(segment.outputs) for segment in self.segments)
-        code = [len(self.segments), slots, len(counts), sum(counts), len(self.heads)]
-        code.append(self.arguments)
+        uses: List[int] = []
+        sizes: List[int] = []
+        counts: List[int] = []
+        terms: List[int] = []
+        slot0 = list(accumulate((len(segment.outputs) for segment in self.segments), initial=0))
         for segment, sources in zip(self.segments, self.sources):
             rows = self.rows if segment.layout in ("rows", "concat") else 1
-            code += [rows, len(segment.outputs), len(sources)]
-            code += [rows * port.row_size for port in segment.outputs]
-            for port, terms in zip(segment.inputs, sources):
-                code.append(len(terms))
+            uses += [rows, len(segment.outputs), len(sources)]
+            sizes += [rows * port.row_size for port in segment.outputs]
+            for port, port_terms in zip(segment.inputs, sources):
+                counts.append(len(port_terms))
                 term_rows = self.concat_rows if port.concat else repeat(1 if port.shared else rows)
-                for (position, number), count in zip(terms, term_rows):
-                    code += [0, number, 0] if position == ARGUMENT else [1, position, number]
-                    code.append(count * port.row_size)
-        for head in self.heads:
-            code += head
-        return array("q", code)
+                for (use, number), count in zip(port_terms, term_rows):
+                    terms.append(-1 - number if use == ARGUMENT else slot0[use] + number)
+                    terms.append(count * port.row_size)
+        results = [slot0[use] + number for use, number in self.heads]
+        head = [len(uses) // 3, len(sizes), len(counts), len(terms) // 2, len(results)]
+        return array("q", [*head, self.arguments, *uses, *sizes, *counts, *terms, *results])
 
 
 def find_root(parent: Any, item: int) -> int:

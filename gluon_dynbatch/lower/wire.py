@@ -42,7 +42,7 @@ def wire(
         *(slot_unit, slot_size, value_term, offsets, preds),
     )
     graph = Graph(
-        Dependencies(segment, offsets, preds[:edges].copy(), rows),
+        Dependencies(segment, offsets, preds[:edges], rows),
         list(wired.segments),
         *(segment, node, slot0, input0, term0, term, term_offset, term_size),
         *(slot_unit, slot_size, value_term, entry),
@@ -61,14 +61,14 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
     Each unit of an unbatched segment has a signature of its own.
     """
-    family = np.array(_families(graph.segments, ragged))
+    family = _families(graph.segments, ragged)
     counts = [1] * len(family)
     subdivided: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
         unbatched = segment.layout == "unbatched"
         if family[number] != number or not (unbatched or segment.shared):
             continue
-        members = np.flatnonzero(family[graph.segment] == number)
+        members = np.flatnonzero(np.array(family)[graph.segment] == number)
         subclass = np.arange(len(members))
         if not unbatched:
             at = graph.term0[graph.input0[members][:, None] + segment.shared]
@@ -76,6 +76,8 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
             subclass = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
         counts[number] = subclass.max() + 1
         subdivided.append((members, subclass))
+    if not subdivided and family == list(range(len(family))):
+        return graph.segment
     first = np.array(list(accumulate(counts, initial=0)), dtype=np.int32)
     signature: Array = first[family][graph.segment]
     for members, subclass in subdivided:

@@ -8,8 +8,8 @@ cdef enum:
     IS_SHARED = 1
     IS_RECURRENT = 2
     IS_UNEVEN = 4
-    #: Why an argument can be shared: all of several calls get the same array, or each call gets a
-    #: weight, which is a variable with a gradient of its own.
+    #: Why an argument can be shared: all calls, if there are several, get the same array, or each
+    #: call gets a weight, which is a variable with a gradient of its own.
     SAME = 1
     WEIGHT = 2
     #: Producers of values that no callee computes.
@@ -41,10 +41,12 @@ cdef class Survey:
     cdef list adds
     #: Per kind a `Kind`; per argument of a family an `Argument`.
     cdef array kinds, arguments
+    #: Per family, the number of its calls.
+    cdef array calls
     #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
     cdef int32_t[::1] kind_of, place
     cdef char[::1] several
-    cdef int32_t families, callees, places
+    cdef int32_t callees, places
     #: By producer, consumer and place, whether one callee delivers an argument of another.
     cdef bytearray edges
 
@@ -71,7 +73,7 @@ cdef class Survey:
                 self.adds.append(first.program.has_sum)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
-        self.families, self.callees = len(families), len(callees)
+        self.calls, self.callees = clone(INT, len(families), True), len(callees)
         self.places = 1 + max(place, default=0)
         self.arguments = clone(LONG, 2 * arguments, True)
         edges = <int64_t>self.callees * self.callees * self.places
@@ -81,43 +83,40 @@ cdef class Survey:
         self, const int32_t[::1] entry, const int32_t[::1] node_value0,
         const int32_t[::1] sources, const int64_t[::1] offsets, int32_t[::1] producer,
     ):
-        """Visit each call; on entry, all values are marked as external in `producer`."""
-        cdef array calls = clone(INT, self.families, True)
-        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
+        """Visit each call; on entry, all values are marked as external in `producer`.
+
+        For other values, `producer` gets the position of the edges of their callee.
+        """
         cdef const Kind *kind
-        cdef const int32_t *kind_of = &self.kind_of[0]
-        cdef const int32_t *places
+        cdef const int32_t *place
         cdef Argument *argument
-        cdef char *edges = self.edges
-        cdef int64_t callees = self.callees, count = self.places
-        cdef Py_ssize_t node, operand = 0
-        cdef int32_t earlier, k, value, maker
-        cdef bint same, edges_wanted = len(self.edges) > 0
+        cdef char *edges
+        cdef int64_t offset, operand = 0
+        cdef Py_ssize_t node
+        cdef int32_t k, value, maker
+        cdef bint first
         for node in range(entry.shape[0]):
-            kind = &kinds[kind_of[entry[node]]]
+            kind = <const Kind *>self.kinds.data.as_ints + self.kind_of[entry[node]]
             argument = <Argument *>self.arguments.data.as_longlongs + kind.shared
-            places = &self.place[kind.first]
-            earlier = calls.data.as_ints[kind.family]
-            calls.data.as_ints[kind.family] = earlier + 1
+            place, edges = &self.place[kind.first], <char *>self.edges + kind.callee * self.places
+            first = self.calls.data.as_ints[kind.family] == 0
+            self.calls.data.as_ints[kind.family] += 1
             for k in range(kind.arguments):
-                value = sources[operand]
+                value, offset = sources[operand + k], offsets[operand + k]
                 maker = producer[value]
-                same = argument.value == value and argument.offset == offsets[operand]
-                if earlier == 0:
-                    argument.value, argument.offset = value, offsets[operand]
-                    argument.reasons = WEIGHT
-                elif earlier == 1 and same:
-                    argument.reasons |= SAME
-                elif not same:
-                    argument.reasons &= WEIGHT
-                if maker != EXTERNAL_WEIGHT or offsets[operand]:
-                    argument.reasons &= SAME
-                if edges_wanted and maker >= 0:
-                    edges[(maker * callees + kind.callee) * count + places[k]] = True
-                operand += 1
-                argument += 1
+                if maker >= 0:
+                    edges[maker + place[k]] = True
+                if first:
+                    argument[k] = Argument(offset, value, SAME | WEIGHT)
+                if argument[k].reasons:
+                    if argument[k].value != value or argument[k].offset != offset:
+                        argument[k].reasons &= WEIGHT
+                    if maker != EXTERNAL_WEIGHT or offset:
+                        argument[k].reasons &= SAME
+            operand += kind.arguments
+            maker = kind.callee * self.callees * self.places if len(self.edges) else EXTERNAL
             for k in range(kind.results):
-                producer[node_value0[node] + k] = kind.callee
+                producer[node_value0[node] + k] = maker
 
     cdef bytearray recurrent(self):
         """Return, per callee and place, whether a recursion that has the callee delivers arrays.
@@ -192,12 +191,16 @@ cdef class Survey:
         cdef const Argument *arguments
         cdef list by_kind = []
         cdef Py_ssize_t k, at, number
+        cdef int32_t reasons
         for number in range(len(self.adds)):
             marks = bytearray(kind.arguments)
             arguments = <const Argument *>self.arguments.data.as_longlongs + kind.shared
             for k in range(kind.arguments):
                 at = kind.callee * self.places + self.place[kind.first + k]
-                if self.several[kind.first + k] and arguments[k].reasons:
+                reasons = arguments[k].reasons
+                if self.calls.data.as_ints[kind.family] == 1:
+                    reasons &= WEIGHT
+                if self.several[kind.first + k] and reasons:
                     marks[k] = IS_SHARED
                 if by_operator:
                     marks[k] |= IS_RECURRENT * recurrent[at] + IS_UNEVEN * uneven[at]
