@@ -127,23 +127,24 @@ class Cut:
     def code(self) -> array[int]:
         """Uses of the segments, with what they read, as integers: see ``native/lowering.pyx``."""
         uses: List[int] = []
-        sizes: List[int] = []
-        counts: List[int] = []
+        slots: List[int] = []
+        inputs: List[int] = []
         terms: List[int] = []
         slot0 = list(accumulate((len(segment.outputs) for segment in self.segments), initial=0))
-        for segment, sources in zip(self.segments, self.sources):
+        for unit, (segment, sources) in enumerate(zip(self.segments, self.sources)):
             rows = self.rows if segment.layout in ("rows", "concat") else 1
-            uses += [rows, len(segment.outputs), len(sources)]
-            sizes += [rows * port.row_size for port in segment.outputs]
+            uses += [rows, slot0[unit], len(inputs), sum(map(len, sources))]
+            for port in segment.outputs:
+                slots += [unit, rows * port.row_size]
             for port, port_terms in zip(segment.inputs, sources):
-                counts.append(len(port_terms))
+                inputs.append(len(terms) // 2)
                 term_rows = self.concat_rows if port.concat else repeat(1 if port.shared else rows)
                 for (use, number), count in zip(port_terms, term_rows):
                     terms.append(-1 - number if use == ARGUMENT else slot0[use] + number)
                     terms.append(count * port.row_size)
         results = [slot0[use] + number for use, number in self.heads]
-        head = [len(uses) // 3, len(sizes), len(counts), len(terms) // 2, len(results)]
-        return array("q", [*head, self.arguments, *uses, *sizes, *counts, *terms, *results])
+        head = [len(uses) // 4, len(slots) // 2, len(inputs), len(terms) // 2, len(results)]
+        return array("q", [*head, self.arguments, *uses, *slots, *inputs, *terms, *results])
 
 
 def find_root(parent: Any, item: int) -> int:

@@ -18,11 +18,17 @@ cdef struct Head:
 
 
 cdef struct Use:
-    int64_t rows, slots, inputs
+    #: Rows; the first slot and input, from those of the call on; number of terms.
+    int64_t rows, slot, input, terms
+
+
+cdef struct Slot:
+    #: Unit, from the first of the call on, and elements.
+    int64_t unit, size
 
 
 cdef struct Term:
-    #: A slot of the call, or an argument ``e`` as ``-1 - e``; and the number of elements.
+    #: A slot, from the first of the call on, or an argument ``e`` as ``-1 - e``; and elements.
     int64_t source, size
 
 
@@ -30,8 +36,8 @@ cdef struct Term:
 cdef class Cuts:
     """The cuts of all entries, as integers.
 
-    The code of a cut is a `Head`; then a `Use` of a segment per unit, the elements of each slot,
-    the number of terms of each input, a `Term` per term, and the slot of each result of the call.
+    The code of a cut is a `Head`; then a `Use` of a segment per unit, its `Slot`s, the first term of
+    each input, from that of the call on, the `Term`s, and the slot of each result of the call.
     """
 
     #: Segments to their numbers, in the order of their first use.
@@ -71,52 +77,52 @@ cdef class Cuts:
         """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
         cdef const int64_t[::1] offsets = tape.offsets
-        cdef const int32_t *used
-        cdef const int64_t *size
-        cdef const int64_t *count
-        cdef const Head *head
-        cdef const Use *use
-        cdef const Term *read
         cdef const int64_t *codes = <const int64_t *>self.codes.data.as_longlongs
         cdef const int32_t *code0 = <const int32_t *>self.code0.data.as_ints
-        cdef const int32_t *used0 = <const int32_t *>self.used.data.as_ints
         cdef const int32_t *use0 = <const int32_t *>self.use0.data.as_ints
-        cdef int64_t operand = 0, offset
-        cdef int32_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, first, stop, source, node, n, k
+        cdef const int32_t *used
+        cdef const Head *head
+        cdef const Use *uses
+        cdef const Slot *slots
+        cdef const int64_t *inputs
+        cdef const Term *terms
+        cdef Py_ssize_t node, k, n, unit = 0, slot = 0, item = 0, at = 0, edges = 0, operand = 0
+        cdef int64_t source, offset
         value_term[:] = INT64_MIN
         for k, value in enumerate(tape.external_values):
             value_term[<int64_t>value] = -1 - k
+        # Several short loops, as one loop would have more variables than there are registers.
         for node in range(entry.shape[0]):
-            k, first = entry[node], slot
-            used, head = used0 + use0[k], <const Head *>(codes + code0[k])
-            use = <const Use *>(head + 1)
-            size = <const int64_t *>(use + head.uses)
-            count = size + head.slots
-            read = <const Term *>(count + head.inputs)
+            used = <const int32_t *>self.used.data.as_ints + use0[entry[node]]
+            head = <const Head *>(codes + code0[entry[node]])
+            uses = <const Use *>(head + 1)
+            slots = <const Slot *>(uses + head.uses)
+            inputs = <const int64_t *>(slots + head.slots)
+            terms = <const Term *>(inputs + head.inputs)
+            for k in range(head.uses):
+                segment[unit + k], unit_node[unit + k] = used[k], node
+                rows[unit + k], slot0[unit + k] = uses[k].rows, slot + uses[k].slot
+                input0[unit + k] = item + uses[k].input
+            for k in range(head.slots):
+                slot_unit[slot + k], slot_size[slot + k] = unit + slots[k].unit, slots[k].size
+            for k in range(head.inputs):
+                term0[item + k] = at + inputs[k]
             for n in range(head.uses):
-                segment[unit], unit_node[unit], rows[unit] = used[0], node, use.rows
-                slot0[unit], input0[unit], pred0[unit] = slot, item, edges
-                for k in range(use.slots):
-                    slot_unit[slot], slot_size[slot] = unit, size[k]
-                    slot += 1
-                stop = at
-                for k in range(use.inputs):
-                    term0[item] = stop
-                    item, stop = item + 1, stop + count[k]
-                while at < stop:
-                    source, offset = first + read.source, 0
-                    if read.source < 0:
-                        source = value_term[sources[operand - 1 - read.source]]
-                        offset = offsets[operand - 1 - read.source]
-                    term[at], term_offset[at], term_size[at] = source, offset, read.size
+                pred0[unit + n] = edges
+                for k in range(uses[n].terms):
+                    source, offset = slot + terms[k].source, 0
+                    if terms[k].source < 0:
+                        source = value_term[sources[operand - 1 - terms[k].source]]
+                        offset = offsets[operand - 1 - terms[k].source]
+                    term[at + k], term_offset[at + k] = source, offset
+                    term_size[at + k] = terms[k].size
                     if source >= 0:
                         preds[edges] = slot_unit[source]
                         edges += 1
-                    at, read = at + 1, read + 1
-                size, count = size + use.slots, count + use.inputs
-                unit, used, use = unit + 1, used + 1, use + 1
+                at, terms = at + uses[n].terms, terms + uses[n].terms
             for k in range(head.results):
-                value_term[node_value0[node] + k] = first + (<const int64_t *>read)[k]
+                value_term[node_value0[node] + k] = slot + (<const int64_t *>terms)[k]
+            unit, slot, item = unit + head.uses, slot + head.slots, item + head.inputs
             operand += head.arguments
         input0[unit], term0[item], pred0[unit] = item, at, edges
         return edges

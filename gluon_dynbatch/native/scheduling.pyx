@@ -54,8 +54,8 @@ def group(
     #: A hash table of the pairs: their numbers in the order of their first units, from 1 on.
     cdef int32_t[::1] table = clone(INT, slots, True), number = clone(INT, units, False)
     cdef int32_t[::1] depth = clone(INT, units, False)
-    cdef bytearray items = bytearray(2 * units * sizeof(Keyed))
-    cdef Keyed *pairs = <Keyed *><char *>items
+    cdef array items = clone(LONG, 4 * units, False)
+    cdef Keyed *pairs = <Keyed *>items.data.as_longlongs
     cdef bytearray counted = bytearray(largest(signature) + 1)
     depths(offsets, preds, depth)
     for unit in range(units):

@@ -87,25 +87,32 @@ cdef class Survey:
 
         For other values, `producer` gets the position of the edges of their callee.
         """
+        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
         cdef const Kind *kind
+        cdef const int32_t *kind_of = &self.kind_of[0]
+        cdef const int32_t *places = &self.place[0]
         cdef const int32_t *place
+        cdef int32_t *calls = <int32_t *>self.calls.data.as_ints
+        cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
         cdef Argument *argument
-        cdef char *edges
+        cdef char *edges = self.edges
+        cdef char *edge
+        cdef int32_t count = self.places, step = self.callees * count
         cdef int64_t offset, operand = 0
         cdef Py_ssize_t node
         cdef int32_t k, value, maker
-        cdef bint first
+        cdef bint first, wanted = len(self.edges) > 0
         for node in range(entry.shape[0]):
-            kind = <const Kind *>self.kinds.data.as_ints + self.kind_of[entry[node]]
-            argument = <Argument *>self.arguments.data.as_longlongs + kind.shared
-            place, edges = &self.place[kind.first], <char *>self.edges + kind.callee * self.places
-            first = self.calls.data.as_ints[kind.family] == 0
-            self.calls.data.as_ints[kind.family] += 1
+            kind = kinds + kind_of[entry[node]]
+            argument, place = arguments + kind.shared, places + kind.first
+            edge = edges + kind.callee * count
+            first = calls[kind.family] == 0
+            calls[kind.family] += 1
             for k in range(kind.arguments):
                 value, offset = sources[operand + k], offsets[operand + k]
                 maker = producer[value]
                 if maker >= 0:
-                    edges[maker + place[k]] = True
+                    edge[maker + place[k]] = True
                 if first:
                     argument[k] = Argument(offset, value, SAME | WEIGHT)
                 if argument[k].reasons:
@@ -114,7 +121,7 @@ cdef class Survey:
                     if maker != EXTERNAL_WEIGHT or offset:
                         argument[k].reasons &= SAME
             operand += kind.arguments
-            maker = kind.callee * self.callees * self.places if len(self.edges) else EXTERNAL
+            maker = kind.callee * step if wanted else EXTERNAL
             for k in range(kind.results):
                 producer[node_value0[node] + k] = maker
 
