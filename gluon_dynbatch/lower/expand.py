@@ -26,9 +26,9 @@ MOST_EDGES = 2**22
 
 def find_weights(tape: Tape) -> Tuple[int, ...]:
     """Return the external values that are variables with a gradient and several rows."""
-    several = np.frombuffer(bytes(TYPES.has_rows), np.uint8)[tape.external_type]
     candidates = [
-        (tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()
+        (tape.external_values[n], tape.externals[n])
+        for n in lowering.find_rows(tape, TYPES.has_rows)
     ]
     # All variables are in MXNet's graph, and this test is much faster than reading `grad`.
     in_graph = recording.in_graph([array for _, array in candidates])

@@ -98,6 +98,11 @@ class Segment:
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)
 
     @cached_property
+    def stays_apart(self) -> bool:
+        """Whether units of this segment may have to run in several launches."""
+        return self.layout == "unbatched" or bool(self.shared)
+
+    @cached_property
     def columns(self) -> Tuple[bytes, bytes]:
         """Inputs and outputs as integers, see `plan.plan.Ports`."""
         inputs, outputs = (

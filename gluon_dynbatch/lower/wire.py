@@ -27,20 +27,14 @@ def wire(
     samples share launches only if they make the same calls, call by call.
     """
     wired = lowering.Cuts(cuts, entry)
-    units, slots, inputs, terms = wired.sizes
-    segment, node, slot0, term, preds, slot_unit, input0, term0 = (
-        np.empty(size, dtype=np.int32)
-        for size in (units, units, units, terms, terms, slots, units + 1, inputs + 1)
+    units, slots, inputs, terms = wired.units, wired.slots, wired.inputs, wired.terms
+    ints, (segment, node, slot0, input0, term0, term, preds, slot_unit) = _columns(
+        np.int32, (units, units, units, units + 1, inputs + 1, terms, terms, slots)
     )
-    rows, offsets, term_offset, term_size, slot_size = (
-        np.empty(size, dtype=np.int64) for size in (units, units + 1, terms, terms, slots)
+    longs, (rows, offsets, term_offset, term_size, slot_size, value_term) = _columns(
+        np.int64, (units, units + 1, terms, terms, slots, len(tape.value_type))
     )
-    value_term = np.empty(len(tape.value_type), dtype=np.int64)
-    edges = wired.wire(
-        *(tape, entry),
-        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
-        *(slot_unit, slot_size, value_term, offsets, preds),
-    )
+    edges = wired.wire(tape, entry, ints, longs)
     graph = Graph(
         Dependencies(segment, offsets, preds[:edges], rows),
         list(wired.segments),
@@ -50,9 +44,17 @@ def wire(
     )
     signature = signatures(graph, ragged)
     if lockstep:
-        units = np.stack([signature, _steps(graph)])
-        signature = np.unique(units, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
+        pairs = np.stack([signature, _steps(graph)])
+        signature = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    if signature is segment:
+        return graph
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
+
+
+def _columns(dtype: Any, sizes: Sequence[int]) -> Tuple[Array, List[Array]]:
+    """Return memory for columns of these sizes, and the columns."""
+    memory = np.empty(sum(sizes), dtype)
+    return memory, [memory[end - size : end] for size, end in zip(sizes, accumulate(sizes))]
 
 
 def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
@@ -61,23 +63,23 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
     Each unit of an unbatched segment has a signature of its own.
     """
-    family = _families(graph.segments, ragged)
+    if not any(segment.stays_apart for segment in graph.segments):
+        if len({segment.family for segment in graph.segments}) == len(graph.segments):
+            return graph.segment
+    family = np.array(_families(graph.segments, ragged))
     counts = [1] * len(family)
     subdivided: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
-        unbatched = segment.layout == "unbatched"
-        if family[number] != number or not (unbatched or segment.shared):
+        if family[number] != number or not segment.stays_apart:
             continue
-        members = np.flatnonzero(np.array(family)[graph.segment] == number)
+        members = np.flatnonzero(family[graph.segment] == number)
         subclass = np.arange(len(members))
-        if not unbatched:
+        if segment.layout != "unbatched":
             at = graph.term0[graph.input0[members][:, None] + segment.shared]
             arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
             subclass = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
         counts[number] = subclass.max() + 1
         subdivided.append((members, subclass))
-    if not subdivided and family == list(range(len(family))):
-        return graph.segment
     first = np.array(list(accumulate(counts, initial=0)), dtype=np.int32)
     signature: Array = first[family][graph.segment]
     for members, subclass in subdivided:

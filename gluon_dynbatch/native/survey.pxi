@@ -60,17 +60,16 @@ cdef class Survey:
             kind = kinds.setdefault(first, len(kinds))
             self.kind_of[number] = kind
             if kind == len(self.adds):
-                token, count = first.token, len(first.in_types)
+                token, count, results, argument_of, rows, adds = first.kind
                 family = families.setdefault((token, count), len(families))
                 if family == len(shared0):
                     shared0.append(arguments)
                     arguments += count
                 callee = callees.setdefault(token, len(callees))
-                results = len(first.out_types)
                 columns += (family, callee, count, results, len(place), shared0[family])
-                place += first.argument_of
-                several += first.has_rows
-                self.adds.append(first.program.has_sum)
+                place += argument_of
+                several += rows
+                self.adds.append(adds)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
         self.calls, self.callees = clone(INT, len(families), True), len(callees)
@@ -79,10 +78,7 @@ cdef class Survey:
         edges = <int64_t>self.callees * self.callees * self.places
         self.edges = bytearray(edges if edges <= most_edges else 0)
 
-    cdef void scan(
-        self, const int32_t[::1] entry, const int32_t[::1] node_value0,
-        const int32_t[::1] sources, const int64_t[::1] offsets, int32_t[::1] producer,
-    ):
+    cdef void scan(self, const int32_t[::1] entry, tape, int32_t *producer):
         """Visit each call; on entry, all values are marked as external in `producer`.
 
         For other values, `producer` gets the position of the edges of their callee.
@@ -95,6 +91,9 @@ cdef class Survey:
         cdef int32_t *calls = <int32_t *>self.calls.data.as_ints
         cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
         cdef Argument *argument
+        cdef array sources_ = tape.sources, offsets_ = tape.offsets, value0 = tape.node_value0
+        cdef const int32_t *sources = <const int32_t *>sources_.data.as_ints
+        cdef const int64_t *offsets = <const int64_t *>offsets_.data.as_longlongs
         cdef char *edges = self.edges
         cdef char *edge
         cdef int32_t count = self.places, step = self.callees * count
@@ -123,7 +122,7 @@ cdef class Survey:
             operand += kind.arguments
             maker = kind.callee * step if wanted else EXTERNAL
             for k in range(kind.results):
-                producer[node_value0[node] + k] = maker
+                producer[value0.data.as_ints[node] + k] = maker
 
     cdef bytearray recurrent(self):
         """Return, per callee and place, whether a recursion that has the callee delivers arrays.
@@ -224,17 +223,17 @@ def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::
     argument is `RECURRENT` if the table of edges would have more than `most_edges` elements.
     """
     cdef Survey calls = Survey(tape.entries.values(), most_edges if by_operator else 0)
-    cdef const int32_t[::1] node_entry = tape.node_entry
-    cdef int32_t[::1] number_of = clone(INT, max(tape.entries) + 1, False)
-    cdef int32_t[::1] producer = clone(INT, len(tape.value_type), False)
-    cdef Py_ssize_t node, number
-    cdef int32_t entry_id, value
-    for number, entry_id in enumerate(tape.entries):
-        number_of[entry_id] = number
-    for node in range(entry.shape[0]):
-        entry[node] = number_of[node_entry[node]]
-    producer[:] = EXTERNAL
+    cdef array node_entry = tape.node_entry, number_of = clone(INT, max(tape.entries) + 1, False)
+    cdef array producers = clone(INT, len(tape.value_type), False)
+    cdef int32_t *producer = <int32_t *>producers.data.as_ints
+    cdef Py_ssize_t k
+    for k, entry_id in enumerate(tape.entries):
+        number_of.data.as_ints[<int32_t>entry_id] = k
+    for k in range(entry.shape[0]):
+        entry[k] = number_of.data.as_ints[node_entry.data.as_ints[k]]
+    for k in range(len(producers)):
+        producer[k] = EXTERNAL
     for value in weights:
-        producer[value] = EXTERNAL_WEIGHT
-    calls.scan(entry, tape.node_value0, tape.sources, tape.offsets, producer)
+        producer[<int32_t>value] = EXTERNAL_WEIGHT
+    calls.scan(entry, tape, producer)
     return calls.marks(by_operator)
