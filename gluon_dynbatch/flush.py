@@ -104,7 +104,7 @@ class Flush(NamedTuple):
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
         kept = Kept(execution.arenas, execution.bases, planned.recorded, size)
-        keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
+        keep(lazies, kept, plan.graph.value_term, *plan[-2:], plan.regions)
         if tape is not None:
             self.chain.add(tape, kept, routes)
         finished = time.perf_counter()

@@ -9,6 +9,8 @@ cimport cython
 from cpython.array cimport array, clone, resize_smart
 from libc.stdint cimport int32_t, int64_t
 
+import numpy
+
 include "sorting.pxi"
 
 cdef array LONG = array("q")
@@ -26,6 +28,9 @@ cdef enum:
     FIRST, SECOND, ROWS, ROW_SIZE
     NOTHING = 0
     IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
+    #: Columns of `plan.plan.Ports` from `row_size` on, and that of `shared`.
+    COLUMNS = 5
+    SHARED = 2
 
 WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
 
@@ -48,6 +53,61 @@ def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1]
     return dict(zip(numbers, sizes))
 
 
+def lay_out(
+    list tables, const int64_t[::1] part0, const int64_t[::1] segment, const int64_t[::1] rows,
+):
+    """Return the columns of `plan.plan.Ports`, and a table of places, of the ports of launches.
+
+    `tables` has the inputs or the outputs of each segment, as in `Segment.columns`.  Launches are
+    given by their parts, as in `plan.plan.Members`.
+    """
+    cdef Py_ssize_t launch, launches = part0.shape[0] - 1, count = 0, i, k, column, part
+    cdef const int64_t *port
+    cdef int64_t size
+    cdef int64_t[::1] first = clone(LONG, launches + 1, False)
+    for launch in range(launches):
+        first[launch] = count
+        count += len(<bytes>tables[segment[part0[launch]]]) // (8 * COLUMNS)
+    first[launches] = count
+    ports, places = numpy.empty((COLUMNS, count), numpy.int64), numpy.zeros((count, 5), numpy.int64)
+    cdef int64_t[:, ::1] columns = ports, place = places
+    for launch in range(launches):
+        for part in range(part0[launch], part0[launch + 1]):
+            port = <const int64_t *><const char *><bytes>tables[segment[part]]
+            for i in range(first[launch], first[launch + 1]):
+                if part == part0[launch]:
+                    for column in range(COLUMNS):
+                        columns[column, i] = port[column]
+                # Rows of several sizes become rows of their greatest common divisor.
+                size = gcd(place[i, ROW_SIZE], port[0]) or 1
+                place[i, ROWS] *= place[i, ROW_SIZE] // size
+                place[i, ROWS] += rows[part] * (port[0] // size)
+                place[i, ROW_SIZE] = size
+                port += COLUMNS
+    for i in range(count):
+        place[i, ROWS] = 1 if columns[SHARED, i] else place[i, ROWS]
+    return (numpy.asarray(first), *ports), places
+
+
+cdef int64_t gcd(int64_t a, int64_t b) noexcept:
+    """Return the greatest common divisor."""
+    while b:
+        a, b = b, a % b
+    return a
+
+
+cdef struct Member:
+    #: The first and the last term that a member of a launch reads as an operand, and where its part
+    #: of the operand begins.
+    int64_t term, end, target
+
+
+cdef struct Located:
+    #: What a term reads, its region and first element there, the first element in the operand, the
+    #: number of elements, and the offset of the term.
+    int64_t number, region, element, target, length, offset
+
+
 @cython.final
 cdef class Reader:
     """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
@@ -55,20 +115,23 @@ cdef class Reader:
     cdef const int32_t[::1] input0, slot0, term0, term, outside_kind
     cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
     cdef const int64_t[::1] units, first, port0, output0, shared, concat
-    #: A table of places, where operands that are whole external arrays are marked; output: per term
-    #: its region and its first element there, and the columns of `plan.plan.Reads`.
-    cdef int64_t[:, ::1] operands, terms, columns
-    #: Output: numbers of the external arrays that are copied into arenas, in order of first use.
-    cdef int64_t[::1] filled
+    #: A table of places, where operands that are whole external arrays are marked.
+    cdef int64_t[:, ::1] operands
+    #: Output: per term its region, or -1, and its first element there.
+    cdef int64_t[::1] region, element
+    #: Output: the columns of `plan.plan.Reads`.
+    cdef int64_t[:, ::1] columns
     #: Numbers of fills by row size and number of the kind.
     cdef readonly dict fill_of
-    #: Elements of each fill.
-    cdef readonly list sizes
-    #: Numbers of reads, and of external arrays that are copied.
-    cdef readonly int64_t reads, externals
+    #: Per fill, the external arrays that are copied, in order of first use, and their elements.
+    cdef readonly list filled, sizes
+    #: Number of reads.
+    cdef readonly int64_t reads
+    #: Scratch for the members of a launch, and for what they read.
+    cdef array members, located
 
     def __init__(
-        self, graph, members, inputs, outputs, outside, operands, terms, filled, columns,
+        self, graph, members, inputs, outputs, outside, operands, region, element, columns,
     ):
         self.input0, self.slot0, self.term0 = graph.input0, graph.slot0, graph.term0
         self.term, self.term_offset, self.term_size = graph.term, graph.term_offset, graph.term_size
@@ -76,9 +139,13 @@ cdef class Reader:
         self.outside_kind = outside.kind
         self.units, self.first, self.port0 = members.units, members.first, inputs.first
         self.output0, self.shared, self.concat = outputs.first, inputs.shared, inputs.concat
-        self.operands, self.terms, self.columns = operands, terms, columns
-        self.filled, self.fill_of, self.sizes = filled, {}, []
-        cdef int64_t launch, port
+        self.operands, self.region, self.element, self.columns = operands, region, element, columns
+        self.fill_of, self.filled, self.sizes = {}, [], []
+        cdef int64_t launch, port, widest = 0
+        for launch in range(self.first.shape[0] - 1):
+            widest = max(widest, self.first[launch + 1] - self.first[launch])
+        self.members = clone(LONG, widest * sizeof(Member) // 8, False)
+        self.located = clone(LONG, widest * sizeof(Located) // 8, False)
         for launch in range(self.first.shape[0] - 1):
             for port in range(self.output0[launch], self.output0[launch + 1]):
                 self.place(launch, port)
@@ -90,7 +157,7 @@ cdef class Reader:
         cdef int64_t member, slot, done = 0
         for member in range(self.first[launch], self.first[launch + 1]):
             slot = self.slot0[self.units[member]] + port - self.output0[launch]
-            self.terms[0, slot], self.terms[1, slot] = port, done
+            self.region[slot], self.element[slot] = port, done
             done += self.slot_size[slot]
 
     cdef int read(self, int64_t launch, int64_t port) except -1:
@@ -99,48 +166,76 @@ cdef class Reader:
         A shared operand is listed for the first member only.  If a port concatenates, its terms
         follow each other.
         """
-        cdef int64_t member, item, term, done, level = 0, last, low = self.first[launch]
-        cdef int64_t stop = low + 1 if self.shared[port] else self.first[launch + 1]
-        while stop > low:
-            done, last = 0, low
-            for member in range(low, stop):
-                item = self.input0[self.units[member]] + port - self.port0[launch]
-                term = self.term0[item] + level
-                while term < self.term0[item + 1]:
-                    self.add(port, term, done)
-                    term += 1
-                    if not self.concat[port]:
-                        last = member + 1 if term < self.term0[item + 1] else last
-                        break
-                    done += self.term_size[term - 1]
-                done += 0 if self.concat[port] else self.term_size[self.term0[item]]
-            # No member behind the last one with a further summand has to be visited again.
-            level, stop = level + 1, last
+        cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
+        cdef Member *members = <Member *>self.members.data.as_longlongs
+        cdef int64_t low = self.first[launch], count = self.first[launch + 1] - low
+        cdef int64_t i, k, done = 0, level = 0
+        count = 1 if self.shared[port] else count
+        # Loops without branches, as most of what they read is not in the cache.
+        for i in range(count):
+            k = self.input0[self.units[low + i]]
+            members[i].term, members[i].end = term0[k], term0[k + 1]
+        if self.concat[port]:
+            for i in range(count):
+                for k in range(members[i].term, members[i].end):
+                    members[0] = Member(k, k + 1, done)
+                    done += self.term_size[k]
+                    self.locate(port, 1, 0)
+            return 0
+        for i in range(count):
+            members[i].target = done
+            done += self.term_size[members[i].term]
+        while count:
+            count = self.locate(port, count, level)
+            level += 1
         return 0
 
-    cdef int add(self, int64_t port, int64_t at, int64_t target) except -1:
+    cdef int64_t locate(self, int64_t port, int64_t count, int64_t level) except -1:
+        """Add the reads of one summand each of the first members.
+
+        Returns how many of the first members have all further summands.
+        """
+        cdef const Member *member = <const Member *>self.members.data.as_longlongs
+        cdef Located *located = <Located *>self.located.data.as_longlongs
+        cdef int64_t i, k, number, last = 0, terms = 0, total = self.region.shape[0]
+        for i in range(count):
+            k = member.term + level
+            if k < member.end:
+                number = self.term[k]
+                number += total if number < 0 else 0
+                located[terms] = Located(
+                    number, self.region[number], self.element[number] + self.term_offset[k],
+                    member.target, self.term_size[k], self.term_offset[k])
+                terms += 1
+            last = i + 1 if k + 1 < member.end else last
+            member += 1
+        for i in range(terms):
+            self.add(port, located)
+            located += 1
+        return last
+
+    cdef inline int add(self, int64_t port, const Located *read) except -1:
         """Add the read of a term; it is merged with the last read if both sides are contiguous."""
-        cdef int64_t k = self.reads - 1, number = self.term[at], element
-        if number < 0:
+        cdef int64_t k = self.reads - 1, region = read.region, element = read.element
+        cdef int64_t external = self.region.shape[0] - 1 - read.number
+        if external < self.outside_size.shape[0]:
             if self.shared[port]:
-                self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, -1 - number
+                self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, external
                 return 0
-            number += self.terms.shape[1]
-            if self.terms[0, number] < 0:
-                self.fill(port, number, -1 - self.term[at])
-        element = self.terms[1, number] + self.term_offset[at]
+            if self.region[read.number] < 0:
+                self.fill(port, read.number, external)
+            region, element = self.region[read.number], self.element[read.number] + read.offset
         # The columns are operand, region, target, length and element.
         if (
-            k >= 0 and self.columns[0, k] == port and self.columns[1, k] == self.terms[0, number]
-            and self.columns[2, k] + self.columns[3, k] == target
+            k >= 0 and self.columns[0, k] == port and self.columns[1, k] == region
+            and self.columns[2, k] + self.columns[3, k] == read.target
             and self.columns[4, k] + self.columns[3, k] == element
         ):
-            self.columns[3, k] += self.term_size[at]
+            self.columns[3, k] += read.length
             return 0
         k += 1
-        self.columns[0, k], self.columns[1, k] = port, self.terms[0, number]
-        self.columns[2, k], self.columns[3, k] = target, self.term_size[at]
-        self.columns[4, k] = element
+        self.columns[0, k], self.columns[1, k], self.columns[2, k] = port, region, read.target
+        self.columns[3, k], self.columns[4, k] = read.length, element
         self.reads += 1
         return 0
 
@@ -150,11 +245,11 @@ cdef class Reader:
             (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
         if fill == len(self.sizes):
             self.sizes.append(0)
-        self.terms[0, number] = self.output0[self.output0.shape[0] - 1] + fill
-        self.terms[1, number] = self.sizes[fill]
+            self.filled.append([])
+        self.region[number] = self.output0[self.output0.shape[0] - 1] + fill
+        self.element[number] = self.sizes[fill]
         self.sizes[fill] += self.outside_size[external]
-        self.filled[self.externals] = external
-        self.externals += 1
+        (<list>self.filled[fill]).append(external)
         return 0
 
 
