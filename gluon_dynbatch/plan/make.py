@@ -44,9 +44,9 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
     columns = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
     # Externals are numbered from -1 downwards: they are at the end of the table.
     terms = len(graph.slot_unit) + len(outside.size)
-    region, element = np.full(terms, -1, dtype=np.int64), np.empty(terms, dtype=np.int64)
+    places = np.full((terms, 2), -1, dtype=np.int64)
     reader = resolving.Reader(
-        *(graph, members, inputs, outputs, outside, operands, region, element, columns)
+        *(graph, members, inputs, outputs, outside, operands, places, columns)
     )
     reads = Reads(*columns[:, : reader.reads].copy())
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
@@ -64,8 +64,7 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
         sizes,
         pieces,
         reads,
-        region,
-        element,
+        *places.T,
     )
 
 
