@@ -72,14 +72,16 @@ cdef struct Leader:
     int32_t term, claim
 
 
-cdef array find_leaders(
+cdef bytearray find_leaders(
     const int32_t[::1] groups, const int32_t[::1] input0, const int32_t[::1] term0,
-    const int32_t[::1] terms, const int32_t[::1] slot_unit,
+    const int32_t[::1] terms, const int32_t[::1] slot_unit, Ordering ordering,
 ):
-    """Return the `Leader` of each unit."""
-    cdef array result = clone(LONG, groups.shape[0], False)
+    """Mark the terms by which units are led; units without leader get their positions."""
+    cdef array scratch = clone(LONG, groups.shape[0], False)
     cdef array reads = clone(INT, slot_unit.shape[0], True)
-    cdef Leader *leaders = <Leader *>result.data.as_longlongs
+    cdef bytearray marks = bytearray(terms.shape[0])
+    cdef char *leads = marks
+    cdef Leader *leaders = <Leader *>scratch.data.as_longlongs
     cdef Leader *leader
     cdef const int32_t *term = &terms[0]
     cdef Py_ssize_t unit, i
@@ -96,7 +98,12 @@ cdef array find_leaders(
                 claim = claim if reads.data.as_ints[term[i]] == 1 else -claim
                 if claim > leader.claim or claim == leader.claim and claim > 0:
                     leader[0] = Leader(i, claim)
-    return result
+    for unit in range(groups.shape[0] - 1, -1, -1):
+        if leaders[unit].claim == UNREAD:
+            ordering.put(unit)
+        else:
+            leads[leaders[unit].term] = True
+    return marks
 
 
 @cython.final
@@ -173,24 +180,21 @@ cdef class Ordering:
         return 0
 
     cdef int follow(
-        self, const int32_t[::1] term, const int32_t[::1] slot_unit, const Leader *leaders,
+        self, const int32_t[::1] term, const int32_t[::1] slot_unit, const char *leads,
     ) except -1:
         """Order all launches, from the last to the first: each after those that read it."""
         cdef array scratch = clone(LONG, self.units.shape[0], False)
         cdef int64_t *led = <int64_t *>scratch.data.as_longlongs
         cdef int64_t *end
         cdef int64_t *members
-        cdef int64_t launch, unit, count, port
-        for unit in range(self.units.shape[0] - 1, -1, -1):
-            if leaders[unit].claim == UNREAD:
-                self.put(unit)
+        cdef int64_t launch, count, port
         for launch in range(self.launches - 1, -1, -1):
             members = &self.units[self.first[launch]]
             count = self.first[launch + 1] - self.first[launch]
             self.sort(members, count)
             end = led
             for port in range(self.input0[members[0] + 1] - self.input0[members[0]]):
-                end = self.list_led(port, members, count, term, slot_unit, leaders, end)
+                end = self.list_led(port, members, count, term, slot_unit, leads, end)
             while end > led:
                 end -= 1
                 self.put(end[0])
@@ -198,21 +202,18 @@ cdef class Ordering:
 
     cdef int64_t *list_led(
         self, int64_t port, const int64_t *members, int64_t count, const int32_t[::1] term,
-        const int32_t[::1] slot_unit, const Leader *leaders, int64_t *led,
+        const int32_t[::1] slot_unit, const char *leads, int64_t *led,
     ) noexcept:
         """List the units that members lead by what an input reads: by summand, then by member."""
         cdef int64_t level = 0, last, i, at, end
-        cdef int32_t unit
         while count:
             last = 0
             for i in range(count):
                 at = self.term0[self.input0[members[i]] + port] + level
                 end = self.term0[self.input0[members[i]] + port + 1]
-                if at < end and term[at] >= 0:
-                    unit = slot_unit[term[at]]
-                    if leaders[unit].term == at:
-                        led[0] = unit
-                        led += 1
+                if at < end and leads[at]:
+                    led[0] = slot_unit[term[at]]
+                    led += 1
                 last = i + 1 if at + 1 < end else last
             # No member behind the last one with a further summand has to be visited again.
             level, count = level + 1, last
@@ -254,6 +255,6 @@ def order(
     `columns` are those of the segments; `groups` has the launch of each unit.
     """
     cdef Ordering ordering = Ordering(columns, groups, segment, input0, term0)
-    cdef array leaders = find_leaders(groups, input0, term0, term, slot_unit)
-    ordering.follow(term, slot_unit, <const Leader *>leaders.data.as_longlongs)
+    cdef bytearray leads = find_leaders(groups, input0, term0, term, slot_unit, ordering)
+    ordering.follow(term, slot_unit, leads)
     return ordering.members(unit_rows)

@@ -44,9 +44,14 @@ cdef int64_t gcd(int64_t a, int64_t b) noexcept:
 
 
 cdef struct Member:
-    #: The first and the last term that a member of a launch reads as an operand, and where its part
-    #: of the operand begins.
-    int64_t term, end, target
+    #: The first input and the first slot of a member of the launch at hand, and its rows.
+    int64_t input, slot, rows
+
+
+cdef struct Terms:
+    #: The first and the last term that a member reads as the operand at hand; and the first element
+    #: and the number of elements of its part of the operand.
+    int64_t first, end, target, length
 
 
 cdef struct Located:
@@ -59,9 +64,9 @@ cdef struct Located:
 cdef class Reader:
     """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
 
-    cdef const int32_t[::1] input0, slot0, term0, term, outside_kind
+    cdef const int32_t[::1] term0, term, outside_kind
     cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
-    cdef const int64_t[::1] units, first, port0, output0, shared, concat
+    cdef const int64_t[::1] port0, output0, part0, shared, concat, input_size, output_size
     #: A table of places, where operands that are whole external arrays are marked.
     cdef int64_t[:, ::1] operands
     #: Output: per term its region, or -1, and its first element there.
@@ -74,64 +79,87 @@ cdef class Reader:
     cdef readonly list filled, sizes
     #: Number of reads.
     cdef readonly int64_t reads
-    #: Scratch for the members of a launch, and for what they read.
-    cdef array members, located
+    #: Scratch: entries of `Member`, `Terms` and `Located`.
+    cdef array members, terms, located
 
     def __init__(
         self, graph, members, inputs, outputs, outside, operands, places, columns,
     ):
-        self.input0, self.slot0, self.term0 = graph.input0, graph.slot0, graph.term0
-        self.term, self.term_offset, self.term_size = graph.term, graph.term_offset, graph.term_size
+        self.term0, self.term = graph.term0, graph.term
+        self.term_offset, self.term_size = graph.term_offset, graph.term_size
         self.slot_size, self.outside_size = graph.slot_size, outside.size
-        self.outside_kind = outside.kind
-        self.units, self.first, self.port0 = members.units, members.first, inputs.first
-        self.output0, self.shared, self.concat = outputs.first, inputs.shared, inputs.concat
+        self.outside_kind, self.part0 = outside.kind, members.part0
+        self.port0, self.input_size, _, self.shared, _, self.concat = inputs
+        self.output0, self.output_size = outputs.first, outputs.row_size
         self.operands, self.places, self.columns = operands, places, columns
         self.fill_of, self.filled, self.sizes = {}, [], []
-        cdef int64_t launch, port, widest = 0
-        for launch in range(self.first.shape[0] - 1):
-            widest = max(widest, self.first[launch + 1] - self.first[launch])
+        self.read_launches(
+            members.units, members.first, graph.input0, graph.slot0, graph.dependencies.rows)
+
+    cdef int read_launches(
+        self, const int64_t[::1] units, const int64_t[::1] first, const int32_t[::1] input0,
+        const int32_t[::1] slot0, const int64_t[::1] rows,
+    ) except -1:
+        """Locate all results, and list the reads of all operands."""
+        cdef int64_t launch, port, unit, i, count, widest = 0
+        for launch in range(first.shape[0] - 1):
+            widest = max(widest, first[launch + 1] - first[launch])
         self.members = clone(LONG, widest * sizeof(Member) // 8, False)
+        self.terms = clone(LONG, widest * sizeof(Terms) // 8, False)
         self.located = clone(LONG, widest * sizeof(Located) // 8, False)
-        for launch in range(self.first.shape[0] - 1):
+        cdef Member *members = <Member *>self.members.data.as_longlongs
+        for launch in range(first.shape[0] - 1):
+            count = first[launch + 1] - first[launch]
+            # This and other loops have no branches: most of what they read is not in the cache.
+            for i in range(count):
+                unit = units[first[launch] + i]
+                members[i] = Member(input0[unit], slot0[unit], rows[unit])
             for port in range(self.output0[launch], self.output0[launch + 1]):
-                self.place(launch, port)
+                self.place(launch, port, count)
             for port in range(self.port0[launch], self.port0[launch + 1]):
-                self.read(launch, port)
+                self.read(launch, port, 1 if self.shared[port] else count)
+        return 0
 
-    cdef void place(self, int64_t launch, int64_t port) noexcept:
+    cdef inline bint is_ragged(self, int64_t launch) noexcept:
+        """Return whether the rows of a launch differ in size."""
+        return self.part0[launch + 1] - self.part0[launch] > 1
+
+    cdef void place(self, int64_t launch, int64_t port, int64_t count) noexcept:
         """Fill in the locations of the results of a port."""
-        cdef int64_t member, slot, done = 0
-        for member in range(self.first[launch], self.first[launch + 1]):
-            slot = self.slot0[self.units[member]] + port - self.output0[launch]
+        cdef const Member *members = <const Member *>self.members.data.as_longlongs
+        cdef int64_t i, slot, done = 0, size = self.output_size[port]
+        cdef bint ragged = self.is_ragged(launch)
+        for i in range(count):
+            slot = members[i].slot + port - self.output0[launch]
             self.places[slot, 0], self.places[slot, 1] = port, done
-            done += self.slot_size[slot]
+            done += self.slot_size[slot] if ragged else members[i].rows * size
 
-    cdef int read(self, int64_t launch, int64_t port) except -1:
+    cdef int read(self, int64_t launch, int64_t port, int64_t count) except -1:
         """List the reads of an operand: all first summands, then all second ones, and so on.
 
         A shared operand is listed for the first member only.  If a port concatenates, its terms
         follow each other.
         """
         cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
-        cdef Member *members = <Member *>self.members.data.as_longlongs
-        cdef int64_t low = self.first[launch], count = self.first[launch + 1] - low
-        cdef int64_t i, k, done = 0, level = 0
-        count = 1 if self.shared[port] else count
-        # Loops without branches, as most of what they read is not in the cache.
-        for i in range(count):
-            k = self.input0[self.units[low + i]]
-            members[i].term, members[i].end = term0[k], term0[k + 1]
+        cdef const Member *members = <const Member *>self.members.data.as_longlongs
+        cdef Terms *terms = <Terms *>self.terms.data.as_longlongs
+        cdef int64_t i, k, done = 0, level = 0, size = self.input_size[port]
+        cdef bint sizes_differ = self.is_ragged(launch) or self.shared[port]
         if self.concat[port]:
             for i in range(count):
-                for k in range(members[i].term, members[i].end):
-                    members[0] = Member(k, k + 1, done)
+                for k in range(term0[members[i].input], term0[members[i].input + 1]):
+                    terms[0] = Terms(k, k + 1, done, self.term_size[k])
                     done += self.term_size[k]
                     self.locate(port, 1, 0)
             return 0
         for i in range(count):
-            members[i].target = done
-            done += self.term_size[members[i].term]
+            k = term0[members[i].input]
+            terms[i] = Terms(k, term0[members[i].input + 1], 0, members[i].rows * size)
+        for i in range(count):
+            if sizes_differ:
+                terms[i].length = self.term_size[terms[i].first]
+            terms[i].target = done
+            done += terms[i].length
         while count:
             count = self.locate(port, count, level)
             level += 1
@@ -142,24 +170,23 @@ cdef class Reader:
 
         Returns how many of the first members have all further summands.
         """
-        cdef const Member *member = <const Member *>self.members.data.as_longlongs
+        cdef const Terms *terms = <const Terms *>self.terms.data.as_longlongs
         cdef Located *located = <Located *>self.located.data.as_longlongs
-        cdef int64_t i, k, number, last = 0, terms = 0, total = self.places.shape[0]
+        cdef int64_t i, k, number, last = 0, found = 0, total = self.places.shape[0]
         for i in range(count):
-            k = member.term + level
-            if k < member.end:
+            k = terms[i].first + level
+            if k < terms[i].end:
                 number = self.term[k]
                 if number < 0:
                     self.fill(port, -1 - number)
                     number += total
-                located[terms] = Located(
+                located[found] = Located(
                     self.places[number, 0], self.places[number, 1] + self.term_offset[k],
-                    member.target, self.term_size[k])
-                terms += 1
-            last = i + 1 if k + 1 < member.end else last
-            member += 1
+                    terms[i].target, terms[i].length)
+                found += 1
+            last = i + 1 if k + 1 < terms[i].end else last
         if self.operands[port, TYPE] != IS_WHOLE:
-            self.add(port, located, terms)
+            self.add(port, located, found)
         return last
 
     cdef void add(self, int64_t port, const Located *terms, int64_t count) noexcept:
