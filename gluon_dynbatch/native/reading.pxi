@@ -43,6 +43,11 @@ cdef int64_t gcd(int64_t a, int64_t b) noexcept:
     return a
 
 
+cdef struct Place:
+    #: Where a term is: its region, or -1, and its first element there.
+    int64_t region, element
+
+
 cdef struct Member:
     #: The first input and the first slot of a member of the launch at hand, and its rows.
     int64_t input, slot, rows
@@ -143,7 +148,7 @@ cdef class Reader:
         cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
         cdef const Member *members = <const Member *>self.members.data.as_longlongs
         cdef Terms *terms = <Terms *>self.terms.data.as_longlongs
-        cdef int64_t i, k, done = 0, level = 0, size = self.input_size[port]
+        cdef int64_t i, k, length, done = 0, level = 0, size = self.input_size[port]
         cdef bint sizes_differ = self.is_ragged(launch) or self.shared[port]
         if self.concat[port]:
             for i in range(count):
@@ -154,12 +159,9 @@ cdef class Reader:
             return 0
         for i in range(count):
             k = term0[members[i].input]
-            terms[i] = Terms(k, term0[members[i].input + 1], 0, members[i].rows * size)
-        for i in range(count):
-            if sizes_differ:
-                terms[i].length = self.term_size[terms[i].first]
-            terms[i].target = done
-            done += terms[i].length
+            length = self.term_size[k] if sizes_differ else members[i].rows * size
+            terms[i] = Terms(k, term0[members[i].input + 1], done, length)
+            done += length
         while count:
             count = self.locate(port, count, level)
             level += 1
@@ -172,16 +174,19 @@ cdef class Reader:
         """
         cdef const Terms *terms = <const Terms *>self.terms.data.as_longlongs
         cdef Located *located = <Located *>self.located.data.as_longlongs
+        cdef const int32_t *term = &self.term[0]
+        cdef const int64_t *offset = &self.term_offset[0]
+        cdef const Place *places = <const Place *>&self.places[0, 0]
         cdef int64_t i, k, number, last = 0, found = 0, total = self.places.shape[0]
         for i in range(count):
             k = terms[i].first + level
             if k < terms[i].end:
-                number = self.term[k]
+                number = term[k]
                 if number < 0:
                     self.fill(port, -1 - number)
                     number += total
                 located[found] = Located(
-                    self.places[number, 0], self.places[number, 1] + self.term_offset[k],
+                    places[number].region, places[number].element + offset[k],
                     terms[i].target, terms[i].length)
                 found += 1
             last = i + 1 if k + 1 < terms[i].end else last
@@ -193,6 +198,11 @@ cdef class Reader:
         """Add the reads of terms; those that are contiguous on both sides are merged."""
         cdef Located read = Located(-1, 0, 0, 0)
         cdef const Located *term
+        cdef int64_t *operand = &self.columns[0, 0]
+        cdef int64_t *region = &self.columns[1, 0]
+        cdef int64_t *target = &self.columns[2, 0]
+        cdef int64_t *length = &self.columns[3, 0]
+        cdef int64_t *element = &self.columns[4, 0]
         cdef int64_t i, k = self.reads - 1
         cdef bint extends
         for i in range(count):
@@ -205,8 +215,8 @@ cdef class Reader:
             read.element = read.element if extends else term.element
             read.length = term.length + (read.length if extends else 0)
             k += not extends
-            self.columns[0, k], self.columns[1, k], self.columns[2, k] = port, read.region, read.target
-            self.columns[3, k], self.columns[4, k] = read.length, read.element
+            operand[k], region[k], target[k] = port, read.region, read.target
+            length[k], element[k] = read.length, read.element
         self.reads = k + 1
 
     cdef int fill(self, int64_t port, int64_t external) except -1:
