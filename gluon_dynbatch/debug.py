@@ -137,5 +137,6 @@ def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
 
 
 def _values(execution: Execution, value: int, array_type: ArrayType) -> Any:
-    arena, element = execution.plan.place(int(execution.plan.graph.value_term[value]))
-    return view(execution.arenas[arena], element, array_type.shape).asnumpy()
+    plan = execution.plan
+    (arena,), (element,) = plan.locate(plan.graph.value_term[[value]])
+    return view(execution.arenas[arena], int(element), array_type.shape).asnumpy()

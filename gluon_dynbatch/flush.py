@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -49,6 +50,24 @@ class Runtime:
         self.rate: Optional[float] = None
         #: Number of calls of ``hybridize``, which may change the options that blocks ask for.
         self.hybridized = 0
+
+
+class Fingerprint:
+    """All that a plan depends on: a finished tape, and `options`.
+
+    Its hash leaves most of it out: few minibatches are equal, and fewer make the same calls.
+    """
+
+    def __init__(self, tape: Tape, options: Tuple[Any, ...]):
+        arrays = tape.sources, tape.offsets, tape.value_type, tape.external_values
+        self._parts = options, tape.node_entry, *arrays
+        self._hash = hash((options, zlib.crc32(tape.node_entry)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fingerprint) and self._parts == other._parts
 
 
 class Planned(NamedTuple):
@@ -104,7 +123,7 @@ class Flush(NamedTuple):
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
         kept = Kept(execution.arenas, execution.bases, planned.recorded, size)
-        keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
+        keep(lazies, kept, plan.graph.value_term, *plan[-2:], plan.regions)
         if tape is not None:
             self.chain.add(tape, kept, routes)
         finished = time.perf_counter()
@@ -125,16 +144,8 @@ class Flush(NamedTuple):
         """Return the plan of the tape, and whether it comes from the cache."""
         recording = self.recording
         weights = find_weights(recording)
-        fingerprint = (
-            *settings[: Options._fields.index("strict")],
-            self.runtime.dispatcher.native,
-            bytes(recording.node_entry),
-            bytes(recording.sources),
-            bytes(recording.offsets),
-            bytes(recording.value_type),
-            bytes(recording.external_values),
-            weights,
-        )
+        options = settings[: Options._fields.index("strict")], self.runtime.dispatcher.native
+        fingerprint = Fingerprint(recording, (*options, weights))
         plans = self.runtime.plans
         cached = plans.find(fingerprint)
         if cached is not None:

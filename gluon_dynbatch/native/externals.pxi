@@ -103,23 +103,25 @@ cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
 
 
 def keep(
-    list lazies not None, Keeper keeper not None,
-    const int64_t[:] term_of, const int64_t[:] arena_of, const int64_t[:] element_of,
+    list lazies not None, Keeper keeper not None, const int64_t[:] term_of,
+    const int64_t[:] region_of, const int64_t[:] element_of, const int64_t[:, :] regions,
 ):
     """Transfer lazy arrays of a computed tape to the arenas that hold their values.
 
-    `term_of` has the term of each value of the tape; negative ones count from the last term.
-    `arena_of` and `element_of` have the arena and first element of each term.
+    `term_of` has the term of each value of the tape; negative ones count from the last term.  The
+    other tables are those of `plan.plan.Plan`.
     """
-    cdef int64_t term
+    cdef int64_t term, region, first
     for lazy in lazies:
         term = term_of[<int64_t><object>slot(lazy, value_at)[0]]
         if term < 0:
-            term += arena_of.shape[0]
+            term += region_of.shape[0]
+        region = region_of[term]
+        first = regions[region, 2] * regions[region, 4] + element_of[term]
         keeper.add(lazy)
         change_slot(lazy, owner_at, keeper)
-        change_slot(lazy, value_at, arena_of[term])
-        change_slot(lazy, offset_at, element_of[term] + <object>slot(lazy, offset_at)[0])
+        change_slot(lazy, value_at, regions[region, 1])
+        change_slot(lazy, offset_at, first + <object>slot(lazy, offset_at)[0])
 
 
 def become(list lazies not None, list reals not None):

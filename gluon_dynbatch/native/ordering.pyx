@@ -3,8 +3,10 @@
 """The order of units within launches, and sweeps over dependencies; arrays as in `Graph`."""
 
 cimport cython
-from cpython.array cimport array, clone
+from cpython.array cimport array, clone, resize_smart
 from libc.stdint cimport int32_t, int64_t, uint8_t
+
+import numpy
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
@@ -54,125 +56,205 @@ def flow(
 include "sorting.pxi"
 
 
+cdef enum:
+    #: Integers of a port in `Segment.columns`, and the position of its number of elements and of
+    #: whether it concatenates.
+    PORT = 5
+    ROW_SIZE = 0
+    CONCAT = 4
+    #: The claim of no reader.
+    UNREAD = -2147483648
+
+
+cdef struct Leader:
+    #: The term by which the leader of a unit reads it, and the strength of its claim: the launch of
+    #: the leader, counted from 1, or the negative of that if others read the same slot.
+    int32_t term, claim
+
+
+cdef bytearray find_leaders(
+    const int32_t[::1] groups, const int32_t[::1] input0, const int32_t[::1] term0,
+    const int32_t[::1] terms, const int32_t[::1] slot_unit, Ordering ordering,
+):
+    """Mark the terms by which units are led; units without leader get their positions."""
+    cdef array scratch = clone(LONG, groups.shape[0], False)
+    cdef array reads = clone(INT, slot_unit.shape[0], True)
+    cdef bytearray marks = bytearray(terms.shape[0])
+    cdef char *leads = marks
+    cdef Leader *leaders = <Leader *>scratch.data.as_longlongs
+    cdef Leader *leader
+    cdef const int32_t *term = &terms[0]
+    cdef Py_ssize_t unit, i
+    cdef int32_t claim
+    for i in range(terms.shape[0]):
+        if term[i] >= 0:
+            reads.data.as_ints[term[i]] += 1
+    for unit in range(groups.shape[0]):
+        leaders[unit] = Leader(-1, UNREAD)
+        for i in range(term0[input0[unit]], term0[input0[unit + 1]]):
+            if term[i] >= 0:
+                leader = &leaders[slot_unit[term[i]]]
+                claim = groups[unit] + 1
+                claim = claim if reads.data.as_ints[term[i]] == 1 else -claim
+                if claim > leader.claim or claim == leader.claim and claim > 0:
+                    leader[0] = Leader(i, claim)
+    for unit in range(groups.shape[0] - 1, -1, -1):
+        if leaders[unit].claim == UNREAD:
+            ordering.put(unit)
+        else:
+            leads[leaders[unit].term] = True
+    return marks
+
+
 @cython.final
 cdef class Ordering:
-    """Finds the leader of each unit: the reader whose order it follows.
+    """Orders units by launch, and within a launch by who reads them; see `plan.order`."""
 
-    `plan.order` explains how the leader is chosen.
-    """
+    cdef const int32_t[::1] groups, segment, input0, term0
+    #: Per segment: its rank by the size of its arrays, and whether it has inputs that concatenate.
+    cdef int64_t[::1] rank, concatenates
+    #: All units, by launch; and per launch, one more at the end, where its units begin.
+    cdef int64_t[::1] units, first
+    #: Per launch, where those of its units begin that have their positions already.
+    cdef int64_t[::1] begins
+    cdef Py_ssize_t launches
 
-    cdef const int32_t[::1] groups, segment
-    #: Per segment: its rank by size, and whether it has inputs that concatenate.
-    cdef const int64_t[::1] rank
-    cdef const uint8_t[::1] concatenates
-    cdef const int32_t[::1] input0, term0, term, slot_unit
-    cdef int64_t units, launches, ports, levels, unread, most_extra
-    #: Per unit: its leader, where the leader reads it (by launch, port and summand), and its
-    #: position within its launch.
-    cdef int32_t[::1] leader, position
-    cdef int64_t[::1] place
-    #: Per slot: how many terms read it.
-    cdef int32_t[::1] reads
-
-    def __init__(self, groups, segment, rank, concatenates, input0, term0, term, slot_unit):
-        cdef int64_t unit, i
-        self.groups, self.segment = groups, segment
-        self.rank, self.concatenates = rank, concatenates
-        self.input0, self.term0, self.term, self.slot_unit = input0, term0, term, slot_unit
-        self.units = self.groups.shape[0]
-        self.ports, self.levels = 1, 1
-        for unit in range(self.units):
+    def __init__(self, list columns, groups, segment, input0, term0):
+        cdef Py_ssize_t unit, count = len(columns), number, i
+        cdef bytearray items = bytearray(2 * count * sizeof(Keyed))
+        cdef Keyed *sizes = <Keyed *><char *>items
+        cdef const int64_t *ports
+        self.groups, self.segment, self.input0, self.term0 = groups, segment, input0, term0
+        self.rank, self.concatenates = clone(LONG, count, False), clone(LONG, count, True)
+        for number, sides in enumerate(columns):
+            sizes[number].unit = number
+            for table in <tuple>sides:
+                ports = <const int64_t *><const char *><bytes>table
+                for i in range(0, len(<bytes>table) // 8, PORT):
+                    sizes[number].key += ports[i + ROW_SIZE]
+                    self.concatenates[number] |= ports[i + CONCAT]
+        radix_sort(sizes, sizes + count, count)
+        for i in range(count):
+            self.rank[sizes[i].unit] = i
+        for unit in range(self.groups.shape[0]):
             self.launches = max(self.launches, self.groups[unit] + 1)
-            self.ports = max(self.ports, self.input0[unit + 1] - self.input0[unit])
-            self.most_extra = max(self.most_extra, self.extra(unit))
-        for i in range(self.term0.shape[0] - 1):
-            self.levels = max(self.levels, self.term0[i + 1] - self.term0[i])
-        self.unread = self.launches * self.ports * self.levels
-        self.leader, self.place = clone(INT, self.units, False), clone(LONG, self.units, False)
-        self.position = clone(INT, self.units, False)
-        self.reads = clone(INT, self.slot_unit.shape[0], True)
-        for unit in range(self.units):
-            self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
-        for i in range(self.term.shape[0]):
-            if self.term[i] >= 0:
-                self.reads[self.term[i]] += 1
+        self.units = clone(LONG, self.groups.shape[0], False)
+        self.first = clone(LONG, self.launches + 1, True)
+        for unit in range(self.groups.shape[0]):
+            self.first[self.groups[unit] + 1] += 1
+        for i in range(self.launches):
+            self.first[i + 1] += self.first[i]
+        self.begins = self.first[1:].copy()
 
-    cdef int64_t extra(self, int64_t unit) noexcept:
-        """Return how many summands the inputs of a unit have beyond the first."""
-        cdef int64_t low = self.input0[unit], high = self.input0[unit + 1]
+    cdef inline int64_t summands(self, int64_t unit) noexcept:
+        """Return the number of summands of all inputs of a unit."""
         if self.concatenates[self.segment[unit]]:
             return 0
-        return self.term0[high] - self.term0[low] - (high - low)
+        return self.term0[self.input0[unit + 1]] - self.term0[self.input0[unit]]
 
-    cdef void lead(self, const int64_t[::1] units) noexcept:
-        """Make each of `units`, in order, the leader of what only it reads or what has no leader."""
-        cdef const int32_t *term = &self.term[0] if self.term.shape[0] else NULL
-        cdef const int32_t *term0 = &self.term0[0]
-        cdef int64_t *places = &self.place[0]
-        cdef int64_t i, unit, item, k, place
-        cdef int32_t maker
-        for i in range(self.units):
-            unit = units[i]
-            place = self.groups[unit] * self.ports * self.levels
-            for item in range(self.input0[unit], self.input0[unit + 1]):
-                for k in range(term0[item], term0[item + 1]):
-                    if term[k] >= 0:
-                        maker = self.slot_unit[term[k]]
-                        if self.reads[term[k]] == 1 or places[maker] == self.unread:
-                            self.leader[maker] = unit
-                            places[maker] = place + k - term0[item]
-                place += self.levels
+    cdef inline void put(self, int64_t unit) noexcept:
+        """Put a unit before those of its launch that have their positions."""
+        cdef int64_t launch = self.groups[unit]
+        self.begins[launch] -= 1
+        self.units[self.begins[launch]] = unit
 
-    cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
-        """Sort the members of a launch, after their readers; `items` is scratch for two each."""
-        cdef int64_t i, unit, rank
-        cdef bint mixed = False
+    cdef int sort(self, int64_t *members, int64_t count) except -1:
+        """Sort members by segment and by number of summands; stable."""
+        cdef int64_t i, most = 0
+        cdef bint equal = True
         for i in range(count):
-            unit = members[i]
-            rank = (self.most_extra - self.extra(unit)) * (self.unread + 1) + self.place[unit]
-            items[i].key, items[i].unit = rank << 32 | self.position[self.leader[unit]], unit
-            mixed |= self.segment[unit] != self.segment[members[0]]
+            most = max(most, self.summands(members[i]))
+            equal = equal and self.segment[members[i]] == self.segment[members[0]]
+            equal = equal and most == self.summands(members[i]) == self.summands(members[0])
+        if equal:
+            return 0
+        cdef bytearray scratch = bytearray(2 * count * sizeof(Keyed))
+        cdef Keyed *items = <Keyed *><char *>scratch
+        for i in range(count):
+            items[i].unit = members[i]
+            items[i].key = self.rank[self.segment[members[i]]] * (most + 1)
+            items[i].key += most - self.summands(members[i])
         radix_sort(items, items + count, count)
-        if mixed:
-            for i in range(count):
-                items[i].key = self.rank[self.segment[items[i].unit]]
-            radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
-            self.position[members[i]] = i
+        return 0
+
+    cdef int follow(
+        self, const int32_t[::1] term, const int32_t[::1] slot_unit, const char *leads,
+    ) except -1:
+        """Order all launches, from the last to the first: each after those that read it."""
+        cdef array scratch = clone(LONG, self.units.shape[0], False)
+        cdef int64_t *led = <int64_t *>scratch.data.as_longlongs
+        cdef int64_t *end
+        cdef int64_t *members
+        cdef int64_t launch, count, port
+        for launch in range(self.launches - 1, -1, -1):
+            members = &self.units[self.first[launch]]
+            count = self.first[launch + 1] - self.first[launch]
+            self.sort(members, count)
+            end = led
+            for port in range(self.input0[members[0] + 1] - self.input0[members[0]]):
+                end = self.list_led(port, members, count, term, slot_unit, leads, end)
+            while end > led:
+                end -= 1
+                self.put(end[0])
+        return 0
+
+    cdef int64_t *list_led(
+        self, int64_t port, const int64_t *members, int64_t count, const int32_t[::1] term,
+        const int32_t[::1] slot_unit, const char *leads, int64_t *led,
+    ) noexcept:
+        """List the units that members lead by what an input reads: by summand, then by member."""
+        cdef int64_t level = 0, last, i, at, end
+        while count:
+            last = 0
+            for i in range(count):
+                at = self.term0[self.input0[members[i]] + port] + level
+                end = self.term0[self.input0[members[i]] + port + 1]
+                if at < end and leads[at]:
+                    led[0] = slot_unit[term[at]]
+                    led += 1
+                last = i + 1 if at + 1 < end else last
+            # No member behind the last one with a further summand has to be visited again.
+            level, count = level + 1, last
+        return led
+
+    cdef tuple members(self, const int64_t[::1] unit_rows):
+        """Return the columns of `plan.plan.Members`, but for the first."""
+        cdef array part0 = array("q"), segment = array("q"), rows = array("q")
+        cdef int64_t launch, i, unit
+        for launch in range(self.launches):
+            append(part0, segment.ob_size)
+            for i in range(self.first[launch], self.first[launch + 1]):
+                unit = self.units[i]
+                if (
+                    i == self.first[launch]
+                    or self.segment[unit] != self.segment[self.units[i - 1]]
+                ):
+                    append(segment, self.segment[unit])
+                    append(rows, 0)
+                rows.data.as_longlongs[rows.ob_size - 1] += unit_rows[unit]
+        append(part0, segment.ob_size)
+        columns = self.units.base, self.first.base, part0, segment, rows
+        return tuple([numpy.asarray(column) for column in columns])
+
+
+cdef int append(array numbers, int64_t number) except -1:
+    """Append to an array of 64-bit integers."""
+    resize_smart(numbers, numbers.ob_size + 1)
+    numbers.data.as_longlongs[numbers.ob_size - 1] = number
+    return 0
 
 
 def order(
-    const int32_t[::1] groups, const int32_t[::1] segment, rank, concatenates, input0, term0,
-    term, slot_unit, int64_t[::1] units, int64_t[::1] parts,
+    list columns, groups, segment, unit_rows, input0, term0, const int32_t[::1] term,
+    const int32_t[::1] slot_unit,
 ):
-    """Fill in `units`: all units by launch, segment, number of summands, and leader.
+    """Return the columns of `plan.plan.Members`, but for the first.
 
-    The members of a launch with one segment are a part; `parts` gets the first position of each.
-    Returns the numbers of launches and of parts.
+    `columns` are those of the segments; `groups` has the launch of each unit.
     """
-    cdef Ordering ordering = Ordering(
-        groups, segment, rank, concatenates, input0, term0, term, slot_unit)
-    cdef int64_t unit, launch, i, widest = 0, count = 0
-    cdef int64_t[::1] first = clone(LONG, ordering.launches + 1, True)
-    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)
-    for unit in range(ordering.units):
-        ends[groups[unit] + 1] += 1
-    for launch in range(ordering.launches):
-        widest = max(widest, ends[launch + 1])
-        ends[launch + 1] += ends[launch]
-    first[:] = ends
-    for unit in range(ordering.units):
-        units[ends[groups[unit]]] = unit
-        ends[groups[unit]] += 1
-    ordering.lead(units)
-    cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
-    for launch in range(ordering.launches - 1, -1, -1):
-        i = first[launch]
-        ordering.sort(&units[i], first[launch + 1] - i, <Keyed *><char *>items)
-    for launch in range(ordering.launches):
-        for i in range(first[launch], first[launch + 1]):
-            if i == first[launch] or segment[units[i]] != segment[units[i - 1]]:
-                parts[count] = i
-                count += 1
-    return ordering.launches, count
+    cdef Ordering ordering = Ordering(columns, groups, segment, input0, term0)
+    cdef bytearray leads = find_leaders(groups, input0, term0, term, slot_unit, ordering)
+    ordering.follow(term, slot_unit, leads)
+    return ordering.members(unit_rows)

@@ -9,6 +9,8 @@ cimport cython
 from cpython.array cimport array, clone, resize_smart
 from libc.stdint cimport int32_t, int64_t
 
+import numpy
+
 include "sorting.pxi"
 
 cdef array LONG = array("q")
@@ -26,6 +28,9 @@ cdef enum:
     FIRST, SECOND, ROWS, ROW_SIZE
     NOTHING = 0
     IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
+    #: Columns of `plan.plan.Ports` from `row_size` on, and that of `shared`.
+    COLUMNS = 5
+    SHARED = 2
 
 WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
 
@@ -48,114 +53,7 @@ def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1]
     return dict(zip(numbers, sizes))
 
 
-@cython.final
-cdef class Reader:
-    """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
-
-    cdef const int32_t[::1] input0, slot0, term0, term, outside_kind
-    cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
-    cdef const int64_t[::1] units, first, port0, output0, shared, concat
-    #: A table of places, where operands that are whole external arrays are marked; output: per term
-    #: its region and its first element there, and the columns of `plan.plan.Reads`.
-    cdef int64_t[:, ::1] operands, terms, columns
-    #: Output: numbers of the external arrays that are copied into arenas, in order of first use.
-    cdef int64_t[::1] filled
-    #: Numbers of fills by row size and number of the kind.
-    cdef readonly dict fill_of
-    #: Elements of each fill.
-    cdef readonly list sizes
-    #: Numbers of reads, and of external arrays that are copied.
-    cdef readonly int64_t reads, externals
-
-    def __init__(
-        self, graph, members, inputs, outputs, outside, operands, terms, filled, columns,
-    ):
-        self.input0, self.slot0, self.term0 = graph.input0, graph.slot0, graph.term0
-        self.term, self.term_offset, self.term_size = graph.term, graph.term_offset, graph.term_size
-        self.slot_size, self.outside_size = graph.slot_size, outside.size
-        self.outside_kind = outside.kind
-        self.units, self.first, self.port0 = members.units, members.first, inputs.first
-        self.output0, self.shared, self.concat = outputs.first, inputs.shared, inputs.concat
-        self.operands, self.terms, self.columns = operands, terms, columns
-        self.filled, self.fill_of, self.sizes = filled, {}, []
-        cdef int64_t launch, port
-        for launch in range(self.first.shape[0] - 1):
-            for port in range(self.output0[launch], self.output0[launch + 1]):
-                self.place(launch, port)
-            for port in range(self.port0[launch], self.port0[launch + 1]):
-                self.read(launch, port)
-
-    cdef void place(self, int64_t launch, int64_t port) noexcept:
-        """Fill in the locations of the results of a port."""
-        cdef int64_t member, slot, done = 0
-        for member in range(self.first[launch], self.first[launch + 1]):
-            slot = self.slot0[self.units[member]] + port - self.output0[launch]
-            self.terms[0, slot], self.terms[1, slot] = port, done
-            done += self.slot_size[slot]
-
-    cdef int read(self, int64_t launch, int64_t port) except -1:
-        """List the reads of an operand: all first summands, then all second ones, and so on.
-
-        A shared operand is listed for the first member only.  If a port concatenates, its terms
-        follow each other.
-        """
-        cdef int64_t member, item, term, done, level = 0, last, low = self.first[launch]
-        cdef int64_t stop = low + 1 if self.shared[port] else self.first[launch + 1]
-        while stop > low:
-            done, last = 0, low
-            for member in range(low, stop):
-                item = self.input0[self.units[member]] + port - self.port0[launch]
-                term = self.term0[item] + level
-                while term < self.term0[item + 1]:
-                    self.add(port, term, done)
-                    term += 1
-                    if not self.concat[port]:
-                        last = member + 1 if term < self.term0[item + 1] else last
-                        break
-                    done += self.term_size[term - 1]
-                done += 0 if self.concat[port] else self.term_size[self.term0[item]]
-            # No member behind the last one with a further summand has to be visited again.
-            level, stop = level + 1, last
-        return 0
-
-    cdef int add(self, int64_t port, int64_t at, int64_t target) except -1:
-        """Add the read of a term; it is merged with the last read if both sides are contiguous."""
-        cdef int64_t k = self.reads - 1, number = self.term[at], element
-        if number < 0:
-            if self.shared[port]:
-                self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, -1 - number
-                return 0
-            number += self.terms.shape[1]
-            if self.terms[0, number] < 0:
-                self.fill(port, number, -1 - self.term[at])
-        element = self.terms[1, number] + self.term_offset[at]
-        # The columns are operand, region, target, length and element.
-        if (
-            k >= 0 and self.columns[0, k] == port and self.columns[1, k] == self.terms[0, number]
-            and self.columns[2, k] + self.columns[3, k] == target
-            and self.columns[4, k] + self.columns[3, k] == element
-        ):
-            self.columns[3, k] += self.term_size[at]
-            return 0
-        k += 1
-        self.columns[0, k], self.columns[1, k] = port, self.terms[0, number]
-        self.columns[2, k], self.columns[3, k] = target, self.term_size[at]
-        self.columns[4, k] = element
-        self.reads += 1
-        return 0
-
-    cdef int fill(self, int64_t port, int64_t number, int64_t external) except -1:
-        """Add an external array to the fill of its kind and of the row size it is read with."""
-        cdef int64_t fill = self.fill_of.setdefault(
-            (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
-        if fill == len(self.sizes):
-            self.sizes.append(0)
-        self.terms[0, number] = self.output0[self.output0.shape[0] - 1] + fill
-        self.terms[1, number] = self.sizes[fill]
-        self.sizes[fill] += self.outside_size[external]
-        self.filled[self.externals] = external
-        self.externals += 1
-        return 0
+include "reading.pxi"
 
 
 @cython.final

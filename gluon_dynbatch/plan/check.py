@@ -36,11 +36,11 @@ def check_plan(plan: Plan) -> None:
     writers += [(-1 - numbers, counts) for numbers, counts in plan.filled]
     assert len(writers) == len(plan.regions), "regions are not results and fills"
     for number, (terms, sizes) in enumerate(writers):
-        _, arena, start, rows, row_size = plan.regions[number].tolist()
+        rows, row_size = plan.regions[number, 3:].tolist()
         assert sizes.sum() == rows * row_size, f"region {number}: rows"
-        same = plan.region_of[terms] == number, plan.arena_of[terms] == arena
-        element = plan.element_of[terms] == start * row_size + np.cumsum(sizes) - sizes
-        assert np.all([*same, element]), f"a value of region {number} has another location"
+        element = plan.element_of[terms] == np.cumsum(sizes) - sizes
+        same = np.all([plan.region_of[terms] == number, element])
+        assert same, f"a value of region {number} has another location"
     for launch in launches:
         for p in range(len(launch.segment.inputs)):
             where = f"operand {p} of launch {launch.number}"
@@ -82,8 +82,8 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
         gradient, value = gradients.at(backward.regions[number]), plan.operands[number]
         from_operands += _dot(gradient, values.read(value), f"operand {number}")
     for region, (numbers, sizes) in zip(backward.regions[operands:], backward.filled):
-        first = plan.element_of[heads.term[numbers]] + heads.offset[numbers]
-        arenas = [values.arenas[arena] for arena in plan.arena_of[heads.term[numbers]].tolist()]
+        arena, first = plan.locate(heads.term[numbers])
+        arenas, first = [values.arenas[k] for k in arena.tolist()], first + heads.offset[numbers]
         rows = np.concatenate([*map(_part, arenas, first.tolist(), sizes.tolist())])
         from_operands += _dot(gradients.at(region), rows, "gradients of heads")
     assert into_results == from_operands, "gradients flow to other rows than were read"
@@ -133,7 +133,7 @@ def _operand(plan: Plan, launch: Any, p: int, machine: _Machine) -> Array:
     graph, port, values = plan.graph, launch.segment.inputs[p], []
     for unit in launch.units[:1] if port.shared else launch.units:
         at = _terms(plan, unit, p)
-        arena, first = plan.arena_of[graph.term[at]], plan.element_of[graph.term[at]]
+        arena, first = plan.locate(graph.term[at])
         columns = arena, first + graph.term_offset[at], graph.term_size[at]
         reads = zip(*(column.tolist() for column in columns))
         terms = [_part(machine.arenas[arena], *elements) for arena, *elements in reads]

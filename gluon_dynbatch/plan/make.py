@@ -6,7 +6,9 @@ arrays, and resolve each operand to a slice of an arena or to pieces that are ga
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Sequence, Tuple
+from array import array
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -36,41 +38,43 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
 
     `groups`, of int32, has the launch of each unit; predecessors have smaller numbers.
     """
-    sides = [Ports.of(tables) for tables in zip(*(s.columns for s in graph.segments))]
-    members = order_members(graph, groups, *sides)
-    segment = members.segment[members.part0[:-1]]
-    inputs, outputs = (side.of_launches(segment) for side in sides)
-    operands, results = _places(members, sides[0], inputs), _places(members, sides[1], outputs)
-    operands[inputs.shared > 0, 3] = 1
+    members = order_members(graph, groups)
+    sides = zip(*(segment.columns for segment in graph.segments))
+    (inputs, operands), (outputs, results) = (_lay_out(tables, members) for tables in sides)
     columns = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
     # Externals are numbered from -1 downwards: they are at the end of the table.
-    terms = np.full((2, len(graph.slot_unit) + len(outside.size)), -1, dtype=np.int64)
-    externals = np.empty(len(outside.size), dtype=np.int64)
+    terms = len(graph.slot_unit) + len(outside.size)
+    places = np.full((terms, 2), -1, dtype=np.int64)
     reader = resolving.Reader(
-        *(graph, members, inputs, outputs, outside, operands, terms, externals, columns)
+        *(graph, members, inputs, outputs, outside, operands, places, columns)
     )
     reads = Reads(*columns[:, : reader.reads].copy())
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
     fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
     # Fills are written before all results, so their rows come first.
-    order = np.roll(np.arange(len(regions)), len(fills))
+    order = array("q", chain(range(len(results), len(regions)), range(len(results))))
     arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, outside.kinds)
-    externals = externals[: reader.externals]
-    by_fill = [
-        externals[terms[0, -1 - externals] == fill] for fill in range(len(results), len(regions))
-    ]
-    filled = tuple((numbers, outside.size[numbers]) for numbers in by_fill)
     return Plan(
-        *(graph, members, segment, np.arange(len(segment)), inputs, outputs, operands, regions),
-        filled,
+        *(graph, members, members.segment[members.part0[:-1]], np.arange(len(members.first) - 1)),
+        *(inputs, outputs, operands, regions),
+        tuple((numbers, outside.size[numbers]) for numbers in map(np.array, reader.filled)),
         outside.kinds,
         arenas,
         sizes,
         pieces,
         reads,
-        *_placed(terms, regions),
+        *places.T,
     )
+
+
+def _lay_out(tables: Sequence[bytes], members: Members) -> Tuple[Ports, Array]:
+    """Return the inputs or outputs of launches, and a table of places with their rows.
+
+    `tables` has the inputs or outputs of each segment.
+    """
+    columns, places = resolving.lay_out(list(tables), *members[3:])
+    return Ports(*columns), places
 
 
 def resolve(
@@ -78,7 +82,7 @@ def resolve(
     regions: Array,
     reads: Reads,
     kind: Array,
-    order: Array,
+    order: Any,
     kinds: Sequence[Tuple[str, Context]],
 ) -> Tuple[Tuple[Arena, ...], Tuple[int, ...], Array]:
     """Allocate arena rows to regions, and resolve operands: in place, or gathered from pieces.
@@ -92,30 +96,3 @@ def resolve(
     arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in rows)
     pieces = np.frombuffer(resolving.resolve(operands, regions, *reads), dtype=np.int64)
     return arenas, tuple(rows.values()), pieces.reshape((-1, 5))
-
-
-def _places(members: Members, side: Ports, ports: Ports) -> Array:
-    """Return a table of places for the inputs or outputs of launches, with rows and row sizes.
-
-    `side` has the inputs or outputs of the graph's segments, and `ports` those of launches.
-    """
-    rows = np.add.reduceat(members.rows, members.part0[:-1])
-    rows, row_size = np.repeat(rows, np.diff(ports.first)), ports.row_size.copy()
-    for number in np.flatnonzero(np.diff(members.part0) > 1).tolist():
-        # Rows of several sizes become rows of their greatest common divisor.
-        launch_ports = slice(*ports.first[number : number + 2])
-        parts = slice(*members.part0[number : number + 2])
-        firsts = side.first[members.segment[parts]]
-        count = launch_ports.stop - launch_ports.start
-        sizes = side.row_size[np.add.outer(firsts, np.arange(count))]
-        row_size[launch_ports] = np.gcd.reduce(sizes)
-        rows[launch_ports] = members.rows[parts] @ sizes // row_size[launch_ports]
-    return places_of(rows, row_size)
-
-
-def _placed(terms: Array, regions: Array) -> Tuple[Array, Array, Array]:
-    """Return per term its region, its arena and its first element, or -1 where there is none."""
-    region, element = terms
-    start = regions[:, 2] * regions[:, 4]
-    arena, start = (np.append(column, -1)[region] for column in (regions[:, 1], start))
-    return region, arena, np.where(region < 0, -1, start + element)

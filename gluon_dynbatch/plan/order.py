@@ -21,32 +21,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..native import ordering
 from ..schedule.dependencies import Array
-from .plan import Members, Ports
+from .plan import Members
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
 
 
-def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) -> Members:
+def order_members(graph: Graph, groups: Array) -> Members:
     """Order units by launch, and within a launch by who reads them.
 
-    `groups` has the launch of each unit; `inputs` and `outputs` are those of the graph's segments.
+    `groups` has the launch of each unit.
     """
-    size = inputs.sums(inputs.row_size) + outputs.sums(outputs.row_size)
-    rank = np.argsort(np.argsort(size, kind="stable"))
-    concatenates = inputs.sums(inputs.concat) > 0
-    units, starts = np.empty((2, len(groups)), dtype=np.int64)
-    launches, parts = ordering.order(
-        *(groups, graph.segment, rank, concatenates),
-        *(graph.input0, graph.term0, graph.term, graph.slot_unit, units, starts),
+    columns = [segment.columns for segment in graph.segments]
+    rows, slots = graph.dependencies.rows, graph.slot_unit
+    return Members(
+        groups,
+        *ordering.order(
+            *(columns, groups, graph.segment, rows),
+            *(graph.input0, graph.term0, graph.term, slots),
+        ),
     )
-    starts = starts[:parts]
-    part0 = np.searchsorted(groups[units[starts]], np.arange(launches + 1))
-    rows = np.add.reduceat(graph.dependencies.rows[units], starts)
-    first = np.append(starts, len(units))[part0]
-    segment = graph.segment[units[starts]].astype(np.int64)
-    return Members(groups, units, first, part0, segment, rows)

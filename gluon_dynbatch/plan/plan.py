@@ -160,23 +160,6 @@ class Ports(NamedTuple):
     differentiable: Array
     concat: Array
 
-    @classmethod
-    def of(cls, tables: Sequence[bytes]) -> Ports:
-        """Concatenate the columns of segments."""
-        table = np.frombuffer(b"".join(tables), dtype=np.int64).reshape((-1, 5))
-        return cls(np.cumsum([0, *map(len, tables)]) // table.strides[0], *table.T)
-
-    def of_launches(self, segment: Array) -> Ports:
-        """Return the ports of launches, given the numbers of their segments."""
-        counts = np.diff(self.first)[segment]
-        first = np.concatenate([[0], np.cumsum(counts)])
-        ports = np.repeat(self.first[segment] - first[:-1], counts) + np.arange(first[-1])
-        return Ports(first, *(column[ports] for column in self[1:]))
-
-    def sums(self, column: Array) -> Array:
-        """Sum a column per segment or launch."""
-        return np.diff(np.concatenate([[0], np.cumsum(column)])[self.first])
-
 
 class Members(NamedTuple):
     """The members of all launches."""
@@ -223,10 +206,9 @@ class Plan(NamedTuple):
     #: operand; arena and first element of the source; number of elements.
     pieces: Array
     reads: Reads
-    #: Forward, per term (slots, then externals from the last to the first): its region, or -1, its
-    #: arena and its first element.
+    #: Forward, per term (slots, then externals from the last to the first): its region, or -1, and
+    #: its first element there.
     region_of: Array
-    arena_of: Array
     element_of: Array
 
     def segments(self, number: int) -> List[Segment]:
@@ -262,9 +244,10 @@ class Plan(NamedTuple):
         """In a backward plan, the gradient of each forward fill, or None if it has none."""
         return objects(self.operands[self.inputs.first[-1] :])
 
-    def place(self, term: int) -> Tuple[int, int]:
-        """Return arena and first element of a term."""
-        return int(self.arena_of[term]), int(self.element_of[term])
+    def locate(self, terms: Array) -> Tuple[Array, Array]:
+        """Return the arenas and first elements of terms."""
+        _, arena, start, _, row_size = self.regions[self.region_of[terms]].T
+        return arena, start * row_size + self.element_of[terms]
 
     def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
         """Yield arena, first element and number of elements of each read of an operand."""

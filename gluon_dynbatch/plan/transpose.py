@@ -128,12 +128,10 @@ def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], A
     position = np.empty(len(pairs), dtype=np.int64)
     for numbers in by_fill:
         position[numbers] = np.arange(len(numbers))
-    region = plan.region_of[heads.term]
-    start = plan.regions[region, 2] * plan.regions[region, 4]
     reads = Reads(
-        region,
+        plan.region_of[heads.term],
         len(plan.operands) + fill,
-        plan.element_of[heads.term] + heads.offset - start,
+        plan.element_of[heads.term] + heads.offset,
         heads.size,
         position * heads.size,
     )
@@ -211,8 +209,7 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
         if backward.operands[results + fill, 0]:
             externals = externals[wanted[externals]]
             others[externals] = False
-            _, _, start, _, size = plan.regions[results + fill]
-            rows = plan.element_of[-1 - externals] // size - start
+            rows = plan.element_of[-1 - externals] // plan.regions[results + fill, 4]
             filled += zip([fill] * len(externals), rows.tolist(), externals.tolist())
     skipped = np.zeros(len(plan.order), dtype=bool)
     skipped[plan.members.launch[units]] = True

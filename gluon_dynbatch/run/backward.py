@@ -72,8 +72,8 @@ class GradientTape(Pass):
         """The size of the largest arena, and the start of each head if all arenas had that size."""
         heads, plan = self.heads, self.forward
         span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
-        first = plan.element_of[heads.term] + heads.offset
-        return span, plan.arena_of[heads.term] * span + first
+        arena, first = plan.locate(heads.term)
+        return span, arena * span + first + heads.offset
 
     def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
         """Yield, per range of elements, the head that contains it or -1, and its offset there."""

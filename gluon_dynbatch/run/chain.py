@@ -39,8 +39,8 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
         return None
     _, offset, size, _ = (column[rows] for column in spots)
     terms, kind = terms[rows], kind[rows]
-    first = plan.element_of[terms] + offset
-    order, begins, counts = Spots(plan.arena_of[terms], first, size, kind).merged()
+    arena, first = plan.locate(terms)
+    order, begins, counts = Spots(arena, first + offset, size, kind).merged()
     leading = order[begins]
     return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
 

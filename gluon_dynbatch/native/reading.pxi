@@ -1,0 +1,242 @@
+# The ports and the reads of launches; a part of `resolving.pyx`.
+
+def lay_out(
+    list tables, const int64_t[::1] part0, const int64_t[::1] segment, const int64_t[::1] rows,
+):
+    """Return the columns of `plan.plan.Ports`, and a table of places, of the ports of launches.
+
+    `tables` has the inputs or the outputs of each segment, as in `Segment.columns`.  Launches are
+    given by their parts, as in `plan.plan.Members`.
+    """
+    cdef Py_ssize_t launch, launches = part0.shape[0] - 1, count = 0, i, k, column, part
+    cdef const int64_t *port
+    cdef int64_t size
+    cdef int64_t[::1] first = clone(LONG, launches + 1, False)
+    for launch in range(launches):
+        first[launch] = count
+        count += len(<bytes>tables[segment[part0[launch]]]) // (8 * COLUMNS)
+    first[launches] = count
+    ports, places = numpy.empty((COLUMNS, count), numpy.int64), numpy.zeros((count, 5), numpy.int64)
+    cdef int64_t[:, ::1] columns = ports, place = places
+    for launch in range(launches):
+        for part in range(part0[launch], part0[launch + 1]):
+            port = <const int64_t *><const char *><bytes>tables[segment[part]]
+            for i in range(first[launch], first[launch + 1]):
+                if part == part0[launch]:
+                    for column in range(COLUMNS):
+                        columns[column, i] = port[column]
+                # Rows of several sizes become rows of their greatest common divisor.
+                size = gcd(place[i, ROW_SIZE], port[0]) or 1
+                place[i, ROWS] *= place[i, ROW_SIZE] // size
+                place[i, ROWS] += rows[part] * (port[0] // size)
+                place[i, ROW_SIZE] = size
+                port += COLUMNS
+    for i in range(count):
+        place[i, ROWS] = 1 if columns[SHARED, i] else place[i, ROWS]
+    return (numpy.asarray(first), *ports), places
+
+
+cdef int64_t gcd(int64_t a, int64_t b) noexcept:
+    """Return the greatest common divisor."""
+    while b:
+        a, b = b, a % b
+    return a
+
+
+cdef struct Place:
+    #: Where a term is: its region, or -1, and its first element there.
+    int64_t region, element
+
+
+cdef struct Member:
+    #: The first input and the first slot of a member of the launch at hand, and its rows.
+    int64_t input, slot, rows
+
+
+cdef struct Terms:
+    #: The first and the last term that a member reads as the operand at hand; and the first element
+    #: and the number of elements of its part of the operand.
+    int64_t first, end, target, length
+
+
+cdef struct Located:
+    #: What a term reads: the region and its first element there, the first element in the operand,
+    #: and the number of elements.
+    int64_t region, element, target, length
+
+
+@cython.final
+cdef class Reader:
+    """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
+
+    cdef const int32_t[::1] term0, term, outside_kind
+    cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
+    cdef const int64_t[::1] port0, output0, part0, shared, concat, input_size, output_size
+    #: A table of places, where operands that are whole external arrays are marked.
+    cdef int64_t[:, ::1] operands
+    #: Output: per term its region, or -1, and its first element there.
+    cdef int64_t[:, ::1] places
+    #: Output: the columns of `plan.plan.Reads`.
+    cdef int64_t[:, ::1] columns
+    #: Numbers of fills by row size and number of the kind.
+    cdef readonly dict fill_of
+    #: Per fill, the external arrays that are copied, in order of first use, and their elements.
+    cdef readonly list filled, sizes
+    #: Number of reads.
+    cdef readonly int64_t reads
+    #: Scratch: entries of `Member`, `Terms` and `Located`.
+    cdef array members, terms, located
+
+    def __init__(
+        self, graph, members, inputs, outputs, outside, operands, places, columns,
+    ):
+        self.term0, self.term = graph.term0, graph.term
+        self.term_offset, self.term_size = graph.term_offset, graph.term_size
+        self.slot_size, self.outside_size = graph.slot_size, outside.size
+        self.outside_kind, self.part0 = outside.kind, members.part0
+        self.port0, self.input_size, _, self.shared, _, self.concat = inputs
+        self.output0, self.output_size = outputs.first, outputs.row_size
+        self.operands, self.places, self.columns = operands, places, columns
+        self.fill_of, self.filled, self.sizes = {}, [], []
+        self.read_launches(
+            members.units, members.first, graph.input0, graph.slot0, graph.dependencies.rows)
+
+    cdef int read_launches(
+        self, const int64_t[::1] units, const int64_t[::1] first, const int32_t[::1] input0,
+        const int32_t[::1] slot0, const int64_t[::1] rows,
+    ) except -1:
+        """Locate all results, and list the reads of all operands."""
+        cdef int64_t launch, port, unit, i, count, widest = 0
+        for launch in range(first.shape[0] - 1):
+            widest = max(widest, first[launch + 1] - first[launch])
+        self.members = clone(LONG, widest * sizeof(Member) // 8, False)
+        self.terms = clone(LONG, widest * sizeof(Terms) // 8, False)
+        self.located = clone(LONG, widest * sizeof(Located) // 8, False)
+        cdef Member *members = <Member *>self.members.data.as_longlongs
+        for launch in range(first.shape[0] - 1):
+            count = first[launch + 1] - first[launch]
+            # This and other loops have no branches: most of what they read is not in the cache.
+            for i in range(count):
+                unit = units[first[launch] + i]
+                members[i] = Member(input0[unit], slot0[unit], rows[unit])
+            for port in range(self.output0[launch], self.output0[launch + 1]):
+                self.place(launch, port, count)
+            for port in range(self.port0[launch], self.port0[launch + 1]):
+                self.read(launch, port, 1 if self.shared[port] else count)
+        return 0
+
+    cdef inline bint is_ragged(self, int64_t launch) noexcept:
+        """Return whether the rows of a launch differ in size."""
+        return self.part0[launch + 1] - self.part0[launch] > 1
+
+    cdef void place(self, int64_t launch, int64_t port, int64_t count) noexcept:
+        """Fill in the locations of the results of a port."""
+        cdef const Member *members = <const Member *>self.members.data.as_longlongs
+        cdef int64_t i, slot, done = 0, size = self.output_size[port]
+        cdef bint ragged = self.is_ragged(launch)
+        for i in range(count):
+            slot = members[i].slot + port - self.output0[launch]
+            self.places[slot, 0], self.places[slot, 1] = port, done
+            done += self.slot_size[slot] if ragged else members[i].rows * size
+
+    cdef int read(self, int64_t launch, int64_t port, int64_t count) except -1:
+        """List the reads of an operand: all first summands, then all second ones, and so on.
+
+        A shared operand is listed for the first member only.  If a port concatenates, its terms
+        follow each other.
+        """
+        cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
+        cdef const Member *members = <const Member *>self.members.data.as_longlongs
+        cdef Terms *terms = <Terms *>self.terms.data.as_longlongs
+        cdef int64_t i, k, length, done = 0, level = 0, size = self.input_size[port]
+        cdef bint sizes_differ = self.is_ragged(launch) or self.shared[port]
+        if self.concat[port]:
+            for i in range(count):
+                for k in range(term0[members[i].input], term0[members[i].input + 1]):
+                    terms[0] = Terms(k, k + 1, done, self.term_size[k])
+                    done += self.term_size[k]
+                    self.locate(port, 1, 0)
+            return 0
+        for i in range(count):
+            k = term0[members[i].input]
+            length = self.term_size[k] if sizes_differ else members[i].rows * size
+            terms[i] = Terms(k, term0[members[i].input + 1], done, length)
+            done += length
+        while count:
+            count = self.locate(port, count, level)
+            level += 1
+        return 0
+
+    cdef int64_t locate(self, int64_t port, int64_t count, int64_t level) except -1:
+        """Add the reads of one summand each of the first members.
+
+        Returns how many of the first members have all further summands.
+        """
+        cdef const Terms *terms = <const Terms *>self.terms.data.as_longlongs
+        cdef Located *located = <Located *>self.located.data.as_longlongs
+        cdef const int32_t *term = &self.term[0]
+        cdef const int64_t *offset = &self.term_offset[0]
+        cdef const Place *places = <const Place *>&self.places[0, 0]
+        cdef int64_t i, k, number, last = 0, found = 0, total = self.places.shape[0]
+        for i in range(count):
+            k = terms[i].first + level
+            if k < terms[i].end:
+                number = term[k]
+                if number < 0:
+                    self.fill(port, -1 - number)
+                    number += total
+                located[found] = Located(
+                    places[number].region, places[number].element + offset[k],
+                    terms[i].target, terms[i].length)
+                found += 1
+            last = i + 1 if k + 1 < terms[i].end else last
+        if self.operands[port, TYPE] != IS_WHOLE:
+            self.add(port, located, found)
+        return last
+
+    cdef void add(self, int64_t port, const Located *terms, int64_t count) noexcept:
+        """Add the reads of terms; those that are contiguous on both sides are merged."""
+        cdef Located read = Located(-1, 0, 0, 0)
+        cdef const Located *term
+        cdef int64_t *operand = &self.columns[0, 0]
+        cdef int64_t *region = &self.columns[1, 0]
+        cdef int64_t *target = &self.columns[2, 0]
+        cdef int64_t *length = &self.columns[3, 0]
+        cdef int64_t *element = &self.columns[4, 0]
+        cdef int64_t i, k = self.reads - 1
+        cdef bint extends
+        for i in range(count):
+            # Without branches, as these could not be predicted.
+            term = &terms[i]
+            extends = (term.region == read.region) & (term.target == read.target + read.length)
+            extends &= term.element == read.element + read.length
+            read.region = term.region
+            read.target = read.target if extends else term.target
+            read.element = read.element if extends else term.element
+            read.length = term.length + (read.length if extends else 0)
+            k += not extends
+            operand[k], region[k], target[k] = port, read.region, read.target
+            length[k], element[k] = read.length, read.element
+        self.reads = k + 1
+
+    cdef int fill(self, int64_t port, int64_t external) except -1:
+        """Mark an operand as a whole array, or copy the array to an arena.
+
+        It is added to the fill of its kind and of the row size it is read with, once.
+        """
+        cdef int64_t number = self.places.shape[0] - 1 - external, fill
+        if self.shared[port]:
+            self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, external
+            return 0
+        if self.places[number, 0] >= 0:
+            return 0
+        fill = self.fill_of.setdefault(
+            (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
+        if fill == len(self.sizes):
+            self.sizes.append(0)
+            self.filled.append([])
+        self.places[number, 0] = self.output0[self.output0.shape[0] - 1] + fill
+        self.places[number, 1] = self.sizes[fill]
+        self.sizes[fill] += self.outside_size[external]
+        (<list>self.filled[fill]).append(external)
+        return 0
