@@ -130,11 +130,13 @@ cdef class Cuts:
         cdef int64_t *value_term = term_size + self.terms + self.slots
         cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
+        cdef const int32_t *operand = <const int32_t *>sources.data.as_ints
+        cdef const int64_t *operand_offset = <const int64_t *>offsets.data.as_longlongs
         cdef const Head *head
         cdef const Use *uses
         cdef const Term *terms
         cdef const int64_t *results
-        cdef Py_ssize_t node, k, n, unit = 0, slot = 0, at = 0, edges = 0, operand = 0
+        cdef Py_ssize_t node, k, n, unit = 0, slot = 0, at = 0, edges = 0
         cdef int64_t source, offset
         for k in range(len(tape.value_type)):
             value_term[k] = INT64_MIN
@@ -151,9 +153,8 @@ cdef class Cuts:
                 for k in range(uses[n].terms):
                     source, offset = slot + terms[k].source, 0
                     if terms[k].source < 0:
-                        source = sources.data.as_ints[operand - 1 - terms[k].source]
-                        source = value_term[source]
-                        offset = offsets.data.as_longlongs[operand - 1 - terms[k].source]
+                        source = value_term[operand[-1 - terms[k].source]]
+                        offset = operand_offset[-1 - terms[k].source]
                     term[at + k], term_offset[at + k] = source, offset
                     term_size[at + k] = terms[k].size
                     if source >= 0:
@@ -164,5 +165,6 @@ cdef class Cuts:
                 value_term[value0.data.as_ints[node] + k] = slot + results[k]
             unit, slot = unit + head.uses, slot + head.slots
             operand += head.arguments
+            operand_offset += head.arguments
         pred0[unit] = edges
         return edges

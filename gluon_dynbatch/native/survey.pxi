@@ -33,8 +33,8 @@ cdef struct Argument:
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
 
-    Entries with the same `Entry.representative` are of one *kind*.  Calls of one callee with the same number
-    of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
+    Entries with the same `Entry.representative` are of one *kind*.  Calls of one callee with the
+    same number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
     """
 
     #: Per kind, whether its program has a sum.
@@ -101,6 +101,11 @@ cdef class Survey:
         cdef Py_ssize_t node
         cdef int32_t k, value, maker
         cdef bint first, wanted = len(self.edges) > 0
+        for node in range(len(self.adds)):
+            kind = kinds + node
+            for k in range(kind.arguments):
+                if self.several[kind.first + k]:
+                    arguments[kind.shared + k].reasons = SAME | WEIGHT
         for node in range(entry.shape[0]):
             kind = kinds + kind_of[entry[node]]
             argument, place = arguments + kind.shared, places + kind.first
@@ -108,13 +113,14 @@ cdef class Survey:
             first = calls[kind.family] == 0
             calls[kind.family] += 1
             for k in range(kind.arguments):
-                value, offset = sources[operand + k], offsets[operand + k]
+                value = sources[operand + k]
                 maker = producer[value]
                 if maker >= 0:
                     edge[maker + place[k]] = True
-                if first:
-                    argument[k] = Argument(offset, value, SAME | WEIGHT)
                 if argument[k].reasons:
+                    offset = offsets[operand + k]
+                    if first:
+                        argument[k].value, argument[k].offset = value, offset
                     if argument[k].value != value or argument[k].offset != offset:
                         argument[k].reasons &= WEIGHT
                     if maker != EXTERNAL_WEIGHT or offset:
