@@ -98,11 +98,6 @@ class Segment:
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)
 
     @cached_property
-    def stays_apart(self) -> bool:
-        """Whether units of this segment may have to run in several launches."""
-        return self.layout == "unbatched" or bool(self.shared)
-
-    @cached_property
     def columns(self) -> Tuple[bytes, bytes]:
         """Inputs and outputs as integers, see `plan.plan.Ports`."""
         inputs, outputs = (
@@ -132,24 +127,22 @@ class Cut:
     def code(self) -> array[int]:
         """Uses of the segments, with what they read, as integers: see ``native/lowering.pyx``."""
         uses: List[int] = []
-        slots: List[int] = []
-        inputs: List[int] = []
+        sizes: List[int] = []
         terms: List[int] = []
         slot0 = list(accumulate((len(segment.outputs) for segment in self.segments), initial=0))
-        for unit, (segment, sources) in enumerate(zip(self.segments, self.sources)):
+        for segment, sources in zip(self.segments, self.sources):
             rows = self.rows if segment.layout in ("rows", "concat") else 1
-            uses += [rows, slot0[unit], len(inputs), sum(map(len, sources))]
-            for port in segment.outputs:
-                slots += [unit, rows * port.row_size]
+            uses += [rows, len(segment.outputs), len(sources)]
+            sizes += [rows * port.row_size for port in segment.outputs]
             for port, port_terms in zip(segment.inputs, sources):
-                inputs.append(len(terms) // 2)
                 term_rows = self.concat_rows if port.concat else repeat(1 if port.shared else rows)
                 for (use, number), count in zip(port_terms, term_rows):
                     terms.append(-1 - number if use == ARGUMENT else slot0[use] + number)
                     terms.append(count * port.row_size)
+        counts = [len(port_terms) for sources in self.sources for port_terms in sources]
         results = [slot0[use] + number for use, number in self.heads]
-        head = [len(uses) // 4, len(slots) // 2, len(inputs), len(terms) // 2, len(results)]
-        return array("q", [*head, self.arguments, *uses, *slots, *inputs, *terms, *results])
+        head = [len(uses) // 3, len(sizes), len(counts), len(terms) // 2, len(results)]
+        return array("q", [*head, self.arguments, *uses, *sizes, *counts, *terms, *results])
 
 
 def find_root(parent: Any, item: int) -> int:

@@ -27,14 +27,20 @@ def wire(
     samples share launches only if they make the same calls, call by call.
     """
     wired = lowering.Cuts(cuts, entry)
-    units, slots, inputs, terms = wired.units, wired.slots, wired.inputs, wired.terms
-    ints, (segment, node, slot0, input0, term0, term, preds, slot_unit) = _columns(
-        np.int32, (units, units, units, units + 1, inputs + 1, terms, terms, slots)
+    units, slots, inputs, terms = wired.sizes
+    segment, node, slot0, term, preds, slot_unit, input0, term0 = (
+        np.empty(size, dtype=np.int32)
+        for size in (units, units, units, terms, terms, slots, units + 1, inputs + 1)
     )
-    longs, (rows, offsets, term_offset, term_size, slot_size, value_term) = _columns(
-        np.int64, (units, units + 1, terms, terms, slots, len(tape.value_type))
+    rows, offsets, term_offset, term_size, slot_size, value_term = (
+        np.empty(size, dtype=np.int64)
+        for size in (units, units + 1, terms, terms, slots, len(tape.value_type))
     )
-    edges = wired.wire(tape, entry, ints, longs)
+    edges = wired.wire(
+        *(tape, entry),
+        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
+        *(slot_unit, slot_size, value_term, offsets, preds),
+    )
     graph = Graph(
         Dependencies(segment, offsets, preds[:edges], rows),
         list(wired.segments),
@@ -51,26 +57,20 @@ def wire(
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
 
 
-def _columns(dtype: Any, sizes: Sequence[int]) -> Tuple[Array, List[Array]]:
-    """Return memory for columns of these sizes, and the columns."""
-    memory = np.empty(sum(sizes), dtype)
-    return memory, [memory[end - size : end] for size, end in zip(sizes, accumulate(sizes))]
-
-
 def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     """Return the signature of each unit: units of one signature may share a launch.
 
     Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
     Each unit of an unbatched segment has a signature of its own.
     """
-    if not any(segment.stays_apart for segment in graph.segments):
-        if len({segment.family for segment in graph.segments}) == len(graph.segments):
-            return graph.segment
+    apart = [segment.layout == "unbatched" or segment.shared for segment in graph.segments]
+    if not any(apart) and len({segment.family for segment in graph.segments}) == len(apart):
+        return graph.segment
     family = np.array(_families(graph.segments, ragged))
     counts = [1] * len(family)
     subdivided: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
-        if family[number] != number or not segment.stays_apart:
+        if family[number] != number or not apart[number]:
             continue
         members = np.flatnonzero(family[graph.segment] == number)
         subclass = np.arange(len(members))

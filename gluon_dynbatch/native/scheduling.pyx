@@ -46,7 +46,7 @@ def group(
     Returns the number of pairs, and a lower bound on launches: each unit of a longest path needs
     one, and so does each signature that is not on the path.
     """
-    cdef int32_t units = groups.shape[0], count = 0, slots = 1, unit, bound = 0
+    cdef int32_t units = groups.shape[0], count = 0, slots = 1, unit, following, bound = 0
     cdef int64_t key, at
     cdef Py_ssize_t k
     while slots < 2 * units:
@@ -74,13 +74,11 @@ def group(
         number[groups[pairs[k].unit]] = k
     unit = pairs[count - 1].unit if count else -1
     while unit >= 0:
-        bound += 1
-        counted[signature[unit]] = True
-        key, unit = unit, -1
-        for k in range(offsets[key], offsets[key + 1]):
-            if depth[preds[k]] + 1 == depth[key]:
-                unit = preds[k]
-                break
+        bound, counted[signature[unit]], following = bound + 1, True, -1
+        for k in range(offsets[unit], offsets[unit + 1]):
+            if depth[preds[k]] + 1 == depth[unit]:
+                following = preds[k]
+        unit = following
     for k in range(count):
         bound += not counted[signature[pairs[k].unit]]
         counted[signature[pairs[k].unit]] = True
@@ -96,15 +94,14 @@ def order_singles(const int32_t[::1] groups, int32_t[::1] ordered):
     """
     cdef int32_t count = largest(groups) + 1, group
     #: Per group: the number of its units, and the first group of its run; per run its next number.
-    cdef int32_t[::1] members = clone(INT, count, True), run = clone(INT, count, False)
+    cdef int32_t[::1] members = clone(INT, count, True), run = array("i", range(count))
     cdef int32_t[::1] following = array("i", range(count))
     cdef Py_ssize_t unit
     cdef bint found = False
     for unit in range(groups.shape[0]):
         members[groups[unit]] += 1
-    for group in range(count):
-        run[group] = group
-        if group and members[group - 1] == members[group] == 1:
+    for group in range(1, count):
+        if members[group - 1] == members[group] == 1:
             run[group], found = run[group - 1], True
     for unit in range(groups.shape[0] if found else 0):
         group = groups[unit]
