@@ -24,9 +24,7 @@ cpdef int32_t largest(const int32_t[::1] numbers) noexcept:
     return most
 
 
-cpdef void depths(
-    const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth
-) noexcept:
+cpdef void depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth):
     """Fill in the number of edges on the longest path from a source to each unit."""
     cdef Py_ssize_t unit, k
     cdef int32_t deepest
@@ -51,9 +49,10 @@ def group(
     cdef Py_ssize_t k
     while slots < 2 * units:
         slots *= 2
-    #: A hash table of the pairs: their numbers in the order of their first units, from 1 on.
+    #: A hash table of the pairs, which are numbered from 1 on in the order of their first units.
     cdef int32_t[::1] table = clone(INT, slots, True), number = clone(INT, units, False)
     cdef int32_t[::1] depth = clone(INT, units, False)
+    #: The pairs with their first units, and as much scratch.
     cdef array items = clone(LONG, 4 * units, False)
     cdef Keyed *pairs = <Keyed *>items.data.as_longlongs
     cdef bytearray counted = bytearray(largest(signature) + 1)

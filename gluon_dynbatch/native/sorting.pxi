@@ -1,4 +1,4 @@
-# Stable sorting by integer keys; included by `ordering.pyx` and `resolving.pyx`.
+# Stable sorting by integer keys; included by the modules that sort.
 
 from libc.string cimport memcpy, memset
 

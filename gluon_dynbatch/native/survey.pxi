@@ -33,16 +33,14 @@ cdef struct Argument:
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
 
-    Entries with the same `Entry.representative` are of one *kind*.  Calls of one callee with the
-    same number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
+    Entries with one `Entry.representative` are of one *kind*.  Calls of one callee with the same
+    number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
     """
 
     #: Per kind, whether its program has a sum.
     cdef list adds
-    #: Per kind a `Kind`; per argument of a family an `Argument`.
-    cdef array kinds, arguments
-    #: Per family, the number of its calls.
-    cdef array calls
+    #: Per kind a `Kind`; per argument of a family an `Argument`; per family, how many calls it has.
+    cdef array kinds, arguments, calls
     #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
     cdef int32_t[::1] kind_of, place
     cdef char[::1] several
@@ -60,16 +58,17 @@ cdef class Survey:
             kind = kinds.setdefault(first, len(kinds))
             self.kind_of[number] = kind
             if kind == len(self.adds):
-                token, count, results, argument_of, rows, adds = first.kind
+                token, count = first.token, len(first.in_types)
                 family = families.setdefault((token, count), len(families))
                 if family == len(shared0):
                     shared0.append(arguments)
                     arguments += count
                 callee = callees.setdefault(token, len(callees))
+                results = len(first.out_types)
                 columns += (family, callee, count, results, len(place), shared0[family])
-                place += argument_of
-                several += rows
-                self.adds.append(adds)
+                place += first.argument_of
+                several += first.has_rows
+                self.adds.append(first.program.has_sum)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
         self.calls, self.callees = clone(INT, len(families), True), len(callees)
@@ -86,19 +85,17 @@ cdef class Survey:
         cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
         cdef const Kind *kind
         cdef const int32_t *kind_of = &self.kind_of[0]
-        cdef const int32_t *places = &self.place[0]
         cdef const int32_t *place
         cdef int32_t *calls = <int32_t *>self.calls.data.as_ints
         cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
         cdef Argument *argument
-        cdef array sources_ = tape.sources, offsets_ = tape.offsets, value0 = tape.node_value0
-        cdef const int32_t *sources = <const int32_t *>sources_.data.as_ints
-        cdef const int64_t *offsets = <const int64_t *>offsets_.data.as_longlongs
+        cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
+        cdef const int64_t[::1] offsets = tape.offsets
         cdef char *edges = self.edges
         cdef char *edge
         cdef int32_t count = self.places, step = self.callees * count
-        cdef int64_t offset, operand = 0
-        cdef Py_ssize_t node
+        cdef Py_ssize_t node, operand = 0
+        cdef int64_t offset
         cdef int32_t k, value, maker
         cdef bint first, wanted = len(self.edges) > 0
         for node in range(len(self.adds)):
@@ -108,7 +105,7 @@ cdef class Survey:
                     arguments[kind.shared + k].reasons = SAME | WEIGHT
         for node in range(entry.shape[0]):
             kind = kinds + kind_of[entry[node]]
-            argument, place = arguments + kind.shared, places + kind.first
+            argument, place = arguments + kind.shared, &self.place[kind.first]
             edge = edges + kind.callee * count
             first = calls[kind.family] == 0
             calls[kind.family] += 1
@@ -128,7 +125,7 @@ cdef class Survey:
             operand += kind.arguments
             maker = kind.callee * step if wanted else EXTERNAL
             for k in range(kind.results):
-                producer[value0.data.as_ints[node] + k] = maker
+                producer[node_value0[node] + k] = maker
 
     cdef bytearray recurrent(self):
         """Return, per callee and place, whether a recursion that has the callee delivers arrays.
@@ -206,13 +203,11 @@ cdef class Survey:
         cdef int32_t reasons
         for number in range(len(self.adds)):
             marks = bytearray(kind.arguments)
+            reasons = SAME | WEIGHT if self.calls.data.as_ints[kind.family] > 1 else WEIGHT
             arguments = <const Argument *>self.arguments.data.as_longlongs + kind.shared
             for k in range(kind.arguments):
                 at = kind.callee * self.places + self.place[kind.first + k]
-                reasons = arguments[k].reasons
-                if self.calls.data.as_ints[kind.family] == 1:
-                    reasons &= WEIGHT
-                if self.several[kind.first + k] and reasons:
+                if self.several[kind.first + k] and arguments[k].reasons & reasons:
                     marks[k] = IS_SHARED
                 if by_operator:
                     marks[k] |= IS_RECURRENT * recurrent[at] + IS_UNEVEN * uneven[at]
@@ -229,17 +224,17 @@ def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::
     argument is `RECURRENT` if the table of edges would have more than `most_edges` elements.
     """
     cdef Survey calls = Survey(tape.entries.values(), most_edges if by_operator else 0)
-    cdef array node_entry = tape.node_entry, number_of = clone(INT, max(tape.entries) + 1, False)
-    cdef array producers = clone(INT, len(tape.value_type), False)
-    cdef int32_t *producer = <int32_t *>producers.data.as_ints
-    cdef Py_ssize_t k
-    for k, entry_id in enumerate(tape.entries):
-        number_of.data.as_ints[<int32_t>entry_id] = k
-    for k in range(entry.shape[0]):
-        entry[k] = number_of.data.as_ints[node_entry.data.as_ints[k]]
-    for k in range(len(producers)):
-        producer[k] = EXTERNAL
+    cdef const int32_t[::1] node_entry = tape.node_entry
+    cdef int32_t[::1] number_of = clone(INT, max(tape.entries) + 1, False)
+    cdef int32_t[::1] producer = clone(INT, len(tape.value_type), False)
+    cdef Py_ssize_t node, number
+    cdef int32_t entry_id, value
+    for number, entry_id in enumerate(tape.entries):
+        number_of[entry_id] = number
+    for node in range(entry.shape[0]):
+        entry[node] = number_of[node_entry[node]]
+    producer[:] = EXTERNAL
     for value in weights:
-        producer[<int32_t>value] = EXTERNAL_WEIGHT
-    calls.scan(entry, tape, producer)
+        producer[value] = EXTERNAL_WEIGHT
+    calls.scan(entry, tape, &producer[0])
     return calls.marks(by_operator)

@@ -1,7 +1,7 @@
 """The scheduler: takes a dependency graph, returns groups of units that run together.
 
 Read `dependencies.py` (the input), `groups.py` (the output), `budget.py` (limits on the analysis),
-`depth.py`, `agenda.py` and `merge.py` (three ways to group), `bound.py` (lower bounds on launches)
+`depth.py`, `agenda.py` and `merge.py` (three ways to group), `bound.py` (a lower bound on launches)
 and `policies.py` (the steps of each policy, and the entry point).  Everything here is pure: no
 MXNet, no state.
 """

@@ -1,4 +1,4 @@
-"""Lower bounds on the number of launches, for any policy.
+"""A lower bound on the number of launches, for any policy.
 
     a -> b -> a -> c        a: two on one path, b: one, c: one        4 launches at least
     a -> c

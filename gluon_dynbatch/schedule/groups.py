@@ -10,7 +10,7 @@ from .dependencies import Array, Dependencies, Ints
 
 def count_groups(groups: Ints) -> int:
     """Count the groups of a valid grouping."""
-    return scheduling.largest(groups) + 1
+    return int(scheduling.largest(groups)) + 1
 
 
 def check_groups(graph: Dependencies, groups: Array) -> None:

@@ -55,6 +55,8 @@ class Entry:
         self.in_types = in_types
         #: Per array, whether it has more than one row.
         self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
+        #: Per array, the number of the argument that contains it.
+        self.argument_of = places
         self.context = in_types[0].context
         self.shapes, self.dtypes = inferred
         #: The entry that was analysed: this one, or one with another number of rows.
@@ -71,12 +73,6 @@ class Entry:
             2 * elements(self.shapes[at, 0]) * elements(self.shapes[op.inputs[1]][1:])
             for at, op in enumerate(program.ops)
             if op.op in PRODUCTS
-        )
-        #: What a survey reads: callee, numbers of arrays and of results; per array, the number of
-        #: the argument that contains it, and whether it has several rows; whether there is a sum.
-        self.kind = (
-            *(callee.token, len(in_types), len(self.out_types), places, self.has_rows),
-            self.program.has_sum,
         )
         #: What native code reads for each recorded call.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec)
