@@ -40,12 +40,22 @@ cdef class Constant(Owner):
         become([lazy], [self.array.copy()])
 
 
+cdef inline void *content_of(PyObject *handle) noexcept:
+    """Return the content of a handle, an object of ctypes: the address of it follows the header."""
+    return (<void ***>(<char *>handle + sizeof(PyObject)))[0][0]
+
+
+cdef inline void *handle_of(object array_) noexcept:
+    """Return the handle of a real array."""
+    return content_of(slot(array_, handle_at)[0])
+
+
 cdef object type_id_of(object array_):
     """Return the type id of a real array."""
     cdef int[4] properties  # number of dimensions, dtype, device type, device id
     cdef const int64_t *sizes
     cdef char *text
-    cdef void *handle = <void *><size_t>array_.handle.value
+    cdef void *handle = handle_of(array_)
     cdef int failed = mxnet.shape(handle, &properties[0], &sizes)
     failed = failed or mxnet.dtype(handle, &properties[1])
     if failed or mxnet.context(handle, &properties[2], &properties[3]) or properties[0] < 0:
@@ -167,7 +177,7 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
             address[i] += keeper.sizes.data.as_longlongs[arena] * first
             handle[i] = keeper.handles.data.as_ulonglongs[arena]
         else:
-            handle[i] = array_.handle.value
+            handle[i] = <size_t>handle_of(array_)
     with nogil:
         for i in range(count):
             if use[i] == b"a" and not address[i]:
@@ -195,5 +205,5 @@ def in_graph(list arrays not None):
         if is_unrealised(array_):
             marks[i] = (<object>slot(array_, owner_at)[0]).recorded
         else:
-            marks[i] = has_node(array_.handle.value)
+            marks[i] = has_node(<size_t>handle_of(array_))
     return bytes(marks)

@@ -114,6 +114,9 @@ def connect(
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
     node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
+    probe = handle(12345)
+    if <size_t>content_of(<PyObject *>probe) != 12345:
+        raise ImportError("the handles of ctypes have another layout than in Python 3.8 to 3.11")
 
 
 cpdef int current_mode() noexcept:

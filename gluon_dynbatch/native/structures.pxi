@@ -3,15 +3,28 @@
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
+    #: Up to so many leaves are searched one by one.
+    FEW_LEAVES = 8
     #: The deepest nesting, as walking a value recurses in C.
     DEEPEST = 1500
-    #: The shortest encoding of a tuple that is cached, and the bytes at which all are dropped.
-    LONG_TEXT = 48
-    MOST_TEXT = 2097152
+    #: The shortest encoding of a tuple that gets a number, and the bytes of encodings in a table at
+    #: which the table starts again.
+    LONG = 48
+    MOST_BYTES = 8388608
 
-#: Encodings of deeply immutable tuples, by id: the tuple, which keeps the id valid, and its bytes.
-cdef dict texts = {}
-cdef Py_ssize_t text_bytes = 0
+#: The numbers that stand for encodings of deeply immutable tuples, by encoding, and their bytes.
+cdef dict number_by_encoding = {}
+cdef Py_ssize_t encoding_bytes = 0
+#: The last number; none is used again.
+cdef uint64_t last_number = 0
+#: By id of such a tuple: the tuple, which keeps the id valid, and the number of its encoding.
+cdef dict numbered = {}
+cdef Py_ssize_t numbered_bytes = 0
+
+
+cdef struct Leaf:
+    #: What memory an array is in, by a value of the tape or the array's id, and where it begins.
+    int64_t identity, offset
 
 
 @cython.final
@@ -33,8 +46,11 @@ cdef class Structure:
     cdef bint watches, loose
     #: Dictionaries with their versions, and lists with their items.
     cdef list watched
-    #: Numbers of mutable containers and objects by id; and leaf and offset by array on the tape.
-    cdef dict seen, places
+    #: Numbers of mutable containers and objects by id, if there are any.
+    cdef dict seen
+    #: The first leaves; and, once there are more, the first leaf and its offset by identity.
+    cdef Leaf[FEW_LEAVES] leading
+    cdef dict first_of
     cdef uint8_t *data
     cdef Py_ssize_t size, room, depth
     #: Number of values so far that can change, or whose encoding depends on other values.
@@ -42,7 +58,9 @@ cdef class Structure:
 
     def __init__(self, Tape tape, bint watches=False):
         self.tape, self.watches = tape, watches
-        self.leaves, self.watched, self.seen, self.places = [], [], {}, {}
+        self.leaves = []
+        if watches:
+            self.watched = []
 
     def __dealloc__(self):
         PyMem_Free(self.data)
@@ -137,30 +155,39 @@ cdef class Structure:
             raise RecursionError
         self.depth += 1
         if isinstance(value, tuple) and not self.watches:
-            self.cached(kind, value)
+            self.immutable(kind, value)
         else:
             self.container(kind, value)
         self.depth -= 1
         return 0
 
-    cdef int cached(self, object kind, object value) except -1:
-        """Write a tuple; the encoding of a long one that is deeply immutable is cached."""
-        global text_bytes
+    cdef int immutable(self, object kind, object value) except -1:
+        """Write a tuple; of a long one that is deeply immutable, only the number of its encoding."""
+        global encoding_bytes, numbered_bytes, last_number
         cdef Py_ssize_t start = self.size, changeable = self.changeable
         identity = <size_t><PyObject *>value
-        entry = texts.get(identity)
+        entry = numbered.get(identity)
         if entry is not None:
-            text = <bytes>(<tuple>entry)[1]
-            return self.copy(<char *>text, len(text))
+            return self.tag(b"T", (<tuple>entry)[1])
         self.container(kind, value)
-        if self.changeable > changeable or self.size - start < LONG_TEXT:
+        if self.changeable > changeable or self.size - start < LONG:
             return 0
-        text_bytes += self.size - start
-        if text_bytes > MOST_TEXT:
-            texts.clear()
-            text_bytes = self.size - start
-        texts[identity] = value, (<char *>self.data)[start:self.size]
-        return 0
+        encoding = (<char *>self.data)[start:self.size]
+        number = number_by_encoding.get(encoding)
+        if number is None:
+            encoding_bytes += len(encoding)
+            if encoding_bytes > MOST_BYTES:
+                number_by_encoding.clear()
+                encoding_bytes = len(encoding)
+            last_number += 1
+            number = number_by_encoding[encoding] = last_number
+        numbered_bytes += len(encoding)
+        if numbered_bytes > MOST_BYTES:
+            numbered.clear()
+            numbered_bytes = len(encoding)
+        numbered[identity] = value, number
+        self.size = start
+        return self.tag(b"T", number)
 
     cdef int container(self, object kind, object value) except -1:
         if kind is tuple:
@@ -182,9 +209,11 @@ cdef class Structure:
         """Return whether this object was written before; if so, write a reference to it."""
         self.changeable += 1
         identity = <size_t><PyObject *>value
-        number = self.seen.get(identity)
-        if number is None:
-            self.seen[identity] = len(self.seen)
+        if self.seen is None:
+            self.seen = {}
+        before = len(self.seen)
+        number = self.seen.setdefault(identity, before)
+        if len(self.seen) > before:
             return False
         self.tag(b"R", number)
         return True
@@ -215,10 +244,9 @@ cdef class Structure:
 
     cdef int array(self, object value) except -1:
         """Write the type of an array, and which earlier leaf, if any, has the same memory."""
-        cdef int64_t offset = 0
+        cdef int64_t offset = 0, identity = -1 - <int64_t><size_t><PyObject *>value
         cdef int state = REAL
         self.changeable += 1
-        identity = -1 - <int64_t><size_t><PyObject *>value
         if type(value) is lazy_type:
             type_id = <object>slot(value, type_at)[0]
             owner = <object>slot(value, owner_at)[0]
@@ -233,13 +261,28 @@ cdef class Structure:
                 raise TypeError(value)
         else:
             type_id = type_id_of(value)
-        number = len(self.leaves)
-        first, start = self.places.setdefault(identity, (number, offset))
-        self.leaves.append(value)
         self.tag(b"A", type_id)
         self.tag(b"=", state)
+        self.distance(identity, offset)
+        self.leaves.append(value)
+        return 0
+
+    cdef int distance(self, int64_t identity, int64_t offset) except -1:
+        """Write how far back the first leaf in the same memory is, and the offset from there."""
+        cdef Py_ssize_t number = len(self.leaves), first = 0, i
+        if number < FEW_LEAVES:
+            self.leading[number] = Leaf(identity, offset)
+            while self.leading[first].identity != identity:
+                first += 1
+            start = self.leading[first].offset
+        else:
+            if number == FEW_LEAVES:
+                self.first_of = {}
+                for i in range(number):
+                    self.first_of.setdefault(self.leading[i].identity, (i, self.leading[i].offset))
+            first, start = <tuple>self.first_of.setdefault(identity, (number, offset))
         self.tag(b"=", number - first)
-        return 0 if first == number else self.whole(offset - start)
+        return 0 if first == number else self.whole(offset - <int64_t>start)
 
     cdef int other(self, object kind, object value) except -1:
         """Write a value of any other class in the way that `describe` returns."""

@@ -63,7 +63,7 @@ cdef object new_array(void *handle):
 
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
-    cdef void *handle = <void *><size_t>array_.handle.value
+    cdef void *handle = handle_of(array_)
     cdef void *view = NULL
     cdef int failed, recorded = 0
     with nogil:
