@@ -287,6 +287,14 @@ def test_calls_of_pieces_keep_the_lines_of_the_user():
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 
 
+def test_debug_accepts_a_constant_of_another_scope():
+    block = traced(lambda block, x: (block.net(x), mx.nd.zeros((1, WIDTH))))
+    for debug in (False, True, True):
+        with gdb.batching(**FIXED, debug=debug):
+            zeros = block(x())[1]
+        assert (zeros.asnumpy() == 0).all()
+
+
 def test_pieces_belong_to_one_block_and_are_off_by_default():
     block = FunctionBlock(chain)
     copied = copy.deepcopy(block)

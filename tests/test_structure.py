@@ -119,6 +119,21 @@ def test_the_memory_of_tuples_with_numbers_is_bounded():
     assert len(keys) == 3000, "a number was used again"
 
 
+def test_many_tuples_with_numbers_are_told_apart():
+    tuples = [(number, *range(16)) for number in range(20_000)]
+    keys = list(map(key, tuples))
+    assert len(set(keys)) == len(keys) and list(map(key, tuples)) == keys
+
+
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=20))
+def test_keys_say_which_arrays_are_the_same(numbers):
+    arrays = [x() for _ in range(20)]
+    same = [numbers.index(number) for number in numbers]
+    assert key([arrays[n] for n in numbers]) == key([arrays[n] for n in same])
+    if len(set(numbers)) < len(numbers):
+        assert key([arrays[n] for n in numbers]) != key([x() for _ in numbers])
+
+
 class Shape(NamedTuple):
     times: int
     names: Tuple[str, ...]

@@ -82,7 +82,7 @@ def call_hook(original):
             return original(block, *args)
         pieces = fields.get("_pieces")
         if pieces is not None:
-            return (<Known?>pieces).call(recorder, block, args)
+            return (<Known?>pieces).call(<Calls?>recorder, block, args)
         return (<Calls?>recorder).call_block(block, args) if is_static else block.forward(*args)
 
     return __call__

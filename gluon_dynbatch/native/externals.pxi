@@ -50,7 +50,7 @@ cdef inline void *handle_of(object array_) noexcept:
     return content_of(slot(array_, handle_at)[0])
 
 
-cdef object type_id_of(object array_):
+cdef int64_t type_id_of(object array_) except -1:
     """Return the type id of a real array."""
     cdef int[4] properties  # number of dimensions, dtype, device type, device id
     cdef const int64_t *sizes
@@ -70,7 +70,7 @@ cdef object type_id_of(object array_):
     return type_id
 
 
-cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except -1:
+cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
     The type of the array is found unless it is given.
@@ -89,10 +89,10 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
         # The flush reads a new lazy array: this one may become real and be written to before.
         value, offset = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
         type_id = <object>slot(array_, type_at)[0]
-        operand = new_lazy(<Owner>owner, value, offset, type_id)
+        operand = new_lazy(<Owner>owner, value, offset, <object>slot(array_, type_at)[0])
     elif type(array_) is not array_type:
         check_array(array_)
-    if type_id is None:
+    if type_id < 0:
         type_id = type_id_of(array_)
     cdef Py_ssize_t result = tape.value_type.ob_size
     reserve(tape.value_type, 1)

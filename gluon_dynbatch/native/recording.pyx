@@ -16,7 +16,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.modes import RECORDING, TRAINING
@@ -234,13 +234,18 @@ cdef class Tape(Owner):
         return [lazy for lazy in held if slot(lazy, owner_at)[0] is <PyObject *>self]
 
 
-cdef int reserve(array numbers, Py_ssize_t more) except -1:
-    """Make room for `more` numbers, so that `put` cannot fail."""
-    cdef Py_ssize_t count = numbers.ob_size
+cdef void *grow(array numbers, Py_ssize_t more) except NULL:
+    """Append `more` numbers that are yet to be written; return their address."""
     if (<arrayobject *>numbers).ob_exports:
         raise BufferError("cannot grow while a buffer is exported")
-    resize_smart(numbers, count + more)
-    numbers.ob_size = count
+    resize_smart(numbers, numbers.ob_size + more)
+    return numbers.data.as_chars + (numbers.ob_size - more) * numbers.ob_descr.itemsize
+
+
+cdef int reserve(array numbers, Py_ssize_t more) except -1:
+    """Make room for `more` numbers, so that `put` cannot fail."""
+    grow(numbers, more)
+    numbers.ob_size -= more
     return 0
 
 

@@ -3,31 +3,61 @@
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
-    #: Up to so many leaves are searched one by one.
-    FEW_LEAVES = 8
     #: The deepest nesting, as walking a value recurses in C.
     DEEPEST = 1500
-    #: The shortest encoding of a tuple that gets a number, and the bytes of encodings in a table at
-    #: which the table starts again.
-    LONG = 48
-    MOST_BYTES = 8388608
+    #: Up to so many leaves are searched one by one.
+    FEW_LEAVES = 8
+    #: The shortest encoding of a tuple that gets a number.
+    LONG_TEXT = 48
+    #: Bytes of encodings of tuples, and with an overhead, of all encodings with a number, at which
+    #: these are forgotten; and the size of the table of tuples, which is at most half full.
+    MOST_HELD = 2097152
+    MOST_TEXT = 8388608
+    OVERHEAD = 150
+    ROOM = 32768
 
-#: The numbers that stand for encodings of deeply immutable tuples, by encoding, and their bytes.
-cdef dict number_by_encoding = {}
-cdef Py_ssize_t encoding_bytes = 0
-#: The last number; none is used again.
-cdef uint64_t last_number = 0
-#: By id of such a tuple: the tuple, which keeps the id valid, and the number of its encoding.
-cdef dict numbered = {}
-cdef Py_ssize_t numbered_bytes = 0
+#: Numbers of encodings, which are of deeply immutable tuples and of attributes of blocks.  None is
+#: used again, as keys of pieces may contain it.
+cdef dict texts = {}
+cdef Py_ssize_t text_bytes = 0
+cdef size_t last_number = 0
+
+cdef struct Numbered:
+    PyObject *item
+    size_t number
+
+#: Deeply immutable tuples with the numbers of their encodings, and a list that keeps them alive.  A
+#: dictionary would look at an integer and a tuple for each, which are rarely in the cache.
+cdef Numbered[ROOM] known_tuples
+cdef list held_tuples = []
+cdef Py_ssize_t held_bytes = 0
 
 
-cdef struct Leaf:
-    #: What memory an array is in, by a value of the tape or the array's id, and where it begins.
-    int64_t identity, offset
+cpdef size_t number_of_text(bytes text) except 0:
+    """Return the number of an encoding: equal ones have the same, until all are forgotten."""
+    global text_bytes, last_number
+    number = texts.get(text)
+    if number is None:
+        text_bytes += len(text) + OVERHEAD
+        if text_bytes > MOST_TEXT:
+            texts.clear()
+            text_bytes = 0
+        last_number += 1
+        number = texts[text] = last_number
+    return number
+
+
+cdef Numbered *find_tuple(object item) noexcept:
+    """Return the place of a tuple in `known_tuples`, or the free one where it belongs."""
+    # The multiplication moves the bits in which addresses differ to the top.
+    cdef size_t at = (<size_t><PyObject *>item // 16 * <size_t>0x9E3779B97F4A7C15) >> 49
+    while known_tuples[at].item is not NULL and known_tuples[at].item is not <PyObject *>item:
+        at = (at + 1) % ROOM
+    return &known_tuples[at]
 
 
 @cython.final
+@cython.freelist(8)
 cdef class Structure:
     """Encodes values as bytes that are equal exactly if the values have equal structure.
 
@@ -38,34 +68,35 @@ cdef class Structure:
 
     cdef Tape tape
     cdef readonly list leaves
-    #: Of a block: the encoding of all that pieces depend on; and the `Refused` that rules out
-    #: pieces of this block, or None.
+    #: Of a block: the encoding of all that pieces depend on, and its number; and the `Refused` that
+    #: rules out pieces of this block, or None.
     cdef public bytes state
+    cdef public size_t number
     cdef public object against
     #: Whether attributes are watched, and whether some of them cannot be.
     cdef bint watches, loose
-    #: Dictionaries with their versions, and lists with their items.
-    cdef list watched
+    #: Dictionaries, with their versions; lists and their items.
+    cdef list watched, watched_lists
+    cdef array versions
     #: Numbers of mutable containers and objects by id, if there are any.
     cdef dict seen
-    #: The first leaves; and, once there are more, the first leaf and its offset by identity.
-    cdef Leaf[FEW_LEAVES] leading
-    cdef dict first_of
+    #: What tells apart the first leaves, and their offsets; and of more leaves both by identity.
+    cdef int64_t[FEW_LEAVES] identities, starts
+    cdef dict places
     cdef uint8_t *data
     cdef Py_ssize_t size, room, depth
     #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
-    def __init__(self, Tape tape, bint watches=False):
-        self.tape, self.watches = tape, watches
-        self.leaves = []
+    def __cinit__(self, Tape tape=None, bint watches=False):
+        self.tape, self.watches, self.leaves = tape, watches, []
         if watches:
-            self.watched = []
+            self.watched, self.watched_lists, self.versions = [], [], array("Q")
 
     def __dealloc__(self):
         PyMem_Free(self.data)
 
-    def write(self, uint64_t number, value):
+    cpdef bytes write(self, uint64_t number, value):
         """Return the encoding of a number and a value.
 
         Raises ``TypeError`` with an object whose changes cannot be detected.
@@ -74,25 +105,26 @@ cdef class Structure:
         self.walk(value)
         return (<char *>self.data)[:self.size]
 
-    def unchanged(self):
+    cpdef bint unchanged(self):
         """Return whether no watched container has changed."""
         cdef Py_ssize_t i
+        cdef PyDictObject *values
         if self.loose:
             return False
-        for container, before in self.watched:
-            if type(container) is not list:
-                if (<PyDictObject *><PyObject *>container).ma_version_tag != <uint64_t>before:
+        for i in range(len(self.watched)):
+            values = <PyDictObject *>PyList_GET_ITEM(self.watched, i)
+            if values.ma_version_tag != self.versions.data.as_ulonglongs[i]:
+                return False
+        for container, before in self.watched_lists:
+            if len(<list>container) != len(<tuple>before):
+                return False
+            for i in range(len(<tuple>before)):
+                if (<list>container)[i] is not (<tuple>before)[i]:
                     return False
-            else:
-                if len(<list>container) != len(<tuple>before):
-                    return False
-                for i in range(len(<tuple>before)):
-                    if (<list>container)[i] is not (<tuple>before)[i]:
-                        return False
         return True
 
     cdef inline int reserve(self, Py_ssize_t more) except -1:
-        cdef Py_ssize_t room = 2 * (self.room + more)
+        cdef Py_ssize_t room = 2 * (self.room + more) + 128
         if self.size + more > self.room:
             data = PyMem_Realloc(self.data, room)
             if data is NULL:
@@ -115,9 +147,6 @@ cdef class Structure:
 
     cdef int raw(self, uint8_t tag, const void *data, Py_ssize_t size) except -1:
         self.tag(tag, size)
-        return self.copy(data, size)
-
-    cdef inline int copy(self, const void *data, Py_ssize_t size) except -1:
         self.reserve(size)
         memcpy(self.data + self.size, data, size)
         self.size += size
@@ -155,37 +184,31 @@ cdef class Structure:
             raise RecursionError
         self.depth += 1
         if isinstance(value, tuple) and not self.watches:
-            self.immutable(kind, value)
+            self.cached(kind, value)
         else:
             self.container(kind, value)
         self.depth -= 1
         return 0
 
-    cdef int immutable(self, object kind, object value) except -1:
-        """Write a tuple; of a long one that is deeply immutable, only the number of its encoding."""
-        global encoding_bytes, numbered_bytes, last_number
+    cdef int cached(self, object kind, object value) except -1:
+        """Write a tuple; a long one that is deeply immutable as the number of its encoding."""
+        global held_tuples, held_bytes
         cdef Py_ssize_t start = self.size, changeable = self.changeable
-        identity = <size_t><PyObject *>value
-        entry = numbered.get(identity)
-        if entry is not None:
-            return self.tag(b"T", (<tuple>entry)[1])
+        known = find_tuple(value)
+        if known.item is not NULL:
+            return self.tag(b"T", known.number)
         self.container(kind, value)
-        if self.changeable > changeable or self.size - start < LONG:
+        if self.changeable > changeable or self.size - start < LONG_TEXT:
             return 0
-        encoding = (<char *>self.data)[start:self.size]
-        number = number_by_encoding.get(encoding)
-        if number is None:
-            encoding_bytes += len(encoding)
-            if encoding_bytes > MOST_BYTES:
-                number_by_encoding.clear()
-                encoding_bytes = len(encoding)
-            last_number += 1
-            number = number_by_encoding[encoding] = last_number
-        numbered_bytes += len(encoding)
-        if numbered_bytes > MOST_BYTES:
-            numbered.clear()
-            numbered_bytes = len(encoding)
-        numbered[identity] = value, number
+        number = number_of_text((<char *>self.data)[start:self.size])
+        held_bytes += self.size - start
+        if held_bytes > MOST_HELD or 2 * len(held_tuples) >= ROOM:
+            memset(known_tuples, 0, sizeof(known_tuples))
+            # To free a tuple may run Python code.
+            before, held_tuples, held_bytes = held_tuples, [], 0
+        known = find_tuple(value)
+        known.item, known.number = <PyObject *>value, number
+        held_tuples.append(value)
         self.size = start
         return self.tag(b"T", number)
 
@@ -199,7 +222,7 @@ cdef class Structure:
                 return 0
             items = tuple(<list>value)
             if self.watches:
-                self.watched.append((value, items))
+                self.watched_lists.append((value, items))
             return self.items(b"[", items)
         if kind is dict:
             return 0 if self.again(value) else self.mapping(<dict>value, False)
@@ -211,9 +234,9 @@ cdef class Structure:
         identity = <size_t><PyObject *>value
         if self.seen is None:
             self.seen = {}
-        before = len(self.seen)
-        number = self.seen.setdefault(identity, before)
-        if len(self.seen) > before:
+        number = self.seen.get(identity)
+        if number is None:
+            self.seen[identity] = len(self.seen)
             return False
         self.tag(b"R", number)
         return True
@@ -227,7 +250,8 @@ cdef class Structure:
 
     cdef int mapping(self, dict values, bint of_block) except -1:
         if self.watches:
-            self.watched.append((values, (<PyDictObject *><PyObject *>values).ma_version_tag))
+            self.watched.append(values)
+            self.versions.append((<PyDictObject *><PyObject *>values).ma_version_tag)
         self.tag(b"{", 0)
         # An OrderedDict has an order of its own.
         items = values.items() if type(values) is dict else (<object>values).items()
@@ -245,6 +269,7 @@ cdef class Structure:
     cdef int array(self, object value) except -1:
         """Write the type of an array, and which earlier leaf, if any, has the same memory."""
         cdef int64_t offset = 0, identity = -1 - <int64_t><size_t><PyObject *>value
+        cdef int64_t first = 0, start, i, number = len(self.leaves)
         cdef int state = REAL
         self.changeable += 1
         if type(value) is lazy_type:
@@ -261,28 +286,21 @@ cdef class Structure:
                 raise TypeError(value)
         else:
             type_id = type_id_of(value)
+        if number < FEW_LEAVES:
+            self.identities[number], self.starts[number] = identity, offset
+            while self.identities[first] != identity:
+                first += 1
+            start = self.starts[first]
+        else:
+            if number == FEW_LEAVES:  # the first of equal identities is put last
+                self.places = {
+                    self.identities[i]: (i, self.starts[i]) for i in range(number - 1, -1, -1)}
+            first, start = <tuple>self.places.setdefault(identity, (number, offset))
+        self.leaves.append(value)
         self.tag(b"A", type_id)
         self.tag(b"=", state)
-        self.distance(identity, offset)
-        self.leaves.append(value)
-        return 0
-
-    cdef int distance(self, int64_t identity, int64_t offset) except -1:
-        """Write how far back the first leaf in the same memory is, and the offset from there."""
-        cdef Py_ssize_t number = len(self.leaves), first = 0, i
-        if number < FEW_LEAVES:
-            self.leading[number] = Leaf(identity, offset)
-            while self.leading[first].identity != identity:
-                first += 1
-            start = self.leading[first].offset
-        else:
-            if number == FEW_LEAVES:
-                self.first_of = {}
-                for i in range(number):
-                    self.first_of.setdefault(self.leading[i].identity, (i, self.leading[i].offset))
-            first, start = <tuple>self.first_of.setdefault(identity, (number, offset))
         self.tag(b"=", number - first)
-        return 0 if first == number else self.whole(offset - <int64_t>start)
+        return 0 if first == number else self.whole(offset - start)
 
     cdef int other(self, object kind, object value) except -1:
         """Write a value of any other class in the way that `describe` returns."""

@@ -64,6 +64,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
             blocks = [leaf for leaf in seen.leaves if isinstance(leaf, HybridBlock)]
             graphs = [recorder.library.callee(inner).token for inner in blocks]
             seen.state = repr(graphs).encode() + attributes
+            seen.number = recording.number_of_text(seen.state)
         except (TypeError, ValueError, RecursionError) as error:
             seen.against = _indistinguishable(error, "an attribute")
         for leaf in seen.leaves:
@@ -79,8 +80,8 @@ class Pieces(recording.Known):  # type: ignore[misc]
     ) -> Any:
         """Run ``forward`` and keep a piece of it, or report why not.
 
-        The key is the state of the block and the structure of the arguments.  With ``debug=True``,
-        a piece may be known already: the new one must equal it.
+        The key is the `Structure` of the block, and the bytes by which the piece is kept.  With
+        ``debug=True``, a piece may be known already: the new one must equal it.
         """
         started = time.perf_counter()
         trace, piece = Trace(recorder, leaves), None
@@ -91,7 +92,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
             if trace.refusal is None:
                 seen = self._see_the_same(recorder, block, args, key)
                 piece = trace.piece(seen.leaves, result)
-                trace.pending.append((self.held, key, piece, piece.weight + len(key[1])))
+                trace.pending.append((self.held, key[1], piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = refusal
         except BaseException as error:
@@ -132,9 +133,10 @@ class Pieces(recording.Known):  # type: ignore[misc]
             seen = self.look(recorder, block)
         if seen.against is not None:
             raise Refused(seen.against.reason, seen.against.where)
-        if seen.state != key[0]:
+        if seen.state != key[0].state:
             raise Refused("it changes an attribute of a block")
-        if recording.Structure(recorder.tape).write(recording.current_mode(), args) != key[1]:
+        number = key[0].number << 2 | recording.current_mode()
+        if recording.Structure(recorder.tape).write(number, args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
         return seen
 

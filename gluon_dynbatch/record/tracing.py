@@ -54,6 +54,8 @@ class Trace:
         self._arguments: Dict[int, int] = {}
         #: By value of the tape, the arguments that are in it: begin, stop and number of each.
         self._ranges: Dict[int, List[Tuple[int, int, int]]] = {}
+        #: Sources of the inputs of the piece, see `give`, with their types.
+        self._inputs: List[Tuple[Any, int]] = []
         for number, leaf in enumerate(leaves):
             self._arguments.setdefault(id(leaf), number)
             # A lazy array that is computed by now is an external as its real array.
@@ -86,14 +88,14 @@ class Trace:
         """
         tape, (node, operand, lazy) = self._tape, self._first
         arrays, spec = _returned_arrays(result, tape, lazy)
-        piece, attribute_ids = recording.Piece(), set(map(id, attributes))
-        self._attributes, self._inputs = attributes, piece.inputs
-        piece.take(tape, node, operand, self._values, self._find)
-        for entry in piece.entries.values():
+        attribute_ids = set(map(id, attributes))
+        self._attributes = attributes
+        calls = recording.take(tape, node, operand, self._values, self._find)
+        for entry in calls.entries.values():
             if entry.block_id is not None and entry.block_id not in attribute_ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
-        piece.results, piece.spec = tuple(self._results(arrays)), spec
-        return piece
+        results: Any = sum(self._results(arrays), ())  # may add inputs
+        return recording.Piece(calls, sum(self._inputs, ()), results, spec)
 
     def _find(
         self, value: int, offset: int, array_type: ArrayType, place: Any = None
@@ -144,25 +146,25 @@ class Trace:
         return None
 
     def _results(self, arrays: List[NDArray]) -> Iterator[Any]:
-        """Yield `Piece.results` for the arrays that `forward` returns."""
+        """Yield what `Piece` takes for each array that `forward` returns."""
         numbers: Dict[int, int] = {}
         for number, array in enumerate(arrays):
             first = numbers.setdefault(id(array), number)
             if first < number:
-                yield first
+                yield first, None, None
             elif id(array) in self._arguments:
-                yield -1 - self._arguments[id(array)]
+                yield -1 - self._arguments[id(array)], None, None
             elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
                 # As an input, too, so that a call with another context is traced anew.
                 self._find(recording.external(self._tape, array), 0, TYPES[array._type])
-                yield array._owner
+                yield array._owner.token, None, None
             elif type(array) is not LazyNDArray or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif array._detached_from is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
                 operand = self._find(array._value, array._offset, TYPES[array._type])
-                yield (*operand, array._type)
+                yield *operand, array._type
 
 
 def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
