@@ -53,7 +53,7 @@ cdef class Calls:
             why = "register_op_hook shows their operators"
             return (<object>self).run_at_once(block, args, why)
         callee = fields.get("_dynbatch_callee")
-        if callee is None or not (<Callee?>callee).is_current(block):
+        if callee is None or not Callee.is_current(<Callee?>callee, block):
             callee = (<object>self).library.callee(block)
         results = call(self, callee, args)
         if type(results) is str:
@@ -71,9 +71,8 @@ def call_hook(original):
         if recorder is None:
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        is_static, is_stock = <tuple>classify_forward(type(block))
         if not fields.get("_active"):
-            if is_stock:
+            if (<tuple>classify_forward(type(block)))[1]:
                 return call_stock(original, recorder, block, args)
             return original(block, *args)
         if fields.get("_scope_defaults") is not None:
@@ -83,7 +82,9 @@ def call_hook(original):
         pieces = fields.get("_pieces")
         if pieces is not None:
             return (<Known?>pieces).call(<Calls?>recorder, block, args)
-        return (<Calls?>recorder).call_block(block, args) if is_static else block.forward(*args)
+        if (<tuple>classify_forward(type(block)))[0]:
+            return Calls.call_block(<Calls?>recorder, block, args)
+        return block.forward(*args)
 
     return __call__
 
@@ -131,7 +132,7 @@ cpdef Tape tape_of(Calls recorder):
     return recorder.tape
 
 
-def call(Calls recorder not None, Callee callee not None, args):
+cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
     cdef Tape tape = tape_of(recorder)
     cdef list operands = [], key_parts = [current_mode()]

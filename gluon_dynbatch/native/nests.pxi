@@ -79,7 +79,7 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
     return 0
 
 
-def unflatten(tuple spec not None, list leaves not None):
+cpdef object unflatten(tuple spec, list leaves):
     """Nest the leaves as `spec` describes: the exact inverse of `flatten`."""
     cdef Py_ssize_t[2] used = [0, 0]
     return unflatten_next(spec, leaves, used)

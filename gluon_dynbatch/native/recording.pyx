@@ -344,15 +344,25 @@ cdef class Place:
         return self.line
 
 
+#: Places that were found last, by code and instruction.
+cdef list found_places = [Place(None, 0)] * 64
+
+
 cpdef Place user_place():
     """Return the nearest place outside the libraries, or else the place in the outermost frame."""
+    cdef int instruction
     current, fiber, outermost = PyEval_GetFrame(), None, None
     frame = None if current is NULL else <object>current
     while True:
         while frame is not None:
-            code = frame.f_code
+            code, instruction = frame.f_code, frame.f_lasti
+            at = (<size_t><PyObject *>code // 64 + instruction) % 64
+            place = <Place>found_places[at]
+            if place.code is code and place.instruction == instruction:
+                return place
             if is_user(code):
-                return place_of(code, frame.f_lasti)
+                found_places[at] = place = place_of(code, instruction)
+                return place
             frame, outermost = frame.f_back, frame
         # The frames of a fiber end where it started; its parent has those below.
         fiber = getcurrent().parent if fiber is None else fiber.parent
