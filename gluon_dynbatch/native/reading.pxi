@@ -234,9 +234,11 @@ cdef class Reader:
             (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
         if fill == len(self.sizes):
             self.sizes.append(0)
-            self.filled.append([])
+            self.filled.append(array("q"))
         self.places[number, 0] = self.output0[self.output0.shape[0] - 1] + fill
         self.places[number, 1] = self.sizes[fill]
         self.sizes[fill] += self.outside_size[external]
-        (<list>self.filled[fill]).append(external)
+        cdef array copied = self.filled[fill]
+        resize_smart(copied, copied.ob_size + 1)
+        copied.data.as_longlongs[copied.ob_size - 1] = external
         return 0

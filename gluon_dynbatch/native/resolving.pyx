@@ -117,10 +117,10 @@ cdef class Resolver:
                 return False
         return True
 
-    cdef int64_t count(self):
+    cdef inline int64_t count(self) noexcept:
         return self.pieces.ob_size // FIELDS
 
-    cdef int add(
+    cdef inline int add(
         self, int64_t first, int64_t what, int64_t target, int64_t arena, int64_t element,
         int64_t length,
     ) except -1:
@@ -147,21 +147,10 @@ cdef class Resolver:
         cdef int64_t k = self.region[read]
         return self.regions[k, SECOND] * self.regions[k, ROW_SIZE] + self.element[read]
 
-    cdef bint in_place(self, int64_t low, int64_t high, int64_t size):
-        """Return whether all elements of an operand are contiguous in one arena."""
-        cdef int64_t i, k, done = 0, first = self.sweep[low]
-        for k in range(low, high):
-            i = self.sweep[k]
-            if self.target[i] != done or self.arena(i) != self.arena(first):
-                return False
-            if self.start(i) != self.start(first) + done:
-                return False
-            done += self.length[i]
-        return done == size
-
     cdef int list_pieces(self, int64_t low, int64_t high, int64_t size) except -1:
         """List the pieces of an operand: first those that set each element, then all additions."""
         cdef int64_t i, k, end, start, done = 0, first = self.count()
+        cdef bint adds = False
         for k in range(low, high):
             i = self.sweep[k]
             end = self.target[i] + self.length[i]
@@ -174,9 +163,10 @@ cdef class Resolver:
             self.add(
                 first, DO_COPY, start, self.arena(i), self.start(i) + start - self.target[i],
                 end - start)
+            adds |= start > self.target[i]
             done = max(done, end)
         self.add(first, DO_ZERO, done, 0, 0, size - done)
-        for k in range(low, high):
+        for k in range(low, high if adds else low):
             i = self.by_operand[k]
             self.add(
                 first, DO_ADD, self.target[i], self.arena(i), self.start(i),
@@ -191,18 +181,20 @@ def resolve(int64_t[:, ::1] operands, regions, operand, region, target, length, 
     """
     cdef Resolver reads = Resolver(
         operands.shape[0], regions, operand, region, target, length, element)
-    cdef int64_t k, low, high, read, size
+    cdef int64_t k, low, high, size, first
+    cdef const int64_t *piece
     for k in range(operands.shape[0]):
         low, high = reads.first[k], reads.first[k + 1]
         size = operands[k, ROWS] * operands[k, ROW_SIZE]
         if low == high:
             continue
-        if reads.in_place(low, high, size):
-            read = reads.sweep[low]
-            operands[k, TYPE], operands[k, FIRST] = IS_SLICE, reads.arena(read)
-            operands[k, SECOND] = reads.start(read)
-        else:
-            operands[k, TYPE], operands[k, FIRST] = IS_ROWS, reads.count()
-            reads.list_pieces(low, high, size)
-            operands[k, SECOND] = reads.count() - operands[k, FIRST]
+        first = reads.count()
+        reads.list_pieces(low, high, size)
+        operands[k, TYPE], operands[k, FIRST] = IS_ROWS, first
+        operands[k, SECOND] = reads.count() - first
+        piece = <const int64_t *>reads.pieces.data.as_longlongs + first * FIELDS
+        if operands[k, SECOND] == 1 and piece[0] == DO_COPY and piece[4] == size:
+            # All elements are contiguous in one arena: they are read in place.
+            operands[k, TYPE], operands[k, FIRST], operands[k, SECOND] = IS_SLICE, piece[2], piece[3]
+            reads.pieces.ob_size = first * FIELDS
     return reads.pieces

@@ -58,7 +58,7 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
     return Plan(
         *(graph, members, members.segment[members.part0[:-1]], np.arange(len(members.first) - 1)),
         *(inputs, outputs, operands, regions),
-        tuple((numbers, outside.size[numbers]) for numbers in map(np.array, reader.filled)),
+        tuple((numbers, outside.size[numbers]) for numbers in map(np.asarray, reader.filled)),
         outside.kinds,
         arenas,
         sizes,
