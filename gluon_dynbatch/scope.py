@@ -18,7 +18,13 @@ from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, park
 from .flush import Flush, Runtime
-from .native.recording import Statements, current_mode, user_place, without_collector
+from .native.recording import (
+    Statements,
+    current_mode,
+    free_spares,
+    user_place,
+    without_collector,
+)
 from .options import DEFAULTS, Options, check_choice, check_count
 from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
@@ -58,6 +64,7 @@ def _release_all() -> None:
         forget()
         for pool in (POOL, BACKWARD_POOL):
             pool.clear()
+        free_spares()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
 

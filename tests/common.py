@@ -22,7 +22,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.native import executing
+from gluon_dynbatch.native import executing, recording
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.lazy import LazyNDArray
@@ -81,6 +81,7 @@ def instruction_set(request):
 
 def alive():
     """Count arrays by references to their classes: the collector does not track all arrays."""
+    recording.free_spares()
     gc.collect()
     return sum(map(_references, (mx.nd.NDArray, LazyNDArray)))
 

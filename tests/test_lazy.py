@@ -5,6 +5,7 @@ Each use is compared with the same use of a real array of equal values.
 
 import copy
 import pickle
+import weakref
 
 import mxnet as mx
 import numpy as np
@@ -151,6 +152,19 @@ def test_uses_that_a_real_array_refuses(use):
     with gdb.batching(policy="depth"), pytest.raises(wanted.type) as got:
         host(use(lazy()))
     assert str(got.value) == str(wanted.value)
+
+
+def test_only_lazy_arrays_that_nothing_refers_to_are_used_again():
+    with gdb.batching(policy="depth") as batch:
+        kept, dropped, watched = (SHIFT(real(), 1) for _ in range(3))
+        reference = weakref.ref(watched)
+        del dropped, watched
+        batch.flush()
+        assert reference() is None
+        again = [SHIFT(real(), number) for number in range(3)]
+        assert all(y is not kept for y in again)
+    for number, y in zip((1, 0, 1, 2), (kept, *again)):
+        same(y, SHIFT(real(), number))
 
 
 def test_hash_and_identity():

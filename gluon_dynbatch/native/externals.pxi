@@ -105,13 +105,6 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
     return result
 
 
-cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
-    """Replace the value of a slot."""
-    old = <object>slot(lazy, offset)[0]
-    fill_slot(lazy, offset, value)
-    Py_DECREF(old)
-
-
 def keep(
     list lazies not None, Keeper keeper not None, const int64_t[:] term_of,
     const int64_t[:] region_of, const int64_t[:] element_of, const int64_t[:, :] regions,

@@ -88,6 +88,8 @@ cdef object state
 #: Offsets in bytes of the slots of lazy arrays, and of plain ones.
 cdef Py_ssize_t owner_at, value_at, offset_at, type_at, detached_from_at
 cdef Py_ssize_t handle_at, writable_at
+#: Offset of the list of weak references to a lazy array.
+cdef Py_ssize_t weak_at
 #: `record.types.NODE_AT`.
 cdef Py_ssize_t node_at
 
@@ -106,13 +108,14 @@ def connect(
 ):
     """Set the classes of arrays and the addresses of MXNet's functions; once per process."""
     global mxnet, state, lazy_type, array_type, handle_type, node_at
-    global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at
+    global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at, weak_at
     state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
     owner_at, value_at, offset_at, type_at, detached_from_at = [
         slot_offset(lazy, name)
         for name in ("_owner", "_value", "_offset", "_type", "_detached_from")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
+    weak_at = lazy.__weakrefoffset__
     node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
     probe = handle(12345)
     if <size_t>content_of(<PyObject *>probe) != 12345:
@@ -225,12 +228,18 @@ cdef class Tape(Owner):
 
         Drops those that only the tape references.
         """
+        cdef list held = []
+        cdef PyObject *item
         cdef Py_ssize_t i
         # Backwards, as a detached array references an earlier one.
         for i in range(len(self.lazies) - 1, first - 1, -1):
-            if Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) == 1:
+            item = PyList_GET_ITEM(self.lazies, i)
+            if Py_REFCNT(item) > 1:
+                held.append(<object>item)
+            elif not spare(<object>item):
                 self.lazies[i] = None
-        held = self.lazies[first:] = [lazy for lazy in self.lazies[first:] if lazy is not None]
+        held.reverse()
+        self.lazies[first:] = held
         return [lazy for lazy in held if slot(lazy, owner_at)[0] is <PyObject *>self]
 
 
@@ -259,44 +268,6 @@ cdef inline void put_wide(array numbers, int64_t number) noexcept:
     """Append to an array of 64-bit integers that has room."""
     numbers.data.as_longlongs[numbers.ob_size] = number
     numbers.ob_size += 1
-
-
-# ---------------------------------------------------------------------------- lazy arrays
-
-cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
-    """Return the address of a slot, which has a borrowed reference."""
-    return <PyObject **>(<char *><PyObject *>lazy + offset)
-
-
-cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcept:
-    """Write to a slot that is empty, or whose old reference the caller releases."""
-    Py_INCREF(value)
-    slot(lazy, offset)[0] = <PyObject *>value
-
-
-cdef object new_lazy(Owner owner, object value, object offset, object type_id):
-    """Return a new lazy array that its owner does not know of."""
-    lazy = PyType_GenericAlloc(lazy_type, 0)
-    fill_slot(lazy, owner_at, owner)
-    fill_slot(lazy, value_at, value)
-    fill_slot(lazy, offset_at, offset)
-    fill_slot(lazy, type_at, type_id)
-    fill_slot(lazy, detached_from_at, None)
-    # A tape drops all of them when it is closed.  If they were tracked, thousands of them per flush
-    # would make the collector scan the whole heap again and again.
-    PyObject_GC_UnTrack(<PyObject *>lazy)
-    return lazy
-
-
-cpdef object make_lazy(
-    Owner owner, object value, object offset, object type_id, object detached_from=None
-):
-    """Return a new `record.lazy.LazyNDArray`, which is registered with its owner."""
-    lazy = new_lazy(owner, value, offset, type_id)
-    if detached_from is not None:
-        change_slot(lazy, detached_from_at, detached_from)
-    owner.add(lazy)
-    return lazy
 
 
 def without_collector(work):
@@ -391,6 +362,7 @@ cpdef bint is_user(object code) except -1:
     return (<tuple>entry)[1]
 
 
+include "lazies.pxi"
 include "nests.pxi"
 include "calls.pxi"
 include "externals.pxi"

@@ -1,0 +1,74 @@
+# Lazy arrays; included by `recording.pyx`.
+
+cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
+    """Return the address of a slot, which has a borrowed reference."""
+    return <PyObject **>(<char *><PyObject *>lazy + offset)
+
+
+cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcept:
+    """Write to a slot that is empty, or whose old reference the caller releases."""
+    Py_INCREF(value)
+    slot(lazy, offset)[0] = <PyObject *>value
+
+
+cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
+    """Replace the value of a slot."""
+    old = <object>slot(lazy, offset)[0]
+    fill_slot(lazy, offset, value)
+    Py_DECREF(old)
+
+
+#: Lazy arrays that nothing references any more, and their largest number.  To free a minibatch of
+#: them, and to allocate others for the next, would take a third of its analysis.
+cdef list spares = []
+cdef enum:
+    MOST_SPARES = 16384
+
+
+cdef bint spare(object lazy) except -1:
+    """Keep a lazy array of one reference, its tape's, to be used again; return whether it is kept."""
+    if len(spares) == MOST_SPARES or slot(lazy, weak_at)[0] is not NULL:
+        return False
+    change_slot(lazy, owner_at, None)
+    change_slot(lazy, value_at, None)
+    change_slot(lazy, offset_at, None)
+    change_slot(lazy, detached_from_at, None)
+    spares.append(lazy)
+    return True
+
+
+def free_spares():
+    """Free all lazy arrays that are kept to be used again."""
+    spares.clear()
+
+
+cdef object new_lazy(Owner owner, object value, object offset, object type_id):
+    """Return a new lazy array that its owner does not know of."""
+    if spares:
+        lazy = spares.pop()
+        change_slot(lazy, owner_at, owner)
+        change_slot(lazy, value_at, value)
+        change_slot(lazy, offset_at, offset)
+        change_slot(lazy, type_at, type_id)
+        return lazy
+    lazy = PyType_GenericAlloc(lazy_type, 0)
+    fill_slot(lazy, owner_at, owner)
+    fill_slot(lazy, value_at, value)
+    fill_slot(lazy, offset_at, offset)
+    fill_slot(lazy, type_at, type_id)
+    fill_slot(lazy, detached_from_at, None)
+    # A tape drops all of them when it is closed.  If they were tracked, thousands of them per flush
+    # would make the collector scan the whole heap again and again.
+    PyObject_GC_UnTrack(<PyObject *>lazy)
+    return lazy
+
+
+cpdef object make_lazy(
+    Owner owner, object value, object offset, object type_id, object detached_from=None
+):
+    """Return a new `record.lazy.LazyNDArray`, which is registered with its owner."""
+    lazy = new_lazy(owner, value, offset, type_id)
+    if detached_from is not None:
+        change_slot(lazy, detached_from_at, detached_from)
+    owner.add(lazy)
+    return lazy
