@@ -2,7 +2,7 @@
 
 
 cdef struct Gathered:
-    # Rows of an arena that were gathered from a table: their first element, the end of the last one,
+    # Rows of an arena that were gathered from a table: their first element, the end of the last,
     # and how they were gathered.
     int64_t arena, row_size, start, stop
     Key key

@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef bint spare(object lazy) except -1:
-    """Keep a lazy array of one reference, its tape's, to be used again; return whether it is kept."""
+    """Keep a lazy array that only its tape references for later use; return whether it is kept."""
     if len(spares) == MOST_SPARES or slot(lazy, weak_at)[0] is not NULL:
         return False
     change_slot(lazy, owner_at, None)

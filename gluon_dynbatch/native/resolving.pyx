@@ -195,6 +195,7 @@ def resolve(int64_t[:, ::1] operands, regions, operand, region, target, length, 
         piece = <const int64_t *>reads.pieces.data.as_longlongs + first * FIELDS
         if operands[k, SECOND] == 1 and piece[0] == DO_COPY and piece[4] == size:
             # All elements are contiguous in one arena: they are read in place.
-            operands[k, TYPE], operands[k, FIRST], operands[k, SECOND] = IS_SLICE, piece[2], piece[3]
+            operands[k, TYPE] = IS_SLICE
+            operands[k, FIRST], operands[k, SECOND] = piece[2], piece[3]
             reads.pieces.ob_size = first * FIELDS
     return reads.pieces

@@ -278,7 +278,8 @@ cdef class Structure:
             if not isinstance(owner, Owner):
                 identity, state = -1 - <int64_t><size_t><PyObject *>owner, COMPUTED
             elif owner is self.tape:
-                identity, offset = <object>slot(value, value_at)[0], <object>slot(value, offset_at)[0]
+                identity = <object>slot(value, value_at)[0]
+                offset = <object>slot(value, offset_at)[0]
                 state = RECORDED
             elif isinstance(owner, Constant):
                 self.walk((<Constant>owner).token)
