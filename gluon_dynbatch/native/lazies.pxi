@@ -18,8 +18,8 @@ cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
     Py_DECREF(old)
 
 
-#: Lazy arrays that nothing references any more, and their largest number.  To free a minibatch of
-#: them, and to allocate others for the next, would take a third of its analysis.
+#: Lazy arrays that nothing references any more, and their largest number.  To free those of a
+#: minibatch took half of its analysis.
 cdef list spares = []
 cdef enum:
     MOST_SPARES = 16384
