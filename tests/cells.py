@@ -224,7 +224,7 @@ def heads_of(plan, slots=None):
 
 def check_invariants(batch):
     """Check graph, groups and plan of a scope's last flush; return the number of launches."""
-    if batch.plan is None:
+    if not batch.plan:
         assert batch.report.launches == 0
         return 0
     graph = batch.plan.graph.dependencies

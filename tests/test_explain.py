@@ -111,7 +111,7 @@ ADVICE = [
     ("mx.nd.LeakyReLU(mx.nd.ones((1, 3)), slope=n) for n in range(1, 10)",
      r"9 calls at .*script.py:\d+ in .* are of 9 kinds"),
     ("mx.nd.concat(*map(cell, xs[:n]), dim=1) for n in range(1, 8)",
-     r"7 x Concat at script.py:\d+ in <listcomp>: the number of arrays.* make one array of them"),
+     r"7 x Concat at script.py:\d+ in <listcomp>: the number of arrays.* merges along axis 0"),
 ]  # fmt: skip
 
 

@@ -9,13 +9,13 @@ PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
 #: Folders and top-level modules; each imports only from those before it.
 ORDER = [
-    "errors", "modes", "native", "show", "report", "cache", "rules", "record", "trace", "schedule",
-    "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
-    "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
+    "errors", "modes", "native", "show", "advice", "report", "cache", "rules", "record", "trace",
+    "schedule", "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush",
+    "samples", "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
 ]  # fmt: skip
 #: Those that never import MXNet.
 PURE = [
-    "errors", "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
+    "errors", "modes", "native", "show", "advice", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
 
 

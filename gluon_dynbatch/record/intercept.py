@@ -42,7 +42,7 @@ def _invoke_hook(original: Any) -> Any:
             lazy = recording.any_lazy(arrays)
             records = lazy and info.writes != "always"
             if not lazy:
-                recorder.report.ordinary[info.name] += 1
+                recorder.count_ordinary(info.name)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
         if not records or out is not None or is_np:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
-from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
+from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
 from .. import rules
@@ -144,8 +144,7 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     # MXNet creates a variable for each missing input of an operator.
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
-            text = f"hybrid_forward calls an operator without the array {name!r}"
-            raise CellError(text, where, block.name, "pass all arrays that the operator takes")
+            raise CellError(*_missing_array(block, name, where))
     program = read_program(symbol, names, parameters, out_spec)
     _set_cached_graph(block, spec, program)
     return program
@@ -165,7 +164,38 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays; use forward() of a dynamic block for that"
         )
-        raise CellError(text, where, block.name, advice) from error
+        raise CellError(text, where, block.name, _in_place(error) or advice) from error
+
+
+def _in_place(error: Exception) -> str:
+    """Return advice for an operator such as ``-=``, which symbols do not have; or nothing."""
+    alias = getattr(error, "alias", None) or ""
+    plain = alias[:-1] if getattr(error, "function", "").startswith("__i") else ""
+    return plain and f"write x = x {plain} y instead of x {alias} y: symbols do not change in place"
+
+
+def _missing_array(block: Block, name: str, where: Where) -> Tuple[str, Where, str, str]:
+    """Return the arguments of the error for an array that is no argument and no parameter."""
+    for owner in _descendants(block):
+        for attribute, held in vars(owner).items():
+            blocks = held.values() if isinstance(held, dict) else held
+            for child in blocks if isinstance(held, (list, tuple, dict)) else ():
+                if isinstance(child, Block) and name in child.collect_params():
+                    kind = type(held).__name__
+                    text = f"hybrid_forward calls {child.name}, which is not a child of a block: it"
+                    text += f" is in the {kind} {attribute!r} of {owner.name}"
+                    advice = "hold such blocks in nn.HybridSequential, or call register_child(...)"
+                    return text, where, block.name, f"{advice} for each of them"
+    text = f"hybrid_forward calls an operator without the array {name!r}"
+    advice = "pass all arrays that the operator takes, and make each block that is called a child: "
+    return text, where, block.name, f"{advice}an attribute, or registered by register_child"
+
+
+def _descendants(block: Block) -> Iterator[Block]:
+    """Yield a block and all blocks below it."""
+    yield block
+    for child in block._children.values():
+        yield from _descendants(child)
 
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
