@@ -35,8 +35,8 @@ KINDS: Dict[str, Kind] = {
     "index": Kind(
         "index read",
         "An array is an index, which reads values",
-        "mx.nd.take(array, index) is recorded instead; if an index may be negative, "
-        'pass mode="wrap"',
+        "use mx.nd.take(array, index), which is recorded; if an index may be negative, pass "
+        'mode="wrap"',
     ),
     "change": Kind(
         "changed",
@@ -52,16 +52,27 @@ KINDS: Dict[str, Kind] = {
 }
 IN_MAP = "read in map"
 
+#: Functions that change an array, as users write them.
+CHANGES = {
+    "__setitem__": "an assignment to elements",
+    "__iadd__": "+=",
+    "__isub__": "-=",
+    "__imul__": "*=",
+    "__idiv__": "/=",
+    "__itruediv__": "/=",
+    "__imod__": "%=",
+    "attach_grad": "attach_grad()",
+}
 #: How users write the functions that read values, if not by their names.
 WRITTEN = {
+    **CHANGES,
     "_index": "an index array",
-    "read": "an index array",
+    "__getitem__": "an index array",
     "__bool__": "if or bool()",
     "__nonzero__": "if or bool()",
     "__array__": "numpy",
     "__repr__": "print()",
     "__str__": "print()",
-    "__setitem__": "an assignment to elements",
 }
 
 
@@ -87,10 +98,11 @@ class Cause(NamedTuple):
         """Return the cause for the name of a function, which may change arrays."""
         if function in ("backward", "grad"):
             kind = "backward"
-        elif function in ("_index", "read"):
+        elif function in ("_index", "__getitem__"):
             kind = "index"
         else:
-            kind = "change" if changes and function != "waitall" else "value"
+            changes = changes and function != "waitall" or function in CHANGES
+            kind = "change" if changes else "value"
         plain = function.strip("_")
         return cls(kind, WRITTEN.get(function, f"{plain}()" if plain else ""), in_map)
 

@@ -140,13 +140,13 @@ class Observer:
 
         return create
 
-    def noting(self, asnumpy: Any) -> Any:
+    def noting(self, original: Any) -> Any:
         """Wrap ``LazyNDArray.asnumpy`` to note which line reads which numbers in scopes."""
 
-        @functools.wraps(asnumpy)
-        def read(array: Any) -> Any:
+        @functools.wraps(original)
+        def asnumpy(array: Any) -> Any:
             pending = STATE.recorder is not None and array.pending
-            values = asnumpy(array)
+            values = original(array)
             if pending and STATE.batch is not None and values.size <= FEW_ELEMENTS:
                 where = user_line()
                 # Whole numbers may be equal by chance.
@@ -154,7 +154,7 @@ class Observer:
                 self.site.numbers.update(dict.fromkeys(fractions, where))
             return values
 
-        return read
+        return asnumpy
 
     def calculating(self, lift_number: Any) -> Any:
         """Wrap ``Recorder.lift_number`` to find which numbers were read before."""

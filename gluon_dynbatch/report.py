@@ -326,10 +326,16 @@ class Report:
     @property
     def unrecorded(self) -> str:
         """Why most operators were not recorded, and what to do; empty if they were."""
-        calls = sum(self.ordinary.values())
+        # Operators on arrays that a line reads have another reason, which `forced` tells.
+        ordinary = {
+            name: calls
+            for name, calls in self.ordinary.items()
+            if self.origins[name].where not in self.forced
+        }
+        calls = sum(ordinary.values())
         if calls <= self.nodes:
             return ""
-        most = max(self.ordinary, key=self.ordinary.__getitem__)
+        most = max(ordinary, key=ordinary.__getitem__)
         where, inactive = self.origins[most]
         return ORDINARY.format(calls, most, where) + (
             INACTIVE.format(inactive) if inactive else FUNCTIONS
@@ -337,7 +343,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.flushes and not self.at_once:
-            return f"nothing was recorded: {self.unrecorded}" if self.ordinary else NOTHING
+            return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else NOTHING
         lines = [f"{label:12}{text}" for label, text in self._rows()]
         if len(self.flushes) > 8:
             total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"

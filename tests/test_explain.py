@@ -1,14 +1,17 @@
 """``python -m gluon_dynbatch explain`` says which calls merge, which do not, and why."""
 
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import mxnet as mx
 import pytest
 
+import gluon_dynbatch as gdb
 from gluon_dynbatch import explain
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT
@@ -160,5 +163,88 @@ def test_the_command_line(tmp_path):
     command = [sys.executable, "-W", "ignore", "-m", "gluon_dynbatch", "explain"]
     process = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0 and process.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
-    process = subprocess.run([*command, "no.py"], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 2 and process.stderr.endswith("error: there is no file 'no.py'\n")
+    process = subprocess.run([*command[:-1], "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout == f"gluon_dynbatch {gdb.__version__}\n"
+
+
+NOT_PROGRAMS = {
+    "no.py": (None, "there is no file 'no.py'"),
+    "folder": (None, "'folder' is a folder, not a program"),
+    "half.py": (b"x = 1\nx = (\n", "half.py:2: SyntaxError: "),
+    "bytes.py": (b"x = 1\0", ""),
+    "latin.py": ("print('\u00e9')".encode("latin1"), "latin.py:1: SyntaxError: "),
+    "tabs.py": (b"if 1:\n\tx = 1\n        y = 2\n", "tabs.py:3: TabError: "),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PROGRAMS)
+def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
+    content, problem = NOT_PROGRAMS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["gluon_dynbatch", "explain", name])
+    with warnings.catch_warnings():  # that the module is imported already
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module("gluon_dynbatch", run_name="__main__")
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and not out and len(err.splitlines()) == 1
+    assert f"error: {problem}" in err
+
+
+def test_work_from_before_is_not_charged_to_the_first_launch(explained, monkeypatch):
+    """Each flush first waits for everything; then each launch waits for its own results."""
+    steps, wait, launched = [], mx.nd.waitall, explain.Site.launched
+    monkeypatch.setattr(mx.nd, "waitall", lambda: steps.append("wait") or wait())
+    monkeypatch.setattr(
+        explain.Site, "launched", lambda *args: steps.append("launch") or launched(*args)
+    )
+    _, out, _ = explained("""
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            ys = [apply(x, 2) for x in xs]
+            batch.flush()
+            ys = [apply(x, 1) for x in xs]
+    """)
+    assert steps == ["wait", "launch", "launch", "wait", "launch"]
+    assert re.search(r"work from before \d+\.\d$", out, re.MULTILINE)
+
+
+def test_a_first_scope_that_alone_was_recorded_is_shown(explained):
+    _, out, _ = explained("""
+        for _ in range(3):
+            with gdb.batching():
+                ys = [apply(x, 1).asnumpy() for x in xs]
+    """)
+    assert "scopes: 3 (what follows is from the first, the only one that recorded)" in out
+    assert "16 calls ran immediately" in out and "8 calls in 8 launches" in out
+    assert re.search(r"8 x at script.py:\d+ in .*Read values after the scope", flat(out))
+
+
+def test_reasons_of_the_first_scope_are_not_lost(explained):
+    """Only the first scope reads a value."""
+    _, out, _ = explained("""
+        for number in range(3):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [apply(x, 2) for x in xs]
+                if number == 0:
+                    print(ys[0])
+    """)
+    assert "32 calls in 4 launches" in out
+    assert re.search(r"pending, 1 x at script.py:\d+ in", flat(out))
+
+
+def test_a_fact_is_said_once(explained):
+    """The reason why sizes need launches of their own is also why MXNet runs them."""
+    _, out, _ = explained("""
+        for _ in range(2):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [mx.nd.sort(mx.nd.ones((100 * n, 500)) * 2) for n in range(1, 5)]
+    """)
+    assert flat(out).count("sort has no kernel") == 1
+    assert "docs/" not in out
+
+
+def flat(out):
+    return " ".join(out.split())

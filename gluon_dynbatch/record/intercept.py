@@ -113,7 +113,7 @@ def _cached_op_hook(original: Any) -> Any:
 
 
 def _index_hook(original: Any) -> Any:
-    def read(array: NDArray, key: Any) -> NDArray:
+    def __getitem__(array: NDArray, key: Any) -> NDArray:
         key = key.real() if type(key) is LazyNDArray else key
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
@@ -122,7 +122,7 @@ def _index_hook(original: Any) -> Any:
             recorder.tracing.views[id(view)] = view, array, key
         return view
 
-    return read
+    return __getitem__
 
 
 def _assign_hook(original: Any) -> Any:
