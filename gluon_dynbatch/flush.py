@@ -111,7 +111,7 @@ class Flush(NamedTuple):
         recording = self.recording
         started = begun = time.perf_counter()
         if self.runtime.observer is not None:
-            self.runtime.observer.settle()
+            self.runtime.observer.settle(recording)
             begun = time.perf_counter()
         lazies = recording.held()
         planned, cached = self._find_plan(self.options.resolved())

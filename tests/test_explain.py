@@ -195,20 +195,52 @@ def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
 
 
 def test_work_from_before_is_not_charged_to_the_first_launch(explained, monkeypatch):
-    """Each flush first waits for everything; then each launch waits for its own results."""
-    steps, wait, launched = [], mx.nd.waitall, explain.Site.launched
-    monkeypatch.setattr(mx.nd, "waitall", lambda: steps.append("wait") or wait())
-    monkeypatch.setattr(
-        explain.Site, "launched", lambda *args: steps.append("launch") or launched(*args)
-    )
+    """The argument of the first call is not computed before the flush begins."""
+    steps, settle, launched = [], explain.Observer.settle, explain.Site.launched
+
+    def noting(name, original):
+        return lambda *args: steps.append(name) or original(*args)
+
+    monkeypatch.setattr(explain.Observer, "settle", noting("settle", settle))
+    monkeypatch.setattr(explain.Site, "launched", noting("launch", launched))
+    monkeypatch.setattr(explain, "slowly", lambda: time.sleep(0.1) or steps.append("work"),
+                        raising=False)  # fmt: skip
     _, out, _ = explained("""
+        from gluon_dynbatch import explain
+
+        class Slow(mx.operator.CustomOp):
+            def forward(self, is_train, req, in_data, out_data, aux):
+                explain.slowly()
+                self.assign(out_data[0], req[0], in_data[0])
+
+        @mx.operator.register("slow_in_test_explain")
+        class SlowProp(mx.operator.CustomOpProp):
+            def create_operator(self, *args):
+                return Slow()
+
+        xs[0] = mx.nd.Custom(xs[0], op_type="slow_in_test_explain")
         with gdb.batching(granularity="block", policy="depth") as batch:
             ys = [apply(x, 2) for x in xs]
             batch.flush()
             ys = [apply(x, 1) for x in xs]
     """)
-    assert steps == ["wait", "launch", "launch", "wait", "launch"]
+    assert steps.index("work") < steps.index("launch")
+    steps.remove("work")
+    assert steps == ["settle", "launch", "launch", "settle", "launch"]
     assert re.search(r"work from before \d+\.\d$", out, re.MULTILINE)
+
+
+def test_errors_of_other_work_are_left_to_the_script(explained):
+    code, out, err = explained("""
+        failing = mx.nd.linalg.potrf(-mx.nd.ones((2, 2)))
+        with gdb.batching(granularity="block", policy="depth"):
+            ys = [apply(x, 2) for x in xs]
+        try:
+            failing.asnumpy()
+        except mx.MXNetError:
+            print("caught")
+    """)
+    assert code is None and out.startswith("caught\n") and "16 calls in 2 launches" in out
 
 
 def test_a_first_scope_that_alone_was_recorded_is_shown(explained):
