@@ -107,6 +107,14 @@ class Cause(NamedTuple):
         return cls(kind, WRITTEN.get(function, f"{plain}()" if plain else ""), in_map)
 
 
+class Origin(NamedTuple):
+    """The first call of an operator on ordinary arrays, which is not recorded."""
+
+    where: Where
+    #: Name of the outermost block around it that is not hybridized; or empty.
+    inactive: str
+
+
 def describe_reads(
     forced: Mapping[Where, int], causes: Mapping[Where, Cause]
 ) -> Iterator[Tuple[str, str]]:
@@ -166,8 +174,12 @@ def remedy_of(reason: str) -> str:
 
 
 FEW_CALLS = (
-    "Recording pays if a scope has more calls that can share launches. Put more samples into one "
-    "scope: `with gluon_dynbatch.batching():` around the loop over a minibatch, not inside it."
+    "recording pays if a scope has more calls that can share launches: put more samples into one "
+    "scope, with batching() around the loop over a minibatch, not inside it"
+)
+ONE_WAITS = (
+    "Each flush serves at most one sample of map, {}. Map more samples at a time, and let samples "
+    "read at the same time: compute all scores of a round first, and read them together."
 )
 STACK = (
     "All samples make the same calls on arrays of equal shapes, {} calls in each launch. Without a "

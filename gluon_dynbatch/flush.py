@@ -44,7 +44,7 @@ class Runtime:
         self.library = Library()
         self.dispatcher = Dispatcher()
         self.plans = SizedCache()
-        #: Called for each scope, flush and launch, if set; see `explain.py`.
+        #: Called for each scope, flush and launch, if set; see `observe.py`.
         self.observer: Any = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None

@@ -10,11 +10,13 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 from .advice import (
     AT_ONCE,
     EARLIER,
+    FEW_CALLS,
     FUNCTIONS,
     INACTIVE,
     NOTHING,
     ORDINARY,
     Cause,
+    Origin,
     describe_reads,
 )
 from .errors import Where
@@ -60,14 +62,6 @@ class Reasons(NamedTuple):
     causes: Dict[Where, Cause]
     alone: Tuple[Alone, ...]
     split: Tuple[Alone, ...]
-
-
-class Origin(NamedTuple):
-    """The first call of an operator on ordinary arrays, which is not recorded."""
-
-    where: Where
-    #: Name of the outermost block around it that is not hybridized; or empty.
-    inactive: str
 
 
 class Traced:
@@ -353,8 +347,10 @@ class Report:
     def _rows(self) -> Iterator[Tuple[str, Any]]:
         """Yield the labels and texts of all lines."""
         if self.at_once:
-            told = self.earlier and any(self.earlier)
-            yield "at once", AT_ONCE.format(self.at_once) + EARLIER * bool(told)
+            text = AT_ONCE.format(self.at_once)
+            if self.earlier:
+                text += EARLIER if any(self.earlier) else f"\n{'':12}{FEW_CALLS}"
+            yield "at once", text
         for flush in self.flushes[-8:]:
             yield from _describe(flush)
         if self.unrecorded:

@@ -236,11 +236,23 @@ CASES = {
                 with scope() as batch:
                     results.append(cell(x))
         """),
-        ("Put more samples into one scope", "calls, because recording them costs more"),
+        "put more samples into one scope",
         whole("""
             with scope() as batch:
                 results = [cell(x) for x in xs]
         """),
+    ),
+    "map of one sample": (
+        whole("""
+            results = []
+            for x in xs:
+                with scope() as batch:
+                    read = lambda x: cell(x).sum().asscalar() + head(cell(x)).sum().asscalar()
+                    mapped = map if batch is None else batch.map
+                    results += mapped(read, [x])
+        """),
+        ("Map more samples at a time", None),
+        script("work = lambda x: cell(x).sum().asscalar() + head(cell(x)).sum().asscalar()", MAP),
     ),
     "samples of one shape": (
         script("work = lambda x: head(cell(x))"),

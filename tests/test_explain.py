@@ -12,7 +12,7 @@ import mxnet as mx
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import explain
+from gluon_dynbatch import explain, observe
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT
 
@@ -196,13 +196,13 @@ def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
 
 def test_work_from_before_is_not_charged_to_the_first_launch(explained, monkeypatch):
     """The argument of the first call is not computed before the flush begins."""
-    steps, settle, launched = [], explain.Observer.settle, explain.Site.launched
+    steps, settle, launched = [], observe.Observer.settle, observe.Site.launched
 
     def noting(name, original):
         return lambda *args: steps.append(name) or original(*args)
 
-    monkeypatch.setattr(explain.Observer, "settle", noting("settle", settle))
-    monkeypatch.setattr(explain.Site, "launched", noting("launch", launched))
+    monkeypatch.setattr(observe.Observer, "settle", noting("settle", settle))
+    monkeypatch.setattr(observe.Site, "launched", noting("launch", launched))
     monkeypatch.setattr(explain, "slowly", lambda: time.sleep(0.1) or steps.append("work"),
                         raising=False)  # fmt: skip
     _, out, _ = explained("""

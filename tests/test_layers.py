@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 ORDER = [
     "errors", "modes", "native", "show", "advice", "report", "cache", "rules", "record", "trace",
     "schedule", "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush",
-    "samples", "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
+    "samples", "fibers", "scope", "block", "stream", "serving", "testing", "observe", "explain",
+    "__main__",
 ]  # fmt: skip
 #: Those that never import MXNet.
 PURE = [

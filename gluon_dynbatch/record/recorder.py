@@ -12,11 +12,11 @@ import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..advice import Cause
+from ..advice import Cause, Origin
 from ..errors import ArgumentError, ContextError, NotMergedError, ScopeError, StaleArrayError
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Alone, Origin, Report, add_calls
+from ..report import Alone, Report, add_calls
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .tape import Tape
