@@ -73,7 +73,7 @@ class Differentiation:
         elif node.kind == "join":
             for start, piece in node.pieces():
                 self._add(piece, build.part(g, start, piece.width))
-        elif node.kind == "cast" and node.args[0].dtype in FLOATS:
+        elif node.kind == "cast" and node.args[0].dtype in FLOATS and node.attrs[1] == "row":
             self._add(node.args[0], build.cast(g, node.args[0].dtype))
         elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)

@@ -10,7 +10,7 @@ from ..rules.site import require
 from . import axes
 from .expression import MAX, Node
 from .functions import DERIVATIVES
-from .layout import Dot, Maps, Pair, Weight
+from .layout import CLIP, WRAP, Dot, Maps, Pair, Weight
 from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
@@ -134,11 +134,8 @@ def take(call: Call) -> Tensor:
     require(dtype in DTYPES, f"{dtype} has no kernels")
     require(call.op == "Embedding" or call.axis("axis", 0) == 0, "its axis is not 0")
     require(x.per_row, "all rows share the indices")
-    require(mode in ("clip", "wrap"), f"its mode is {mode}")
-    if mode == "wrap":
-        # Indices beyond either end start again at the other.
-        x = x.apply("mod", x.apply("trunc", x.cast("float64")), count)
-    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=True)
+    require(mode in (CLIP, WRAP), f"its mode is {mode}")
+    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
     return x.with_node(product, (*x.shape, *inner))
 

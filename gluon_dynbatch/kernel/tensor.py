@@ -72,6 +72,11 @@ class Tensor(Arithmetic):
             return self
         return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype))
 
+    def index(self, dtype: str) -> Tensor:
+        """Convert indices to another dtype, by way of integers of 32 bits, as MXNet does."""
+        require(dtype in DTYPES, f"{dtype} has no kernels")
+        return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype, "index"))
+
     def refuse_axis_of_rows(self, *axes: int) -> None:
         """Refuse if one of `axes` is the axis of rows."""
         require(not self.per_row or 0 not in axes, "it works along the axis of rows")

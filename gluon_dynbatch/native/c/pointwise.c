@@ -90,6 +90,18 @@ static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64
         LOAD_MOVED(float)
 }
 
+#define LOAD_INDICES(D) \
+    for (int64_t row = 0; row < rows; row++) \
+        for (int64_t i = 0; i < columns; i++) \
+            ((D *)to.data)[row * columns + i] = (D)gdb_load_index32(&from, row, i);
+
+static void load_indices(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+    if (to.dtype)
+        LOAD_INDICES(double)
+    else
+        LOAD_INDICES(float)
+}
+
 /* ------------------------------------------------------------------ a run of a loop */
 
 typedef struct {
@@ -180,6 +192,8 @@ static void load_register(const run *r, const gdb_access *load, int64_t row, int
         load_moved(to, accessed(r, load, row, 0),
                    (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows,
                    columns);
+    else if (load->mode == GDB_INDEX)
+        load_indices(to, accessed(r, load, row, column), rows, columns);
     else
         copy(to, accessed(r, load, row, column), rows, columns);
 }
