@@ -266,7 +266,8 @@ CASES = {
         ("depth",), {"block": [4, 4, 4], "operator": [4, 4, 4]},
     ),
     "an own weight in each of three steps": (
-        unpacked(lambda x, own: chain([lambda y: LOOKUP(y, own)] * 3, x)), list(zip(inputs(4), OWN)),
+        unpacked(lambda x, own: chain([lambda y: LOOKUP(y, own)] * 3, x)),
+        list(zip(inputs(4), OWN)),
         ("depth",), {"block": [4, 4, 4]},
     ),
     # {a} {lookup x 2: rows 0 and 1} {other lookup x 2: rows 2 and 3}
