@@ -96,7 +96,9 @@ Operand = Union[Node, float]
 class Expressions:
     """The expressions of one segment."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorded: bool = False) -> None:
+        #: Whether gradients may be computed.
+        self.recorded = recorded
         self.nodes: List[Node] = []
         self._interned: Dict[Any, Node] = {}
         #: Results of `columns`.

@@ -70,6 +70,9 @@ class Tensor(Arithmetic):
         require(dtype in DTYPES, f"{dtype} has no kernels")
         if dtype == self.dtype:
             return self
+        # Sums over rows, such as the gradient of a shared array, are not computed for integers.
+        is_summed = self.build.recorded and not (self.per_row or self.dtype in DTYPES)
+        require(not is_summed, "all rows share its integers")
         return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype))
 
     def index(self, dtype: str) -> Tensor:

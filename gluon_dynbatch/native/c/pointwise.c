@@ -42,15 +42,21 @@ static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, in
     }
 #define CONVERT_TO_DOUBLE(S) CONVERT(double, S)
 #define CONVERT_TO_FLOAT(S) CONVERT(float, S)
+#define CONVERT_TO_INT32(S) CONVERT(int32_t, S)
+#define CONVERT_TO_INT64(S) CONVERT(int64_t, S)
 
 static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
                                                        int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same_type(to, from, rows, columns);
-    else if (to.dtype)
-        GDB_BY_TYPE(from.dtype, CONVERT_TO_DOUBLE)
-    else
+    else if (to.dtype == GDB_FLOAT32)
         GDB_BY_TYPE(from.dtype, CONVERT_TO_FLOAT)
+    else if (to.dtype == GDB_FLOAT64)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_DOUBLE)
+    else if (to.dtype == GDB_INT32)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_INT32)
+    else
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_INT64)
 }
 
 /* Broadcast an element of each row to all columns of a register. If `first` is not negative, it is
