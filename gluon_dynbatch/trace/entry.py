@@ -182,8 +182,11 @@ def _why_at_once(program: Program, mode: int) -> str:
         return "its parameters are drawn for each call"
     if not program.compiles:
         return "MXNet cannot compile it"
-    if training and set(program.symbol.list_auxiliary_states()) & set(program.names):
-        return "in training it writes to its arguments"
+    if set(program.symbol.list_auxiliary_states()) & set(program.names):
+        if any(rules.of(op).writes == "auxiliary" for op in operators):
+            return "it writes to its arguments"
+        if training:
+            return "in training it writes to its arguments"
     if any(rules.of(op).sized_by_values for op in operators):
         return "the shapes of its results depend on values"
     if any(op.attrs.get("stype", "default") != "default" for op in program.ops):
