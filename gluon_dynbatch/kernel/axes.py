@@ -98,6 +98,7 @@ def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = SUM)
 
 def norm(call: Call) -> Tensor:
     x = call.tensors[0]
+    require(call.attrs.get("out_dtype") in (None, "None", x.dtype), "dtypes differ")
     if call.integer("ord", 2) == 1:
         return reduce_axes(call, x.apply("abs", x))
     total = reduce_axes(call, x * x)

@@ -146,9 +146,12 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
                 program = self.program(callee, spec, len(types), where)
-                callee.entries[key] = _why_at_once(program, mode) or Entry(
-                    callee, mode, program, types, places, where
-                )
+                why = _why_at_once(program, mode)
+                if not why:
+                    entry = Entry(callee, mode, program, types, places, where)
+                    if max(map(len, entry.shapes.values())) > rules.MOST_DIMS:
+                        why = f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
+                callee.entries[key] = why or entry
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
