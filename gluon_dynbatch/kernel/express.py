@@ -10,7 +10,7 @@ from typing import Dict, List, Tuple
 from mxnet.gluon import Parameter
 
 from ..lower.segment import Segment
-from ..modes import TRAINING
+from ..modes import RECORDING, TRAINING
 from ..record.types import name_of
 from ..rules.site import RefuseError, Shape, require
 from ..trace.symbols import VARIABLE, Op, Ref
@@ -32,7 +32,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     require(segment.context.device_type == "cpu", f"no kernels for {segment.context}")
     for op in segment.ops:
         require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
-    build = Expressions()
+    build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*segment.heads, *(ref for op in segment.ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):

@@ -15,11 +15,11 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .layout import Dot, Maps, Order, Place, Slot, Weight
+from .layout import WRAP, Dot, Maps, Order, Place, Slot, Weight
 
 #: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
-PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max")
+PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index")
 
 
 class Slots(Dict[Any, int]):
@@ -64,6 +64,7 @@ class Product(NamedTuple):
             GATHER if weight.gathered else PRODUCT, self.dtype,
             *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
             weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
+            weight.gathered == WRAP,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -114,8 +115,9 @@ class Convolved(NamedTuple):
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
-#: Loads: "row" (adjacent columns), "broadcast" (one column, repeated), "iota" (one column, plus the
-#: number of each column), or an order of columns.  Stores: "row", or the "sum" or "max" of a row.
+#: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
+#: column, repeated), "iota" (one column, plus the number of each column), or an order of columns.
+#: Stores: "row", or the "sum" or "max" of a row.
 Pattern = Union[str, Order]
 
 

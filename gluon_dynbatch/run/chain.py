@@ -12,7 +12,6 @@ from typing import Dict, Iterable, List, Optional, Tuple, Union
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..modes import FLOATS
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
@@ -30,10 +29,9 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
     These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
     """
     _, kind = TYPES.columns(spots.kind)
-    floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
     graph = plan.graph
     terms = graph.value_term[spots.container]
-    rows = np.flatnonzero(floats & (terms >= 0))
+    rows = np.flatnonzero(terms >= 0)
     rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
     if not rows.size:
         return None
