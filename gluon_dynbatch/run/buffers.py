@@ -19,13 +19,29 @@ from ..record.types import name_of
 from .assemble import code_of_pieces
 from .pool import allocate
 
-_FUNCTIONS = [
-    getattr(_LIB, name)
-    for name in ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
-]
-# A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
-_FUNCTIONS.append(getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None))
-executing.connect(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in _FUNCTIONS))
+_FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
+#: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
+_REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
+#: What `native/c/engine.c` needs: functions, tables of virtual functions, and two of these.
+_ENGINE = (
+    "_ZN5mxnet6Engine3GetEv",
+    "_ZN5mxnet6engine14ThreadedEngine4PushEPNS0_3OprENS_7ContextEib",
+    "_ZN5mxnet6engine14ThreadedEngine9BulkFlushEv",
+    "_ZTVN5mxnet6engine23ThreadedEnginePerDeviceE",
+    "_ZTVN5mxnet6engine20ThreadedEnginePooledE",
+    "_ZN5mxnet6engine23ThreadedEnginePerDevice13PushToExecuteEPNS0_8OprBlockEb",
+    "_ZN5mxnet6engine20ThreadedEnginePooled13PushToExecuteEPNS0_8OprBlockEb",
+)
+
+
+def _addresses(names: Sequence[str]) -> List[int]:
+    """Return the addresses of symbols of MXNet's library, 0 if it does not have them."""
+    symbols = (getattr(_LIB, name, None) for name in names)
+    return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
+
+
+_engine = _addresses(_ENGINE)
+executing.connect(*_addresses([*_FUNCTIONS, _REORDER]), _engine if all(_engine) else None)
 
 #: Bytes of the largest buffer that copies share.  Each of them keeps the whole buffer alive.
 MOST_SHARED = 1 << 18
