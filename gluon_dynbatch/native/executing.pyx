@@ -277,22 +277,26 @@ cdef class Bases:
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
         cdef dict read = {}, written = {}
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, count = len(uses)
+        cdef const char *use = uses
         cdef uintptr_t handle
-        cdef char use
+        cdef list deferred = [], restored = []
         self.arrays, self.addresses, self.handles = arrays, addresses, handles
-        for i in range(len(uses)):
-            use, handle = uses[i], handles.data.as_ulonglongs[i]
+        for i in range(count):
             # The engine accepts each memory only once, either as read or as written.  Arrays that
             # share memory have equal first members, which point to MXNet's record of the memory.
-            if use in b"wW":
+            handle = handles.data.as_ulonglongs[i]
+            if use[i] in b"wW":
                 written[(<uintptr_t *>handle)[0]] = handle
-            elif use in b"raR":
+            elif use[i] in b"raR":
                 read[(<uintptr_t *>handle)[0]] = handle
-        bases = [i for letter in b"RW" for i in range(len(uses)) if uses[i] == letter]
-        self.deferred_bases = array("q", bases)
-        self.deferred = array("Q", [handles[i] for i in bases])
-        self.deferred_read = uses.count(b"R")
+            if use[i] == b"R":
+                deferred.append(i)
+            elif use[i] == b"W":
+                restored.append(i)
+        self.deferred_read = len(deferred)
+        self.deferred_bases = array("q", deferred + restored)
+        self.deferred = array("Q", [handles[i] for i in self.deferred_bases])
         self.written = array("Q", written.values())
         self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
 
