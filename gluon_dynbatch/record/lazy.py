@@ -189,7 +189,7 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
 #: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
-    *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt"),
+    *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
