@@ -164,11 +164,11 @@ class Pointwise(NamedTuple):
         end = 3 + len(words) + 6 * len(accesses) + 7 * len(self.instructions)
         for register, place, pattern, value in accesses:
             name, order = (pattern, ()) if isinstance(pattern, str) else ("permuted", pattern)
-            words += register, *slots.encode(place), PATTERNS.index(name)
-            words += end + len(orders) // 2, *_bits(value)
+            words.extend((register, *slots.encode(place), PATTERNS.index(name)))
+            words.extend((end + len(orders) // 2, *_bits(value)))
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:
-            words += executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]
+            words.extend((executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]))
             words += _bits(*(*values, 0, 0)[:2])
         return _step(LOOP, self.dtype, *words, *array("q", orders.tobytes()))
 
