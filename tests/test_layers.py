@@ -13,9 +13,9 @@ ORDER = [
     "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
     "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
 ]  # fmt: skip
-#: Those that never import MXNet.
+#: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
-    "errors", "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
+    "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
 
 
@@ -76,7 +76,8 @@ def test_pure_modules_never_import_mxnet():
     for module, target in IMPORTS.edges:
         if is_pure(module):
             assert target.split(".")[0] != "mxnet", module
-            assert target not in MODULES or is_pure(target), f"{module} imports {target}"
+            right = target not in MODULES or is_pure(target) or target == f"{PACKAGE}.errors"
+            assert right, f"{module} imports {target}"
 
 
 def test_the_order_has_every_folder_and_module():

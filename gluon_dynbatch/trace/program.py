@@ -125,13 +125,16 @@ def is_redrawn(parameter: Parameter, training: bool) -> bool:
 
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
     """Call ``hybrid_forward`` with symbols and return its program."""
+    # Gluon's names for inputs, which users of exported models need.
+    names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
+    args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
     if isinstance(block, SymbolBlock):
         inputs, result = block._cached_graph
         names = [i.name for i in inputs]
+        if _gluon_refuses(block, args):
+            text = f"a SymbolBlock takes {len(names)} arrays ({', '.join(names)})"
+            raise ArgumentError(text, where, block.name, "pass these arrays, and no others")
     else:
-        # Gluon's names for inputs, which users of exported models need.
-        names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
-        args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
         result = _call_with_symbols(block, args, where)
     outputs, out_spec = _results(result, block.name, where)
     # A symbol with several outputs counts as a list.
@@ -145,10 +148,15 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
             text = f"hybrid_forward calls an operator without the array {name!r}"
-            raise CellError(text, where, block.name, "pass all arrays that the operator takes")
+            advice = "pass all arrays that the operator takes"
+            raise CellError.like(AssertionError)(text, where, block.name, advice)
     program = read_program(symbol, names, parameters, out_spec)
     _set_cached_graph(block, spec, program)
     return program
+
+
+#: Exceptions of Python code that gets arguments of a wrong structure.
+_MISUSE = AttributeError, TypeError, LookupError, AssertionError, ValueError
 
 
 def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) -> Any:
@@ -156,7 +164,11 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
     try:
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
-    except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
+    except (NotImplementedForSymbol, *_MISUSE) as error:
+        if _gluon_refuses(block, args):
+            text = f"hybrid_forward does not take these arguments: {error}"
+            advice = "pass the arguments that it takes, with the same nesting in each call"
+            raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
@@ -165,7 +177,19 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays; use forward() of a dynamic block for that"
         )
-        raise CellError(text, where, block.name, advice) from error
+        raise CellError.like(type(error))(text, where, block.name, advice) from error
+
+
+def _gluon_refuses(block: HybridBlock, args: Sequence[Any]) -> bool:
+    """Return whether a hybridized Gluon block refuses arguments, without running its code.
+
+    It does if they hold numbers, or are nested in another way than those of its first call.
+    """
+    try:
+        _, structure = _flatten(args, "input")
+    except ValueError:
+        return True
+    return block._in_format not in (None, structure)
 
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
@@ -176,7 +200,8 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     if not outputs:
         text = f"hybrid_forward returns {result!r}, which holds no array"
         advice = "return an array, or a list, tuple or dictionary of arrays"
-        raise CellError(text, where, name, advice)
+        kind = CellError.like(TypeError if result is None else ValueError)
+        raise kind(text, where, name, advice)
     return outputs, spec
 
 
