@@ -14,9 +14,9 @@ ORDER = [
     "samples", "fibers", "scope", "block", "stream", "serving", "testing", "observe", "explain",
     "__main__",
 ]  # fmt: skip
-#: Those that never import MXNet.
+#: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
-    "errors", "modes", "native", "show", "advice", "report", "rules", "schedule", "plan", "cache",
+    "modes", "native", "show", "advice", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
 
 
@@ -77,7 +77,8 @@ def test_pure_modules_never_import_mxnet():
     for module, target in IMPORTS.edges:
         if is_pure(module):
             assert target.split(".")[0] != "mxnet", module
-            assert target not in MODULES or is_pure(target), f"{module} imports {target}"
+            right = target not in MODULES or is_pure(target) or target == f"{PACKAGE}.errors"
+            assert right, f"{module} imports {target}"
 
 
 def test_the_order_has_every_folder_and_module():

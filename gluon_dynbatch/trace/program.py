@@ -125,13 +125,16 @@ def is_redrawn(parameter: Parameter, training: bool) -> bool:
 
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
     """Call ``hybrid_forward`` with symbols and return its program."""
+    # Gluon's names for inputs, which users of exported models need.
+    names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
+    args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
     if isinstance(block, SymbolBlock):
         inputs, result = block._cached_graph
         names = [i.name for i in inputs]
+        if _gluon_refuses(block, args):
+            text = f"a SymbolBlock takes {len(names)} arrays ({', '.join(names)})"
+            raise ArgumentError(text, where, block.name, "pass these arrays, and no others")
     else:
-        # Gluon's names for inputs, which users of exported models need.
-        names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
-        args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
         result = _call_with_symbols(block, args, where)
     outputs, out_spec = _results(result, block.name, where)
     # A symbol with several outputs counts as a list.
@@ -144,10 +147,14 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     # MXNet creates a variable for each missing input of an operator.
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
-            raise CellError(*_missing_array(block, name, where))
+            raise CellError.like(AssertionError)(*_missing_array(block, name, where))
     program = read_program(symbol, names, parameters, out_spec)
     _set_cached_graph(block, spec, program)
     return program
+
+
+#: Exceptions of Python code that gets arguments of a wrong structure.
+_MISUSE = AttributeError, TypeError, LookupError, AssertionError, ValueError
 
 
 def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) -> Any:
@@ -155,7 +162,11 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
     try:
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
-    except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
+    except (NotImplementedForSymbol, *_MISUSE) as error:
+        if _gluon_refuses(block, args):
+            text = f"hybrid_forward does not take these arguments: {error}"
+            advice = "pass the arguments that it takes, with the same nesting in each call"
+            raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
@@ -164,7 +175,8 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays; use forward() of a dynamic block for that"
         )
-        raise CellError(text, where, block.name, _in_place(error) or advice) from error
+        advice = _in_place(error) or advice
+        raise CellError.like(type(error))(text, where, block.name, advice) from error
 
 
 def _in_place(error: Exception) -> str:
@@ -198,6 +210,18 @@ def _descendants(block: Block) -> Iterator[Block]:
         yield from _descendants(child)
 
 
+def _gluon_refuses(block: HybridBlock, args: Sequence[Any]) -> bool:
+    """Return whether a hybridized Gluon block refuses arguments, without running its code.
+
+    It does if they hold numbers, or are nested in another way than those of its first call.
+    """
+    try:
+        _, structure = _flatten(args, "input")
+    except ValueError:
+        return True
+    return block._in_format not in (None, structure)
+
+
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     try:
         outputs, spec = recording.flatten(result, mx.sym.Symbol)
@@ -206,7 +230,8 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     if not outputs:
         text = f"hybrid_forward returns {result!r}, which holds no array"
         advice = "return an array, or a list, tuple or dictionary of arrays"
-        raise CellError(text, where, name, advice)
+        kind = CellError.like(TypeError if result is None else ValueError)
+        raise kind(text, where, name, advice)
     return outputs, spec
 
 
