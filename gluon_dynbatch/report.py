@@ -215,6 +215,7 @@ class Report:
         self.at_once = 0
         self.ordinary: Counter[str] = Counter()
         self.choice = ""
+        self.turns: Counter[Tuple[str, Where]] = Counter()
 
     @classmethod
     def together(cls, reports: Iterable[Report]) -> Report:
