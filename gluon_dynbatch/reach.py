@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import itertools
 import os
@@ -17,11 +19,11 @@ from .record.hooks import REPLACES
 from .stores import stores_of
 
 #: Methods that make, copy or show an object: no sample calls them on an object of all samples.
-NOT_CALLED = frozenset(
-    "__init__ __new__ __del__ __repr__ __str__ __setattr__ __delattr__ __getattribute__ "
-    "__getstate__ __setstate__ __reduce__ __reduce_ex__ __copy__ __deepcopy__ __init_subclass__ "
-    "__set_name__ __post_init__".split()
-)
+NOT_CALLED = frozenset([
+    "__init__", "__new__", "__del__", "__repr__", "__str__", "__setattr__", "__delattr__",
+    "__getattribute__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__",
+    "__copy__", "__deepcopy__", "__init_subclass__", "__set_name__", "__post_init__",
+])  # fmt: skip
 #: Methods that MXNet calls.
 CALLED = frozenset(["forward", "hybrid_forward"])
 #: Libraries whose code does not change the user's objects, but for MXNet's cells with state.
@@ -36,6 +38,17 @@ LEAVES = (str, bytes, int, float, complex, type(None), mx.nd.NDArray, Parameter,
 #: Limits on the items of one container, and on the objects of one class, that are looked at.
 MOST_ITEMS, MOST_OF_CLASS = 64, 16
 CONTAINERS = (list, tuple, set, frozenset)
+
+
+class How(enum.IntEnum):
+    """How an attribute may change."""
+
+    #: The object in it, or an item of that, gets or loses attributes.
+    OWNER = 1
+    #: The object in it, or an item of that, is changed in place.
+    CHANGED = 2
+    #: It is set or deleted.
+    SET = 3
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,11 +71,14 @@ class Reach:
         self._own: Dict[type, Set[str]] = {}
         self._foreign: Set[str] = set()
         self._changed: Set[str] = set()
+        self._owners: Set[str] = set()
         #: Objects of Python classes, by class.
         self._objects: Dict[type, List[Any]] = {}
         #: Methods that are not known to be called, with the classes that define them.
         self._methods: Dict[Tuple[type, str], List[Any]] = {}
-        self._seen: Set[int] = set()
+        self._seen: Set[Any] = set()
+        #: Keeps what was looked at, so that no other object gets its id.
+        self._held: List[Any] = []
         self._pending: List[Any] = [root]
         called: Any = True
         while called:
@@ -73,22 +89,22 @@ class Reach:
                 for function in self._methods.pop(key):
                     self._look_at_code(function, key[0])
 
-    def attributes(self) -> Dict[type, Dict[str, bool]]:
-        """Return the attributes that may change, by class: true if they may be set or deleted.
-
-        Of the others, the object that they hold may be changed in place.
-        """
-        found: Dict[type, Dict[str, bool]] = {}
+    def attributes(self) -> Dict[type, Dict[str, How]]:
+        """Return by class the attributes that may change, and how."""
+        found: Dict[type, Dict[str, How]] = {}
         for class_, objects in self._objects.items():
             present = set().union(*(vars(x) if hasattr(x, "__dict__") else () for x in objects))
             present.update(dir(class_))
-            changed = self._changed & present
             is_block = issubclass(class_, Block)
             stored = {name for name in self._foreign if is_block or name in present}
             for base in class_.__mro__:
                 stored |= self._own.get(base, set())
-            if changed or stored:
-                found[class_] = {name: name in stored for name in changed | stored}
+            # The strongest comes last.
+            hows = dict.fromkeys(self._owners & present, How.OWNER)
+            hows.update(dict.fromkeys(self._changed & present, How.CHANGED))
+            hows.update(dict.fromkeys(stored, How.SET))
+            if hows:
+                found[class_] = hows
         return found
 
     def _look(self, value: Any) -> None:
@@ -96,6 +112,7 @@ class Reach:
         if isinstance(value, LEAVES) or id(value) in self._seen:
             return
         self._seen.add(id(value))
+        self._held.append(value)
         value = getattr(value, REPLACES, value) if isinstance(value, types.FunctionType) else value
         if isinstance(value, types.FunctionType):
             self._look_at_code(value)
@@ -114,21 +131,22 @@ class Reach:
             self._look_at_object(value)
 
     def _look_at_object(self, value: Any) -> None:
-        class_ = type(value)
-        if not _is_python(class_):
+        class_, is_block = type(value), isinstance(value, Block)
+        if not (is_block or is_python(class_)):
             return
         objects = self._objects.setdefault(class_, [])
-        is_block = isinstance(value, Block)
-        if len(objects) < MOST_OF_CLASS or is_block:
+        if is_block:
+            self._pending += value._children.values()
+        if len(objects) < MOST_OF_CLASS or is_block and is_python(class_):
             objects.append(value)
             self._look_at_class(class_)
-            self._pending += vars(value).values() if hasattr(value, "__dict__") else ()
-            self._pending += value._children.values() if is_block else ()
+            if is_python(class_):
+                self._pending += vars(value).values() if hasattr(value, "__dict__") else ()
 
     def _look_at_class(self, class_: type) -> None:
         """Note the methods of a class that the program may call."""
         for base in class_.__mro__:
-            if (id(base), "methods") in self._seen or not _is_python(base):
+            if (id(base), "methods") in self._seen or not is_python(base):
                 continue
             self._seen.add((id(base), "methods"))
             for name, member in vars(base).items():
@@ -141,18 +159,19 @@ class Reach:
     def _look_at_code(self, function: types.FunctionType, class_: Any = None) -> None:
         """Note what a function, or a method of a class, changes and refers to."""
         code = function.__code__
-        if _is_skipped(code.co_filename) or (code, class_) in self._seen:
+        if code.co_filename.startswith(SKIPPED[-1]):
+            self._pending += _closed_over(function)  # a wrapper of the user's function
+        if _is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
             return
-        self._seen.add((code, class_))
+        self._seen.add((code, class_, id(function)))
         stores = stores_of(code)
         owned = self._foreign if class_ is None else self._own.setdefault(class_, set())
         owned |= stores.own
         self._foreign |= stores.foreign
         self._changed |= stores.changed
+        self._owners |= stores.owners
         self._names |= stores.names
-        for cell in function.__closure__ or ():
-            with_value = [] if not _is_filled(cell) else [cell.cell_contents]
-            self._pending += with_value
+        self._pending += _closed_over(function)
         globals_ = function.__globals__
         for name in stores.names & globals_.keys():
             value = globals_[name]
@@ -163,12 +182,11 @@ class Reach:
                 self._pending.append(value)
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True
+def _closed_over(function: types.FunctionType) -> Iterator[Any]:
+    """Yield the values of a function's free variables."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not yet set
+            yield cell.cell_contents
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,7 +197,7 @@ def _is_library(module: str) -> bool:
     return top in ("mxnet", "numpy", "gluon_dynbatch", "greenlet", "typing", "abc")
 
 
-def _is_python(class_: type) -> bool:
+def is_python(class_: type) -> bool:
     """Return whether the methods of a class are Python code that may change attributes."""
     return bool(class_.__flags__ & (1 << 9)) and not _is_library(class_.__module__)
 

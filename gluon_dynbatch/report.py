@@ -21,6 +21,11 @@ ORDINARY = (
     "            results of hybridized blocks; put others into hybrid_forward of a block"
 )
 
+TURNS = (
+    "{} samples waited for earlier ones, which may change {}:\n            {}\n"
+    "            pass such values as arguments and results, or set them before they are read"
+)
+
 
 class Alone(NamedTuple):
     """Calls of one block or operator that did not merge, or not all with each other, and why.
@@ -204,6 +209,9 @@ class Report:
         Number of operators on ordinary arrays, which run immediately, by name.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
+    turns : dict of (str, Where) to int
+        Attributes that samples of ``map`` read only after all earlier samples had ended, which may
+        change them, with the lines that read them, and how many samples waited.
     """
 
     def __init__(self) -> None:
@@ -232,6 +240,7 @@ class Report:
                 add_calls(total.traced.refused, key, calls)
             total.forced.update(report.forced)
             total.ordinary.update(report.ordinary)
+            total.turns.update(report.turns)
             for name, calls in report.immediate.items():
                 add_calls(total.immediate, name, calls)
         return total
@@ -312,6 +321,10 @@ class Report:
             "immediate": as_dicts(self.immediate.values()),
             "traced": {**vars(self.traced), "refused": as_dicts(self.traced.refused.values())},
             "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
+            "turns": [
+                {"attribute": name, "where": str(w), "samples": count}
+                for (name, w), count in self.turns.items()
+            ],
         }
         return json.dumps(content, indent=2)
 
@@ -338,6 +351,8 @@ class Report:
         rows += [("split", calls) for calls in self.split]
         forced = sorted(self.forced.items(), key=lambda item: -item[1])
         rows += [("value read", f"{times} x at {where}") for where, times in forced]
+        turns = sorted(self.turns.items(), key=lambda item: -item[1])
+        rows += [("in turn", TURNS.format(count, *key)) for key, count in turns]
         lines = [f"{label:12}{text}" for label, text in rows]
         if len(self.flushes) > 8:
             total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"

@@ -16,22 +16,22 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, O
 from .record.identity import IGNORED
 
 #: Methods that change a list, dictionary, set, deque, queue or NumPy array in place.
-MUTATORS = frozenset(
-    "append appendleft extend extendleft insert remove reverse sort pop popleft popitem clear "
-    "update setdefault add discard rotate difference_update intersection_update subtract "
-    "symmetric_difference_update move_to_end put put_nowait get_nowait fill __setitem__ "
-    "__delitem__".split()
-)
+MUTATORS = frozenset([
+    "append", "appendleft", "extend", "extendleft", "insert", "remove", "reverse", "sort",
+    "pop", "popleft", "popitem", "clear", "update", "setdefault", "add", "discard", "rotate",
+    "difference_update", "intersection_update", "subtract", "symmetric_difference_update",
+    "move_to_end", "put", "put_nowait", "get_nowait", "fill", "__setitem__", "__delitem__",
+])  # fmt: skip
 #: Functions that change their first argument in place.
-CHANGING = frozenset(
-    "heappush heappop heapreplace heappushpop heapify shuffle insort insort_left insort_right "
-    "setitem delitem next iadd".split()
-)
+CHANGING = frozenset([
+    "heappush", "heappop", "heapreplace", "heappushpop", "heapify", "shuffle", "insort",
+    "insort_left", "insort_right", "setitem", "delitem", "next", "iadd",
+])  # fmt: skip
 #: Functions and methods whose results are, or have among their items, those of their argument.
-GIVING = frozenset(
-    "zip enumerate reversed iter list tuple sorted next filter map items values get setdefault pop "
-    "popleft popitem __getitem__".split()
-)
+GIVING = frozenset([
+    "zip", "enumerate", "reversed", "iter", "list", "tuple", "sorted", "next", "filter", "map",
+    "items", "values", "get", "setdefault", "pop", "popleft", "popitem", "__getitem__",
+])  # fmt: skip
 #: Attributes that MXNet's blocks use for names, graphs and parameters.
 INTERNAL = IGNORED | {"_modified", "_active", "_flags", "_children", "_reg_params"}
 #: Instructions that change an item of a container.
@@ -48,6 +48,8 @@ class Stores(NamedTuple):
     foreign: FrozenSet[str]
     #: Attributes whose objects it may change in place.
     changed: FrozenSet[str]
+    #: Attributes whose objects, or items of these, get or lose attributes.
+    owners: FrozenSet[str]
     #: Names and attributes that it refers to.
     names: FrozenSet[str]
 
@@ -63,7 +65,7 @@ def stores_of(code: types.CodeType) -> Stores:
     for node in nodes:
         search.find_aliases(node)
         search.visit(node)
-    found = search.own, search.foreign, search.changed, search.names
+    found = search.own, search.foreign, search.changed, search.owners, search.names
     return Stores(*map(frozenset, found))
 
 
@@ -101,7 +103,8 @@ def _without_source(code: types.CodeType) -> Stores:
             stored, loaded = stored | stores.foreign, loaded | stores.changed
             names |= stores.names
     changed = loaded if changes_items else ()
-    return Stores(frozenset(), frozenset(stored - INTERNAL), frozenset(changed), frozenset(names))
+    sets = (), stored - INTERNAL, changed, loaded if stored else (), names
+    return Stores(*map(frozenset, sets))
 
 
 class _Search(ast.NodeVisitor):
@@ -113,6 +116,7 @@ class _Search(ast.NodeVisitor):
         self.own: Set[str] = set()
         self.foreign: Set[str] = set()
         self.changed: Set[str] = set()
+        self.owners: Set[str] = set()
         self.names: Set[str] = set()
         #: Per variable, the expressions that it may be, or be an item of.
         self._values: Dict[str, List[ast.AST]] = {}
@@ -176,6 +180,7 @@ class _Search(ast.NodeVisitor):
         if name not in INTERNAL:
             is_own = isinstance(owner, ast.Name) and owner.id == self._first
             (self.own if is_own else self.foreign).add(name)
+            self.owners.update(set(self._attributes(owner, frozenset())) - INTERNAL)
 
     def _change(self, node: ast.AST) -> None:
         self.changed.update(set(self._attributes(node, frozenset())) - INTERNAL)

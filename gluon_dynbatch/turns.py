@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from typing import Any, Deque, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import greenlet
 from mxnet.gluon import Block, Parameter
 
-from .reach import Reach
+from .reach import How, Reach, is_python
 from .record.state import STATE
 from .record.where import user_line
 
@@ -23,12 +23,12 @@ MISSING: Any = object()
 SHARED = (Block, Parameter, type, types.FunctionType, types.MethodType, types.ModuleType)
 #: Values that nothing changes in place.
 IMMUTABLE = (str, bytes, int, float, complex, type(None), range, slice, types.BuiltinFunctionType)
-#: Functions that look at an attribute before they set it.
-SETTERS = (Block.__setattr__.__code__,)
 
 
 class Change:
     """An attribute that a sample has set: of its two values, the one that is not in place."""
+
+    __slots__ = ("_guard", "_owner", "_value")
 
     def __init__(self, guard: Guard, owner: Any, value: Any):
         self._guard, self._owner, self._value = guard, owner, value
@@ -43,6 +43,8 @@ class Change:
 class View:
     """What one sample sees: the attributes that it set while earlier samples have not ended."""
 
+    __slots__ = ("changes", "ended")
+
     def __init__(self) -> None:
         self.changes: Dict[Tuple[int, str], Change] = {}
         self.ended = False
@@ -56,12 +58,11 @@ class View:
 class Guard:
     """Stands for an attribute in a class while maps run: it notes when a sample reads or sets it.
 
-    The values stay where they are, in the dictionaries or slots of the objects.  `is_set` is false
-    if the attribute itself is not set, but the object in it may be changed in place.
+    The values stay where they are, in the dictionaries or slots of the objects.
     """
 
-    def __init__(self, class_: type, name: str, is_set: bool):
-        self._class, self._name, self.is_set = class_, name, is_set
+    def __init__(self, class_: type, name: str, how: How):
+        self._class, self._name, self.how = class_, name, how
         #: The class attribute that this replaces, and the one that objects have by default.
         self._own = vars(class_).get(name, MISSING)
         self._default = getattr_static(class_, name)
@@ -72,7 +73,9 @@ class Guard:
         setattr(self._class, self._name, self)
 
     def remove(self) -> None:
-        """Restore the class."""
+        """Restore the class, unless the program has set its attribute."""
+        if vars(self._class).get(self._name) is not self:
+            return
         if self._own is MISSING:
             delattr(self._class, self._name)
         else:
@@ -103,9 +106,11 @@ class Guard:
         if owner is not None:
             value = self.value(owner)
             fiber = greenlet.getcurrent()
-            if getattr(fiber, "mapper", None) is not None and self._may_change(value):
-                if sys._getframe(1).f_code not in SETTERS:
-                    self._await_turn(fiber, owner)
+            in_map = getattr(fiber, "mapper", None) is not None
+            # Gluon looks at an attribute before it sets it.
+            sets = sys._getframe(1).f_code is Block.__setattr__.__code__
+            if in_map and not sets and self._may_change(value):
+                self._await_turn(owner)
                 value = self.value(owner)
             if value is not MISSING:
                 return value
@@ -120,9 +125,7 @@ class Guard:
         self.put(owner, value)
 
     def __delete__(self, owner: Any) -> None:
-        fiber = greenlet.getcurrent()
-        if getattr(fiber, "mapper", None) is not None:
-            self._await_turn(fiber, owner)
+        self._await_turn(owner)
         if self.value(owner) is MISSING:
             raise AttributeError(self._name)
         self._note(owner)
@@ -130,23 +133,27 @@ class Guard:
 
     def _may_change(self, value: Any) -> bool:
         """Return whether an earlier sample may change what the attribute holds."""
+        value = self._default if value is MISSING else value
         if isinstance(value, SHARED):
             return False
-        if self.is_set:
+        if self.how is How.SET:
             return True
-        # Attributes of other objects in Python have guards of their own.
-        is_container = isinstance(value, (dict, list, set)) or not hasattr(value, "__dict__")
-        return value is not MISSING and is_container and not isinstance(value, IMMUTABLE)
+        if self.how is How.OWNER:
+            value = _first_item(value)
+        if value is MISSING or isinstance(value, IMMUTABLE):
+            return False
+        # Attributes of objects in Python have guards of their own.
+        return isinstance(value, (dict, list, set)) or not is_python(type(value))
 
     def _note(self, owner: Any) -> None:
         """Note in all samples that are running that they set the attribute."""
-        key, before = (id(owner), self._name), MISSING
+        key = id(owner), self._name
         for fiber in _running():
             view = fiber.view
             if view is not None and view is not fiber.mapper.views[0] and key not in view.changes:
                 view.changes[key] = Change(self, owner, self.value(owner))
 
-    def _await_turn(self, fiber: Any, owner: Any) -> None:
+    def _await_turn(self, owner: Any) -> None:
         """Wait until the sample may read the attribute of an object."""
         key = id(owner), self._name
         for outer in _running():
@@ -159,6 +166,13 @@ class Guard:
             recorder.refuse("it reads an attribute that an earlier sample may change")
             recorder.report.turns[f"{type(owner).__name__}.{self._name}", user_line()] += 1
             await_turn(mapper)
+
+
+def _first_item(value: Any) -> Any:
+    """Return the first item of a container, or of the first container in it; or another value."""
+    while isinstance(value, (dict, list, tuple, set)):
+        value = next(iter(value.values() if isinstance(value, dict) else value), None)
+    return value
 
 
 def _running() -> Iterator[Any]:
@@ -203,20 +217,23 @@ class Guards:
     def __init__(self, program: Any):
         self._keys: List[Tuple[type, str]] = []
         for class_, names in Reach(program).attributes().items():
-            for name, is_set in names.items():
+            for name, how in names.items():
                 default = getattr_static(class_, name)
                 is_slot = isinstance(default, types.MemberDescriptorType)
                 if is_slot or not hasattr(type(default), "__set__"):
-                    self._add(class_, name, is_set)
+                    self._add(class_, name, how)
 
-    def _add(self, class_: type, name: str, is_set: bool) -> None:
+    def _add(self, class_: type, name: str, how: How) -> None:
         with _LOCK:
             if (class_, name) not in _GUARDS:
-                guard = Guard(class_, name, is_set)
-                guard.install()
+                guard = Guard(class_, name, how)
+                try:
+                    guard.install()
+                except (AttributeError, TypeError):
+                    return  # the class refuses new attributes
                 _GUARDS[class_, name] = [guard, 0]
             entry = _GUARDS[class_, name]
-            entry[0].is_set = entry[0].is_set or is_set
+            entry[0].how = max(entry[0].how, how)
             entry[1] += 1
         self._keys.append((class_, name))
 
