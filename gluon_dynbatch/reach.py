@@ -107,6 +107,11 @@ class Reach:
                 found[class_] = hows
         return found
 
+    def places(self) -> Iterator[Tuple[Any, str]]:
+        """Yield the objects whose attributes may change, with the names of these."""
+        for class_, names in self.attributes().items():
+            yield from itertools.product(self._objects[class_], names)
+
     def _look(self, value: Any) -> None:
         """Look at a value: at what it refers to, or at its code."""
         if isinstance(value, LEAVES) or id(value) in self._seen:

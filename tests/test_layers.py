@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 ORDER = [
     "errors", "modes", "native", "show", "report", "cache", "rules", "record", "trace", "schedule",
     "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
-    "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
+    "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving", "results",
+    "testing", "explain", "__main__",
 ]  # fmt: skip
 #: Those that never import MXNet.
 PURE = [
