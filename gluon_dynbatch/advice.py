@@ -190,3 +190,7 @@ KEEP_ARRAY = (
     "The number read at {} enters arithmetic at {}. If it is not needed otherwise, leave out the "
     "read, and calculate with the array: this is recorded, and nothing has to wait."
 )
+TURNS = (
+    "{} samples waited for earlier ones, which may change {}:\n            {}\n"
+    "            pass such values as arguments and results, or set them before they are read"
+)

@@ -17,6 +17,7 @@ from .advice import (
     ORDINARY,
     Cause,
     Origin,
+    TURNS,
     describe_reads,
 )
 from .errors import Where
@@ -178,6 +179,9 @@ class Report:
         If all calls ran at once, the reasons from the last scope here that recorded calls.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
+    turns : dict of (str, Where) to int
+        Attributes that samples of ``map`` read only after all earlier samples had ended, which may
+        change them, with the lines that read them, and how many samples waited.
     """
 
     def __init__(self) -> None:
@@ -192,6 +196,7 @@ class Report:
         self.origins: Dict[str, Origin] = {}
         self.earlier: Optional[Reasons] = None
         self.choice = ""
+        self.turns: Counter[Tuple[str, Where]] = Counter()
 
     @classmethod
     def together(cls, reports: Iterable[Report]) -> Report:
@@ -210,6 +215,7 @@ class Report:
             total.causes = {**report.causes, **total.causes}
             total.ordinary.update(report.ordinary)
             total.origins = {**report.origins, **total.origins}
+            total.turns.update(report.turns)
             for name, calls in report.immediate.items():
                 add_calls(total.immediate, name, calls)
         return total
@@ -314,6 +320,10 @@ class Report:
             "origins": {name: [str(at.where), at.inactive] for name, at in self.origins.items()},
             "earlier": self.earlier
             and {"alone": as_dicts(self.earlier.alone), "split": as_dicts(self.earlier.split)},
+            "turns": [
+                {"attribute": name, "where": str(w), "samples": count}
+                for (name, w), count in self.turns.items()
+            ],
         }
         return json.dumps(content, indent=2)
 
@@ -367,6 +377,8 @@ class Report:
         ):
             yield from ((label, calls) for calls in group)
         yield from describe_reads(self.forced, self.causes)
+        turns = sorted(self.turns.items(), key=lambda item: -item[1])
+        yield from (("in turn", TURNS.format(count, *key)) for key, count in turns)
 
 
 def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:

@@ -270,7 +270,7 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        return Fibers(self, applier(fn), samples, concurrency, on_error == "return").run()
+        return Fibers(self, fn, applier(fn), samples, concurrency, on_error == "return").run()
 
     def await_flush(self, waiting: int = 0) -> bool:
         """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
