@@ -22,15 +22,22 @@ class _Same(gdb.DynamicHybridBlock):
         return F.identity(x)
 
 
+def _can_be_lazy(array, out):
+    """Return whether a new array may become lazy: other arrays are refused, also without a scope.
+
+    Those that the caller gave, and those of threads without a scope, stay as they are.
+    """
+    dense = type(array) is mx.nd.NDArray and array.shape and 0 not in array.shape
+    return dense and out is None and STATE.batch is not None
+
+
 def _made_lazy(same, make):
     """Return a function that creates an array, so that in a scope the array is lazy."""
 
     @functools.wraps(make)
     def create(*args, **kwargs):
         array = make(*args, **kwargs)
-        # Arrays of other threads, sparse arrays and arrays that the caller gave stay as they are.
-        is_new = type(array) is mx.nd.NDArray and kwargs.get("out") is None
-        return same(array) if is_new and STATE.batch is not None else array
+        return same(array) if _can_be_lazy(array, kwargs.get("out")) else array
 
     return create
 
