@@ -42,7 +42,7 @@ BENCH_OPTIONS ?=
 MXNET ?=
 MXNET_OPTIONS ?=
 
-.PHONY: help demo test lint bench peers fuzz mxnet-tests docs wheels clean
+.PHONY: help demo test lint bench peers fuzz mxnet-tests no-source docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
@@ -79,10 +79,11 @@ peers: $(NATIVE) $(PEERS_STAMP)
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
-mxnet-tests: $(NATIVE)
-	@test -d '$(MXNET)/tests/python/unittest' || \
-	  $(call STOP,name the source of MXNet 1.9.1:\n  git clone --depth 1 --branch 1.9.1 https://github.com/apache/mxnet\n  make mxnet-tests MXNET=mxnet)
+mxnet-tests: $(if $(wildcard $(MXNET)/tests/python/unittest),,no-source) $(NATIVE)
 	$(BIN)/python -m tests.mxnet_suite '$(MXNET)' $(MXNET_OPTIONS)
+
+no-source:
+	@$(call STOP,'$(MXNET)' has no unit tests of MXNet 1.9.1. Get its source and name it:\n  git clone --depth 1 --branch 1.9.1 https://github.com/apache/mxnet\n  make mxnet-tests MXNET=mxnet)
 
 # Warnings are errors. The Python code of the pages runs in `make test`.
 docs: $(NATIVE) $(DOCS_STAMP)

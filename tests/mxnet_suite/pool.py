@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -86,7 +87,8 @@ class Worker:
         return json.loads(line)
 
     def _last_output(self):
-        return self._log.read_text(encoding="utf-8", errors="replace")[-TAIL:]
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        return re.sub("Extension modules: .*", "", text).strip()[-TAIL:]
 
     def _stop(self):
         if self._process is None:
