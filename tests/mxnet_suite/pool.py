@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 #: Seconds until a module must have been imported.
 IMPORT_SECONDS = 120.0
+#: On this signal, a worker writes the stacks of its threads.
+SHOW_STACKS = signal.SIGUSR1
 #: Characters of a crashed process's last output that are kept.
 TAIL = 1500
 
@@ -44,19 +46,23 @@ class Worker:
 
     def start(self):
         """Start the process and learn the names of the tests."""
-        environment = {"PYTHONPATH": str(ROOT), "MXNET_TEST_SEED": self._arguments[-1]}
+        seeds = dict.fromkeys(("MXNET_TEST_SEED", "MXNET_MODULE_SEED"), self._arguments[-1])
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.mxnet_suite.worker"]
                 + self._arguments,
                 cwd=self._folder.name,
-                env={**os.environ, **environment, "MXNET_MODULE_SEED": self._arguments[-1]},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **seeds},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # so that processes that a test starts end with it
             )
-        self.tests = self._answer(IMPORT_SECONDS)
+        try:
+            self.tests = self._answer(IMPORT_SECONDS)
+        except EndedError as error:
+            what = f"the process that imports {self._arguments[1]} {error}"
+            raise RuntimeError(f"{what}:\n{self._last_output()}") from None
 
     def run(self, test, seconds):
         """Run a test; return how it ended.  After this many seconds, it counts as hung."""
@@ -64,11 +70,12 @@ class Worker:
         try:
             if self._process is None:
                 self.start()
-            self._process.stdin.write(f"{test}\n".encode())
-            self._process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # if it crashed, there is no answer
+                self._process.stdin.write(f"{test}\n".encode())
+                self._process.stdin.flush()
             result = self._answer(seconds)
-        except (EndedError, BrokenPipeError) as error:
-            result = {"result": str(error) or "crashes", "message": self._last_output()}
+        except EndedError as error:
+            result = {"result": str(error), "message": self._last_output()}
             self._stop()
         return {**result, "seconds": round(time.monotonic() - started, 1)}
 
@@ -79,6 +86,8 @@ class Worker:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 if not selector.select(deadline - time.monotonic()):
+                    self._process.send_signal(SHOW_STACKS)
+                    time.sleep(0.5)  # for it to write them
                     raise EndedError("hangs")
                 read = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not read:

@@ -28,6 +28,7 @@ from gluon_dynbatch.record.hooks import REPLACES
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 
+from .pool import SHOW_STACKS
 from .ways import WAYS
 
 #: Last lines of a traceback that are kept.
@@ -145,6 +146,7 @@ def main(checkout, module, way, seed):
     os.set_inheritable(answers.fileno(), False)
     os.dup2(2, 1)
     faulthandler.enable()
+    faulthandler.register(SHOW_STACKS)
 
     def answer(value):
         answers.write(json.dumps(value) + "\n")
