@@ -28,7 +28,7 @@ ENDINGS = ["passes", "refused", "fails", "crashes", "hangs"]
 
 def run_module(options, module, way, names=None):
     """Run tests of a module in one way; return how each ended, by name."""
-    with Worker(options.checkout, module, way, options.seed) as worker:
+    with Worker(options.checkout, module, way, options.seed, options.gigabytes) as worker:
         if names is None:
             worker.start()
             names = [name for name in worker.tests if re.search(options.tests, name)]
@@ -99,6 +99,7 @@ def main():
     parser.add_argument("--tests", default="", help="only tests whose name has this pattern")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120, help="after which a test hangs")
+    parser.add_argument("--gigabytes", type=float, default=16, help="of memory per process")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSON file of all results, with tracebacks")
     parser.add_argument("--verbose", action="store_true", help="a line for each test")

@@ -29,8 +29,8 @@ class EndedError(Exception):
 class Worker:
     """Runs the tests of one module in one way, in a process of its own."""
 
-    def __init__(self, checkout, module, way, seed):
-        self._arguments = [str(checkout), module, way, str(seed)]
+    def __init__(self, checkout, module, way, seed, gigabytes=16):
+        self._arguments = [str(checkout), module, way, str(seed), str(gigabytes)]
         self._process = None
         #: Names of the module's tests.
         self.tests = []
@@ -46,7 +46,7 @@ class Worker:
 
     def start(self):
         """Start the process and learn the names of the tests."""
-        seeds = dict.fromkeys(("MXNET_TEST_SEED", "MXNET_MODULE_SEED"), self._arguments[-1])
+        seeds = dict.fromkeys(("MXNET_TEST_SEED", "MXNET_MODULE_SEED"), self._arguments[3])
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "tests.mxnet_suite.worker"]

@@ -1,8 +1,8 @@
 """Runs tests of one of MXNet's modules in one way, as the other process asks.
 
-``python -m tests.mxnet_suite.worker CHECKOUT MODULE WAY SEED`` writes the names of the tests, then
-reads a name per line and writes how that test ended.  Everything else that is written, by tests or
-by MXNet, goes to the standard error.
+``python -m tests.mxnet_suite.worker CHECKOUT MODULE WAY SEED GIGABYTES`` writes the names of the
+tests, then reads a name per line and writes how that test ended.  Everything else that is written,
+by tests or by MXNet, goes to the standard error.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import sys
 import traceback
 import types
@@ -141,7 +142,9 @@ def describe(error):
     }
 
 
-def main(checkout, module, way, seed):
+def main(checkout, module, way, seed, gigabytes):
+    most = int(float(gigabytes) * (1 << 30))
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.set_inheritable(answers.fileno(), False)
     os.dup2(2, 1)
