@@ -15,9 +15,9 @@ from .advice import (
     INACTIVE,
     NOTHING,
     ORDINARY,
+    TURNS,
     Cause,
     Origin,
-    TURNS,
     describe_reads,
 )
 from .errors import Where
