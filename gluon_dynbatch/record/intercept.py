@@ -262,8 +262,8 @@ FOR_GOOD: Tuple[Replaced, ...] = (
         "MXAutogradBackwardEx",
     ),
     *_c_functions(
-        "two threads that push operations to the engine at the same time may let them wait for each "
-        "other forever",
+        "operations that two threads push to the engine at the same time may wait for each other, "
+        "forever",
         None,
         *("MXImperativeInvokeEx", "MXInvokeCachedOpEx"),
     ),

@@ -1,9 +1,9 @@
 """Let one thread at a time push to MXNet's engine.
 
-The engine queues an operation at each of its variables, one after another.  If another thread pushes
-at the same time, the two operations may be in opposite orders at two variables that one of them
-writes; then each waits for the other, forever.  Programs read and write many arrays, so this would
-happen often.  MXNet itself takes the same risk with its own operations, which wait here, too.
+The engine queues an operation at each of its variables, one after another.  If another thread
+pushes at the same time, the two operations may be in opposite orders at two variables that one of
+them writes; then each waits for the other, forever.  Programs read and write many arrays, so this
+would happen often.  MXNet's own operations would, too, so they wait here as well.
 """
 
 from __future__ import annotations
