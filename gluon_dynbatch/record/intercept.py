@@ -51,10 +51,11 @@ def _invoke_hook(original: Any) -> Any:
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
+        operands = arrays
         if info.name in SCALAR_OPERATORS:
-            token, arrays = recorder.lift_number(token, arrays)
+            token, operands = recorder.lift_number(token, arrays)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
-        results = recording.call(recorder, callee, arrays)
+        results = recording.call(recorder, callee, operands)
         if type(results) is str:
             recorder.report_immediate(callee, results)
             return original(handle, arrays, keys, values, out, is_np, as_list)
