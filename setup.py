@@ -85,8 +85,10 @@ setup(
             + [str(path.relative_to(ROOT)) for path in sorted(C.glob("*.c"))],
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
-            # No flag may depend on the processor, or change results.
-            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            # No flag may depend on the processor, or change results.  Exceptions of C++ pass C.
+            extra_compile_args=[
+                *("-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-fexceptions"),
+            ],
             extra_link_args=["-pthread"],
         )
     ]

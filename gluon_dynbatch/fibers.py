@@ -21,6 +21,7 @@ from .native.recording import thread_settings
 from .record.intercept import set_mode
 from .record.state import STATE
 from .record.where import user_line
+from .turns import Guards, View, await_turn
 
 #: Thread-local objects of MXNet; each may have an attribute ``value``.
 PER_THREAD = (
@@ -56,12 +57,13 @@ class Fibers:
     def __init__(
         self,
         scope: Any,
+        program: Any,
         apply: Callable[[Any], Any],
         samples: Iterable[Any],
         concurrency: Optional[int],
         keeps_errors: bool,
     ):
-        self._scope, self._apply = scope, apply
+        self._scope, self._program, self._apply = scope, program, apply
         self._samples = iter(samples)
         self._concurrency, self._keeps_errors = concurrency, keeps_errors
         #: The line that maps, for messages.
@@ -72,6 +74,10 @@ class Fibers:
         #: Fibers that wait for a value, in the order of their samples.
         self._parked: Deque[Any] = deque()
         self.ending = False
+        #: What the samples see that have begun, and those before them have not all ended.
+        self.views: Deque[View] = deque()
+        #: Guards of the attributes that samples may change, from the first read on.
+        self._guards: Optional[Guards] = None
         #: The attributes of `PER_THREAD` in this thread.
         self._thread_state = [vars(local) for local in PER_THREAD]
         #: The thread_settings of the greenlet that maps, restored whenever a fiber stops.
@@ -83,18 +89,35 @@ class Fibers:
             self._start()
             while self._parked:
                 flush_error = None
+                waiting = sum(fiber.awaits is None for fiber in self._parked)
                 try:
-                    self._scope.await_flush(len(self._parked))
+                    if waiting:
+                        self._scope.await_flush(waiting)
                 except Exception as error:  # raised in the fibers that wait
                     flush_error = error
                 for _ in range(len(self._parked)):
-                    self._resume(self._parked.popleft(), flush_error)
+                    fiber = self._parked.popleft()
+                    if fiber.awaits is None:
+                        self._resume(fiber, flush_error)
+                    elif self._has_turn(fiber):
+                        self._resume(fiber)
+                    else:
+                        self._parked.append(fiber)
                 self._start()
             return self._results
         finally:
             self._end()
             # The traceback of an exception may hold this object.
             self._results = []
+
+    def _has_turn(self, fiber: Any) -> bool:
+        """Return whether it is the turn of a fiber; wait for the turn of the map itself."""
+        if fiber.awaits is self:
+            return fiber.view is self.views[0]
+        outer: Any = greenlet.getcurrent()
+        if outer.mapper is not fiber.awaits or outer.view is not outer.mapper.views[0]:
+            await_turn(fiber.awaits)
+        return True
 
     def _start(self) -> None:
         """Start fibers up to the limit, or until no sample is left."""
@@ -104,6 +127,7 @@ class Fibers:
             fiber.parent, fiber.mapper = greenlet.getcurrent(), self
             fiber.thread_settings = self._thread_settings
             fiber.gr_context = contextvars.copy_context()
+            fiber.view = fiber.awaits = None
             if not self._resume(fiber):
                 break
 
@@ -119,6 +143,9 @@ class Fibers:
                 break
             number = len(self._results)
             self._results.append(None)
+            view = View()
+            self.views.append(view)
+            greenlet.getcurrent().view = view
             try:
                 self._results[number] = self._apply(sample)
             except Exception as error:
@@ -129,14 +156,31 @@ class Fibers:
                 # Without this frame, which would hold the sample and all results.
                 trace = error.__traceback__
                 self._results[number] = error.with_traceback(trace and trace.tb_next)
+            finally:
+                greenlet.getcurrent().view = None
+                self._end_view(view)
             # Otherwise this frame, and a traceback with it, would keep the sample alive.
             del sample
+
+    def _end_view(self, view: View) -> None:
+        """Let others see what a sample has set, once all earlier samples have ended."""
+        view.ended = True
+        if view is not self.views[0]:
+            view.swap()
+        elif not self.ending:
+            self.views.popleft()
+            while self.views and self.views[0].ended:
+                self.views.popleft().swap()
 
     def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
         """Run a fiber in its own thread_settings; return whether it parked."""
         try:
             if fiber.thread_settings != self._thread_settings:
                 self._restore(*fiber.thread_settings)
+            if fiber.view is not None and fiber.view.changes:
+                fiber.view.swap()
+                if fiber.view is self.views[0]:
+                    fiber.view.changes = {}
             if error is None:
                 fiber.switch()
             else:
@@ -146,8 +190,12 @@ class Fibers:
             fiber.thread_settings = thread_settings(self._thread_state, MISSING)
             if fiber.thread_settings != self._thread_settings:
                 self._restore(*self._thread_settings)
+            if parked and fiber.view is not None:
+                fiber.view.swap()
         if parked:
             self._parked.append(fiber)
+            if self._guards is None:
+                self._guards = Guards(self._program)
         elif not fiber.dead and len(STATE.idle_fibers) < MOST_RESTING:
             fiber.gr_context = fiber.thread_settings = None
             STATE.idle_fibers.append(fiber)
@@ -171,6 +219,8 @@ class Fibers:
         finally:
             if self._parked:  # after an interrupt
                 self._end()
+            elif self._guards is not None:
+                self._guards.remove()
 
 
 def name_sample(error: Exception, sample: str, place: Where, advice: Optional[str] = None) -> None:

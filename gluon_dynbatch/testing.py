@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
+import copy
+import types
+from collections import deque
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
-from mxnet.gluon import Parameter, ParameterDict
+from mxnet.gluon import Block, Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
 from .native import recording
+from .reach import Reach
+from .results import TOLERANCES, Tolerance, Values, compare, to_numpy, values_of
 from .samples import applier
 from .scope import Batch
 
-#: Relative and absolute tolerance by dtype.
-TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
+__all__ = ["TOLERANCES", "check_against_loop"]
+
+_MISSING: Any = object()
+#: Containers whose content is restored, and arrays.
+_MUTABLE = (dict, list, set, deque, np.ndarray, NDArray)
 
 
 def check_against_loop(
     fn: Callable[[Any], Any],
     samples: Iterable[Any],
     params: Union[ParameterDict, Iterable[Parameter], None] = None,
-    tolerance: Optional[Tuple[float, float]] = None,
+    tolerance: Tolerance = None,
     **scope_options: Any,
 ) -> Batch:
     """Compare values and gradients of `fn` over `samples` in a scope with those of the plain loop.
 
     Both runs are recorded with ``autograd.record()``.  The gradients are those of a weighted sum of
-    all floating-point results, with the same random weights in both runs.
+    all floating-point arrays among the results, with the same random weights in both runs.  If the
+    program changes attributes of objects, the second run begins with the values of the first one.
 
     Parameters
     ----------
     fn : callable
-        The program for one sample.  It returns an array, or nested lists of arrays.  Tuples are
-        passed as by :func:`gluon_dynbatch.map`.
+        The program for one sample.  It returns arrays, numbers, strings, None, or containers and
+        objects of these, which are compared attribute by attribute.  Tuples are passed as by
+        :func:`gluon_dynbatch.map`.
     samples : iterable
         The minibatch.  Gradients of arrays in it are compared if they have one (``attach_grad``).
     params : ParameterDict or iterable of Parameter, optional
         Parameters whose gradients are compared, for example ``net.collect_params()``.
     tolerance : tuple of float, optional
-        Relative and absolute tolerance.  By default (1e-4, 1e-5) for float32, (1e-8, 1e-9) for
-        float64 and (2e-2, 2e-2) for float16.
+        Relative and absolute tolerance.  By default (1e-4, 1e-5) for float32 and for numbers that
+        are no arrays, (1e-8, 1e-9) for float64 and (2e-2, 2e-2) for float16.
     **scope_options
         Options of :func:`gluon_dynbatch.batching`.
 
@@ -54,6 +64,8 @@ def check_against_loop(
     ------
     AssertionError
         A value or a gradient differs; the message says which one.
+    ArgumentError
+        A result holds an object that cannot be compared, such as a generator.
 
     Examples
     --------
@@ -65,6 +77,7 @@ def check_against_loop(
     >>> batch.report.nodes >= 2
     True
     """
+    state = _State(Reach(fn).places())
     fn, samples = applier(fn), list(samples)
     params = params.values() if isinstance(params, ParameterDict) else params or ()
     variables = _variables(samples, list(params))
@@ -75,10 +88,8 @@ def check_against_loop(
             return batch.map(fn, samples)
 
     expected = _run(lambda: list(map(fn, samples)), variables)
-    actual = _run(scope, variables)
-    assert len(expected) == len(actual), "the scope changes the number of results"
-    for (name, a), (_, b) in zip(expected, actual):
-        _compare(name, a, b, tolerance)
+    state.restore()
+    compare(expected, _run(scope, variables), tolerance)
     return batch
 
 
@@ -96,22 +107,22 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
     return variables
 
 
-def _run(
-    run: Callable[[], Any], variables: List[Tuple[str, NDArray]]
-) -> List[Tuple[str, np.ndarray]]:
+def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
         array.grad[:] = 0
     with mx.autograd.record():
-        results = run()
-        leaves = recording.flatten(results)[0]
-        heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
+        values: Values = []
+        for number, result in enumerate(run()):
+            values += values_of(result, f"result {number}")
+        arrays = [value for _, value in values if isinstance(value, NDArray)]
+        heads = [_anchored(array) for array in arrays if np.dtype(array.dtype).kind == "f"]
     if heads:
         draw = np.random.RandomState(1).uniform
         weights = [mx.nd.array(draw(0.5, 1.5, h.shape), h.context, h.dtype) for h in heads]
         mx.autograd.backward(heads, weights)
-    values = [(f"result {i}", leaf.asnumpy()) for i, leaf in enumerate(leaves)]
-    return values + [(f"the gradient of {name}", x.grad.asnumpy()) for name, x in variables]
+    gradients = [(f"the gradient of {name}", array.grad) for name, array in variables]
+    return to_numpy(values + gradients)
 
 
 def _anchored(array: NDArray) -> NDArray:
@@ -121,11 +132,38 @@ def _anchored(array: NDArray) -> NDArray:
     return mx.nd.broadcast_add(array, anchor)
 
 
-def _compare(
-    name: str, expected: np.ndarray, actual: np.ndarray, tolerance: Optional[Tuple[float, float]]
-) -> None:
-    relative, absolute = tolerance or TOLERANCES.get(expected.dtype.name, (0, 0))
-    dtypes = f"{actual.dtype} in the scope and {expected.dtype} in the loop"
-    assert expected.dtype == actual.dtype, f"{name} is {dtypes}"
-    message = f"{name} differs between scope and loop"
-    np.testing.assert_allclose(actual, expected, relative, absolute, err_msg=message)
+class _State:
+    """The values of attributes at one time."""
+
+    def __init__(self, places: Iterable[Tuple[Any, str]]):
+        self._saved: List[Tuple[Any, str, Any]] = []
+        self._contents: Dict[int, Tuple[Any, Any]] = {}
+        for owner, name in places:
+            value = getattr(owner, name, _MISSING)
+            if not isinstance(value, (Block, Parameter, types.MethodType)):
+                self._saved.append((owner, name, value))
+                self._save(value)
+
+    def _save(self, value: Any) -> None:
+        """Remember the content of a container, and of those in it."""
+        if isinstance(value, _MUTABLE) and id(value) not in self._contents:
+            self._contents[id(value)] = value, copy.copy(value)
+            if not isinstance(value, (np.ndarray, NDArray)):
+                for item in value.values() if isinstance(value, dict) else value:
+                    self._save(item)
+
+    def restore(self) -> None:
+        """Set the attributes, and the contents of the containers in them, as they were."""
+        for owner, name, value in self._saved:
+            now = getattr(owner, name, _MISSING)
+            if value is _MISSING and now is not _MISSING:
+                delattr(owner, name)
+            elif now is not value:
+                setattr(owner, name, value)
+        for container, content in self._contents.values():
+            if isinstance(container, (np.ndarray, NDArray)):
+                container[...] = content
+            else:
+                container.clear()
+                fill = getattr(container, "extend", None) or container.update
+                fill(content)

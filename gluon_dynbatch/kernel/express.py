@@ -10,7 +10,7 @@ from typing import Dict, List, Tuple
 from mxnet.gluon import Parameter
 
 from ..lower.segment import Segment
-from ..modes import TRAINING
+from ..modes import RECORDING, TRAINING
 from ..record.types import name_of
 from ..rules.site import RefuseError, Shape, require
 from ..trace.symbols import VARIABLE, Op, Ref
@@ -35,7 +35,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
         require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no kernels")
-    build = Expressions()
+    build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*segment.heads, *(ref for op in segment.ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):

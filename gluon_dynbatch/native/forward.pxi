@@ -97,8 +97,8 @@ cdef class Forward(Assembler):
             pack = <const Pack *>data_of(packs) + i
             source = run.spots[pack.source]
             source.offset += pack.first
-            shape = pack.strides[0], pack.strides[1], pack.rows, pack.columns
-            key = source.base, source.offset, shape, pack.use
+            key = (source.base, source.offset, pack.strides[0], pack.strides[1], pack.rows,
+                   pack.columns, pack.use)
             spot = packed.get(key)
             if spot is None:
                 target = self.reserve(

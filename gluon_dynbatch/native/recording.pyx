@@ -69,6 +69,7 @@ cdef struct Functions:
     int (*wait)(void *) noexcept nogil
     int (*rows)(void *, unsigned, unsigned, void **) noexcept nogil
     int (*row)(void *, unsigned, void **) noexcept nogil
+    int (*create)(const int64_t *, int, int, int, int, int, void **) noexcept nogil
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
     int (*set_recording)(int, int *) noexcept nogil

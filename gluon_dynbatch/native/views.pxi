@@ -115,9 +115,22 @@ def part(array_, int64_t start, int64_t stop):
     return checked(rows_at(array_, start, stop), array_)
 
 
-def rows_of(array_):
-    """Return all rows, without axis 0."""
-    return [checked(rows_at(array_, number), array_) for number in range(array_.shape[0])]
+def arrays_like(array_, tuple shape not None, int64_t count):
+    """Return `count` uninitialized arrays of a shape, with the dtype and the context of another."""
+    cdef array sizes = array("q", shape)
+    cdef int dtype = 0, device = 0, number = 0, failed
+    cdef void *handle = handle_of(array_)
+    cdef list arrays = []
+    mxnet.dtype(handle, &dtype)
+    mxnet.context(handle, &device, &number)
+    while len(arrays) < count:
+        with nogil:
+            failed = mxnet.create(
+                <const int64_t *>sizes.data.as_longlongs, sizes.ob_size, device, number, False,
+                dtype, &handle)
+        check_call(failed)
+        arrays.append(new_array(handle))
+    return arrays
 
 
 def plain_view(array_, key):

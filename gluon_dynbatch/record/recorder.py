@@ -12,6 +12,7 @@ import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from ..advice import Cause, Origin
 from ..errors import ArgumentError, ContextError, NotMergedError, ScopeError, StaleArrayError
 from ..modes import FLOATS
 from ..native import recording
@@ -20,7 +21,7 @@ from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .tape import Tape
 from .types import TYPES, ArrayType
-from .where import user_line
+from .where import inactive_block, user_call, user_line
 
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
@@ -59,10 +60,10 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     """Turns calls into nodes of a tape.
 
     Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
-    of a call.  Of the scope, a `Batch`, ``flush()`` and ``run_ahead()`` compute pending calls, the
-    latter only if that pays; ``connect()`` adds computed ones to MXNet's tape; ``unrecorded(work)``
-    runs work whose calls are not recorded.  With `strict`, calls that cannot be recorded raise,
-    instead of running at once.
+    of a call.  Of the scope, a `Batch`, ``flush()``, ``await_flush()`` and ``run_ahead()`` compute
+    pending calls, the last only if that pays; ``connect()`` adds computed ones to MXNet's tape;
+    ``unrecorded(work)`` runs work whose calls are not recorded.  With `strict`, calls that cannot
+    be recorded raise, instead of running at once.
     """
 
     def __init__(self, library: Any, scope: Any, report: Report, strict: bool, watch: Any):
@@ -90,8 +91,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                     advice="call batch.flush() in the scope's own thread first",
                 )
             self.refuse("it reads a value")
-            self.report.forced[user_line()] += 1
-            self.scope.await_flush()
+            self._count_forced(self.scope.await_flush)
         if lazy._owner is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -103,9 +103,26 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     def run_pending(self) -> None:
         """Compute the pending calls, if there are any."""
         if self.tape.node_entry:
-            self.report.forced[user_line()] += 1
-            self.scope.flush()
+            self._count_forced(self.scope.flush, changes=True)
             self.scope.connect()
+
+    def _count_forced(self, compute: Any, changes: bool = False) -> None:
+        """Compute pending calls by `compute`, and count this for the user's line.
+
+        `compute` returns whether a sample of ``map`` has waited.  With `changes`, an array is about
+        to change; otherwise a value is read.
+        """
+        report, where = self.report, user_line()
+        report.forced[where] += 1
+        waited = compute()
+        if where not in report.causes:
+            report.causes[where] = Cause.of(user_call(), changes, bool(waited))
+
+    def count_ordinary(self, name: str) -> None:
+        """Count an operator on ordinary arrays, which runs at once."""
+        if name not in self.report.ordinary:
+            self.report.origins[name] = Origin(user_line(), inactive_block())
+        self.report.ordinary[name] += 1
 
     def run_ahead(self) -> None:
         """Let the scope compute pending calls during recording, if they are enough to pay."""

@@ -1,0 +1,216 @@
+"""Which attributes of which classes a program may change, among the objects that it can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import itertools
+import os
+import sysconfig
+import types
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import Block, Parameter, contrib, rnn
+
+from .record.hooks import REPLACES
+from .stores import stores_of
+
+#: Methods that make, copy or show an object: no sample calls them on an object of all samples.
+NOT_CALLED = frozenset([
+    "__init__", "__new__", "__del__", "__repr__", "__str__", "__setattr__", "__delattr__",
+    "__getattribute__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__",
+    "__copy__", "__deepcopy__", "__init_subclass__", "__set_name__", "__post_init__",
+])  # fmt: skip
+#: Methods that MXNet calls.
+CALLED = frozenset(["forward", "hybrid_forward"])
+#: Libraries whose code does not change the user's objects, but for MXNet's cells with state.
+SKIPPED = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(path)), "")
+    for path in (mx.__file__, np.__file__, __file__)
+)
+CELLS = tuple(os.path.dirname(os.path.abspath(module.__file__)) for module in (rnn, contrib.rnn))
+STDLIB = sysconfig.get_paths()["stdlib"]
+#: Values that lead neither to code nor to attributes.
+LEAVES = (str, bytes, int, float, complex, type(None), mx.nd.NDArray, Parameter, np.ndarray)
+#: Limits on the items of one container, and on the objects of one class, that are looked at.
+MOST_ITEMS, MOST_OF_CLASS = 64, 16
+CONTAINERS = (list, tuple, set, frozenset)
+
+
+class How(enum.IntEnum):
+    """How an attribute may change."""
+
+    #: The object in it, or an item of that, gets or loses attributes.
+    OWNER = 1
+    #: The object in it, or an item of that, is changed in place.
+    CHANGED = 2
+    #: It is set or deleted.
+    SET = 3
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_skipped(filename: str) -> bool:
+    """Return whether a file belongs to a library."""
+    if filename.startswith(SKIPPED):
+        return not filename.startswith(CELLS)
+    return filename.startswith(STDLIB) and "site-packages" not in filename
+
+
+class Reach:
+    """Follows a function to all functions, classes and objects that it can reach.
+
+    It overestimates: a method counts as called if any code that is reached refers to its name.
+    """
+
+    def __init__(self, root: Any):
+        self._names: Set[str] = set(CALLED)
+        #: By class, the attributes that its methods set on their first argument.
+        self._own: Dict[type, Set[str]] = {}
+        self._foreign: Set[str] = set()
+        self._changed: Set[str] = set()
+        self._owners: Set[str] = set()
+        #: Objects of Python classes, by class.
+        self._objects: Dict[type, List[Any]] = {}
+        #: Methods that are not known to be called, with the classes that define them.
+        self._methods: Dict[Tuple[type, str], List[Any]] = {}
+        self._seen: Set[Any] = set()
+        #: Keeps what was looked at, so that no other object gets its id.
+        self._held: List[Any] = []
+        self._pending: List[Any] = [root]
+        called: Any = True
+        while called:
+            while self._pending:
+                self._look(self._pending.pop())
+            called = [key for key in self._methods if key[1] in self._names]
+            for key in called:
+                for function in self._methods.pop(key):
+                    self._look_at_code(function, key[0])
+
+    def attributes(self) -> Dict[type, Dict[str, How]]:
+        """Return by class the attributes that may change, and how."""
+        found: Dict[type, Dict[str, How]] = {}
+        for class_, objects in self._objects.items():
+            present = set().union(*(vars(x) if hasattr(x, "__dict__") else () for x in objects))
+            present.update(dir(class_))
+            is_block = issubclass(class_, Block)
+            stored = {name for name in self._foreign if is_block or name in present}
+            for base in class_.__mro__:
+                stored |= self._own.get(base, set())
+            # The strongest comes last.
+            hows = dict.fromkeys(self._owners & present, How.OWNER)
+            hows.update(dict.fromkeys(self._changed & present, How.CHANGED))
+            hows.update(dict.fromkeys(stored, How.SET))
+            if hows:
+                found[class_] = hows
+        return found
+
+    def places(self) -> Iterator[Tuple[Any, str]]:
+        """Yield the objects whose attributes may change, with the names of these."""
+        for class_, names in self.attributes().items():
+            yield from itertools.product(self._objects[class_], names)
+
+    def _look(self, value: Any) -> None:
+        """Look at a value: at what it refers to, or at its code."""
+        if isinstance(value, LEAVES) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        self._held.append(value)
+        value = getattr(value, REPLACES, value) if isinstance(value, types.FunctionType) else value
+        if isinstance(value, types.FunctionType):
+            self._look_at_code(value)
+        elif isinstance(value, types.MethodType):
+            self._names.add(value.__name__)
+            self._pending += [value.__self__, value.__func__]
+        elif isinstance(value, functools.partial):
+            self._pending += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, type):
+            self._look_at_class(value)
+        elif isinstance(value, CONTAINERS):
+            self._pending += itertools.islice(value, MOST_ITEMS)
+        elif isinstance(value, dict):
+            self._pending += itertools.islice(value.values(), MOST_ITEMS)
+        elif not isinstance(value, types.ModuleType):
+            self._look_at_object(value)
+
+    def _look_at_object(self, value: Any) -> None:
+        class_, is_block = type(value), isinstance(value, Block)
+        if not (is_block or is_python(class_)):
+            return
+        objects = self._objects.setdefault(class_, [])
+        if is_block:
+            self._pending += value._children.values()
+        if len(objects) < MOST_OF_CLASS or is_block and is_python(class_):
+            objects.append(value)
+            self._look_at_class(class_)
+            if is_python(class_):
+                self._pending += vars(value).values() if hasattr(value, "__dict__") else ()
+
+    def _look_at_class(self, class_: type) -> None:
+        """Note the methods of a class that the program may call."""
+        for base in class_.__mro__:
+            if (id(base), "methods") in self._seen or not is_python(base):
+                continue
+            self._seen.add((id(base), "methods"))
+            for name, member in vars(base).items():
+                functions = list(_functions_of(member))
+                if functions and name not in NOT_CALLED:
+                    self._methods[base, name] = functions
+                    if name.startswith("__"):
+                        self._names.add(name)
+
+    def _look_at_code(self, function: types.FunctionType, class_: Any = None) -> None:
+        """Note what a function, or a method of a class, changes and refers to."""
+        code = function.__code__
+        if code.co_filename.startswith(SKIPPED[-1]):
+            self._pending += _closed_over(function)  # a wrapper of the user's function
+        if _is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
+            return
+        self._seen.add((code, class_, id(function)))
+        stores = stores_of(code)
+        owned = self._foreign if class_ is None else self._own.setdefault(class_, set())
+        owned |= stores.own
+        self._foreign |= stores.foreign
+        self._changed |= stores.changed
+        self._owners |= stores.owners
+        self._names |= stores.names
+        self._pending += _closed_over(function)
+        globals_ = function.__globals__
+        for name in stores.names & globals_.keys():
+            value = globals_[name]
+            if isinstance(value, types.ModuleType):
+                members = vars(value)
+                self._pending += [members[n] for n in stores.names & members.keys()]
+            else:
+                self._pending.append(value)
+
+
+def _closed_over(function: types.FunctionType) -> Iterator[Any]:
+    """Yield the values of a function's free variables."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not yet set
+            yield cell.cell_contents
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(module: str) -> bool:
+    top = module.split(".")[0]
+    if module.startswith((rnn.__name__, contrib.rnn.__name__)):
+        return False
+    return top in ("mxnet", "numpy", "gluon_dynbatch", "greenlet", "typing", "abc")
+
+
+def is_python(class_: type) -> bool:
+    """Return whether the methods of a class are Python code that may change attributes."""
+    return bool(class_.__flags__ & (1 << 9)) and not _is_library(class_.__module__)
+
+
+def _functions_of(member: Any) -> Iterator[types.FunctionType]:
+    """Yield the functions behind a member of a class: a method, a property, a decorated method."""
+    parts = [member, getattr(member, "__func__", None), getattr(member, "__wrapped__", None)]
+    parts += [getattr(member, name, None) for name in ("fget", "fset", "fdel", "func")]
+    for part in parts:
+        if isinstance(part, types.FunctionType):
+            yield part

@@ -1,0 +1,154 @@
+"""`check_against_loop` compares results of any kind, and begins both runs with the same state."""
+
+import collections
+import dataclasses
+import datetime
+import enum
+import itertools
+import types
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import dense, inputs
+from tests.common import refused
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+class Slots:
+    __slots__ = ("score",)
+
+    def __init__(self, score):
+        self.score = score
+
+
+@dataclasses.dataclass
+class Hypothesis:
+    score: float
+    parent: object = None
+
+
+@dataclasses.dataclass(eq=False)
+class Plain:
+    score: object
+
+
+class Color(enum.Enum):
+    RED, GREEN = 1, 2
+
+
+class Words(list):
+    pass
+
+
+def itself(value):
+    """Return an object that holds itself."""
+    plain = Plain(value)
+    plain.score = [value, plain]
+    return plain
+
+
+#: What a result may be, made of a number; other numbers make other results.
+KINDS = {
+    "float": float,
+    "integer": int,
+    "boolean": bool,
+    "string": str,
+    "bytes": lambda n: str(n).encode(),
+    "complex": lambda n: complex(0, n),
+    "none": lambda n: None if n else 0,
+    "not a number": lambda n: float(n) if n else float("nan"),
+    "array": lambda n: mx.nd.ones((1, 2)) * n,
+    "integer array": lambda n: mx.nd.full((2,), n, dtype="int32"),
+    "dtype": lambda n: mx.nd.zeros((1,), dtype="float16" if n else "float32"),
+    "shape": lambda n: np.zeros(n + 1),
+    "numpy": lambda n: np.full((2, 2), n),
+    "numpy scalar": np.float32,
+    "numpy text": lambda n: np.array([str(n)]),
+    "numpy objects": lambda n: np.array([{"n": n}, None], dtype=object),
+    "list": lambda n: [1, [n]],
+    "length": lambda n: [0] * n,
+    "tuple": lambda n: (n, None),
+    "a list or a tuple": lambda n: [1] if n else (1,),
+    "list of a class": lambda n: Words([n]),
+    "deque": lambda n: collections.deque([n]),
+    "dictionary": lambda n: {"a": {"b": n}},
+    "keys": lambda n: {n: 1},
+    "default dictionary": lambda n: collections.defaultdict(list, a=[n]),
+    "set": lambda n: {n, "a", None},
+    "named tuple": lambda n: Pair(mx.nd.ones(2) * n, 1),
+    "data class": lambda n: Hypothesis(n, Hypothesis(0, mx.nd.ones(1) * n)),
+    "object": lambda n: Plain(np.ones(2) * n),
+    "slots": lambda n: Slots([n]),
+    "namespace": lambda n: types.SimpleNamespace(n=n),
+    "an object that holds itself": itself,
+    "exception": lambda n: KeyError(n),
+    "enumeration": lambda n: Color.RED if n else Color.GREEN,
+    "date": lambda n: datetime.date(2000, 1, n + 1),
+    "path": lambda n: Path(str(n)),
+    "class": lambda n: int if n else float,
+    "range": range,
+    "sparse": lambda n: mx.nd.ones((2, 2)).tostype("csr") * n,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_of_all_kinds(kind):
+    """Equal results pass.  Others fail, with the number of the sample."""
+    make = KINDS[kind]
+    net = dense(2, 4)
+    check_against_loop(lambda x: [net(x), make(1)], inputs(3), net.collect_params())
+    numbers = itertools.chain([1, 1, 1], [1, 0, 1])
+    with pytest.raises(AssertionError, match=r"result 1\b"):
+        check_against_loop(lambda x, numbers=numbers: make(numbers.__next__()), inputs(3))
+
+
+def test_the_path_to_a_value_and_tolerances():
+    values = iter([1.0, 1.1])
+    fn = lambda x: Pair({"k": [0, Plain(values.__next__())]}, 2)  # noqa: E731
+    with pytest.raises(AssertionError) as caught:
+        check_against_loop(fn, inputs(1))
+    text = "result 0[0]['k'][1].score is 1.1 in the scope and 1.0 in the loop"
+    assert str(caught.value).splitlines()[0] == text
+    values = iter([1.0, 1.1])
+    check_against_loop(fn, inputs(1), tolerance=(0.2, 0))
+
+
+@pytest.mark.parametrize("make", [iter, lambda pair: (y for y in pair), lambda pair: object()])
+def test_what_cannot_be_compared(make):
+    with refused(gdb.ArgumentError, "result 0[1] holds an object of type", "cannot be compared"):
+        check_against_loop(lambda x: [x, make([x])], inputs(2))  # wrong
+
+
+def test_gradients_of_arrays_in_objects():
+    net = dense(2, 4)
+    fn = lambda x: {"score": Hypothesis(1.0, Slots(net(x)))}  # noqa: E731
+    check_against_loop(fn, inputs(3), net.collect_params())
+    assert net.weight.grad().asnumpy().any()
+
+
+def test_both_runs_begin_with_the_same_state():
+    class Counting(mx.gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.n, self.seen, self.table = 0, {"all": [1]}, mx.nd.zeros(1)
+            self.log = collections.deque()
+
+        def forward(self, x):
+            self.n += 1
+            self.seen["all"].append(float(x.sum().asscalar()))
+            self.log.append(self.n)
+            self.table[:] = self.table + 1
+            self.last = len(self.seen["all"])
+            return [x * self.n, self.n, self.last, sum(self.log), self.table.asscalar()]
+
+    net = Counting()
+    check_against_loop(net, inputs(3))
+    assert net.n == 3 and len(net.seen["all"]) == 4 and list(net.log) == [1, 2, 3]
+    check_against_loop(net, inputs(3))
+    assert net.n == 6 and net.table.asscalar() == 6
