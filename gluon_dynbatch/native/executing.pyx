@@ -167,7 +167,8 @@ cdef int allocate_scratch(Push *push) except -1:
 
 cdef void *copy_of(array numbers) except NULL:
     cdef void *memory = allocate(len(numbers), 8)
-    memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
+    if len(numbers):
+        memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
     return memory
 
 
