@@ -170,7 +170,7 @@ class Guard:
 
 def _first_item(value: Any) -> Any:
     """Return the first item of a container, or of the first container in it; or another value."""
-    while isinstance(value, (dict, list, tuple, set)):
+    while type(value) in (dict, list, tuple, set):  # others may have attributes
         value = next(iter(value.values() if isinstance(value, dict) else value), None)
     return value
 
