@@ -120,6 +120,12 @@ class Reach:
         containers = (*CONTAINERS, dict)
         return {n for n, x in fields if isinstance(x, containers) and isinstance(x, kinds)}
 
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks that the program reaches."""
+        for class_, objects in self._objects.items():
+            if issubclass(class_, Block):
+                yield from objects
+
     def places(self) -> Iterator[Tuple[Any, str]]:
         """Yield the objects whose attributes may change, with the names of these."""
         for class_, names in self.attributes().items():

@@ -585,6 +585,47 @@ def test_functions_without_source():
     assert check(source).turns
 
 
+@pytest.mark.parametrize("place", ["block", "object"])
+def test_state_that_blocks_traced_once_read(place):
+    """A recording of such a block would use the value that is in place when it is looked up."""
+
+    class Adds(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
+            self.h, self.space = mx.nd.zeros((1, WIDTH)), Slots()
+            self.space.h = self.h
+
+        def forward(self, x):
+            return self.dense(x) + (self.h if place == "block" else self.space.h)
+
+    class Slots:
+        __slots__ = ("h",)
+
+    def run(apply):
+        net = Adds()
+        ready(net, 1).hybridize(trace_once=True)
+        owner = net if place == "block" else net.space
+
+        def fn(x):
+            y = net(x)
+            if y.sum().asscalar() > -9:
+                owner.h = y
+            return net(y)
+
+        with gdb.batching(**FIXED):  # makes the recordings
+            [net(x) for x in inputs(3)]
+        return [y.asnumpy() for y in apply(fn, inputs(4))], net
+
+    wanted, _ = run(lambda fn, samples: list(map(fn, samples)))
+    got, net = run(lambda fn, samples: gdb.map(fn, samples, **FIXED))
+    equal(got, wanted, 1e-4, 1e-5)
+    net.h = net.space.h = mx.nd.zeros((1, WIDTH))
+    with gdb.batching(**FIXED) as batch:
+        [net(x) for x in inputs(3)]
+    assert batch.report.traced.known  # recordings are used again after the map
+
+
 def test_cells_of_mxnet_that_keep_state():
     zoneout = gdb.convert(rnn.ZoneoutCell(rnn.LSTMCell(3), 0.1, 0.1))
     found = Reach(lambda x: zoneout.unroll(2, x)).attributes()
