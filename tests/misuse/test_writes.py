@@ -352,3 +352,37 @@ def test_numpy_memory_may_be_freed_when_the_scope_ends():
     for i, result in enumerate(results):
         np.testing.assert_allclose(result.asnumpy(), np.full((1, 1000), 2 * i + 1), 1e-4)
     del reused
+
+
+#: Writes to an array (4, 3), a part of it, a row of the part, and the whole as a vector.
+WRITES_TO_PARTS = [
+    lambda z, part, row, flat: part.__setitem__(slice(None), 5),
+    lambda z, part, row, flat: z.__setitem__(1, 7),
+    lambda z, part, row, flat: row.__setitem__(slice(None), 8),
+    lambda z, part, row, flat: flat.__setitem__(4, -1),
+    lambda z, part, row, flat: part.__iadd__(3),
+]
+
+
+@pytest.mark.parametrize("make", [mx.nd.zeros, mx.nd.ones])
+def test_parts_of_a_new_array_share_its_memory(make):
+    other = array(2, 3)
+
+    def program(writes):
+        z = make((4, 3))
+        part, flat = z[1:3], z.reshape((12,))
+        row, same = part[0], flat[3:9].reshape((2, 3))
+        results = [other * part, same + other]
+        for write in writes:
+            write(z, part, row, flat)
+        results += [part * 2, row + 1, same + other, part[1:2], z.copy()[1], part.detach() + other]
+        results += [mx.nd.concat(row, z[3], dim=0), part[:, 1], z[:, 1:2] + 1, z, flat]
+        return results
+
+    for count in range(len(WRITES_TO_PARTS) + 1):
+        for writes in (WRITES_TO_PARTS[:count], WRITES_TO_PARTS[count:]):
+            wanted = program(writes)
+            for options in (FIXED, {**FIXED, "debug": True}):
+                with gdb.batching(**options):
+                    got = program(writes)
+                equal(got, wanted)
