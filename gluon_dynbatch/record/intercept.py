@@ -123,10 +123,10 @@ def _index_hook(original: Any) -> Any:
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
             view = original(array, key)
-        if recorder is not None and recorder.tracing is not None:
-            # A trace must not keep a lazy array, the result of an operator, alive.
-            if type(view) is not LazyNDArray:
-                recorder.tracing.views[id(view)] = view, array, "part", key
+        trace = None if recorder is None else recorder.tracing
+        # A trace must not keep a lazy array, the result of an operator, alive.
+        if trace is not None and type(view) is not LazyNDArray:
+            trace.views[id(view)] = view, array, "part", key
         return view
 
     return read

@@ -60,6 +60,13 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Handle of the real array; reading it computes the value."""
         return self.real().handle
 
+    @handle.setter
+    def handle(self, value: Any) -> None:
+        """Give the array other memory, as restoring a pickled state does."""
+        real = NDArray(value)
+        self._type = TYPES.of(real)
+        recording.become([self], [real])
+
     def real(self) -> NDArray:
         """Return the computed array; if it is pending, compute everything that is pending."""
         while isinstance(owner := self._owner, recording.Owner):

@@ -4,6 +4,7 @@ A call uses the values at the time of the call; all arrays that share memory see
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 
@@ -352,6 +353,26 @@ def test_numpy_memory_may_be_freed_when_the_scope_ends():
     for i, result in enumerate(results):
         np.testing.assert_allclose(result.asnumpy(), np.full((1, 1000), 2 * i + 1), 1e-4)
     del reused
+
+
+def test_an_array_gets_the_pickled_state_of_another():
+    """Calls that were recorded before read the old values."""
+    state = array(2, 2).__getstate__()
+
+    def program():
+        results = []
+        for x in (mx.nd.zeros((2,)), array(2, 3) * 1, mx.nd.zeros((2,)) + 1):
+            results.append(x + 1)
+            x.__setstate__(copy.deepcopy(state))
+            results += [x, x * 2]
+        return results
+
+    wanted = program()
+    for options in SCOPES:
+        with gdb.batching(**options):
+            got = program()
+        assert [y.shape for y in got] == [y.shape for y in wanted]
+        equal(got, wanted)
 
 
 #: Writes to an array (4, 3), a part of it, a row of the part, and the whole as a vector.
