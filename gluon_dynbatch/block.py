@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 
+from .errors import ArgumentError
 from .native import recording
 from .options import DEFAULTS, Options, check_options
 from .record.intercept import FORWARDS
@@ -326,7 +327,7 @@ def convert(block: Block) -> Block:
 
     Raises
     ------
-    TypeError
+    ArgumentError
         `block` is not a Gluon block.
 
     Examples
@@ -337,7 +338,9 @@ def convert(block: Block) -> Block:
     """
     if not isinstance(block, Block):
         what = f"an object of type {type(block).__name__}"
-        raise TypeError(f"convert takes a Gluon block, not {what}")
+        raise ArgumentError(
+            f"convert takes a Gluon block, not {what}", user_line(), advice="pass a block"
+        )
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
         cls = type(block)
         if cls not in _CONVERTED:

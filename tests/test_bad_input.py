@@ -84,6 +84,7 @@ WRONG = {
         "branch": lambda F, x: x if x.sum() > 0 else -x,
         "float": lambda F, x: x * float(x.sum()),
         "int": lambda F, x: x * int(x.sum()),
+        "in place": lambda F, x: x.__isub__(x),
     }.items()},
     **{f"cell, {name}": (gdb.CellError, [CELL], calling(fn)) for name, fn in {
         "result None": lambda F, x: None,

@@ -386,3 +386,50 @@ def test_an_array_that_was_recorded_before_the_run():
         for _ in range(2):
             report = check_against_loop(program, [x(i) for i in range(3)], **FIXED).report
         assert "another sample" in str(report.traced.refused) and len(report.flushes) == 1
+
+
+#: What a block makes of an argument of two rows, before it calls a dense layer.
+PARTS = {
+    "slice": lambda b, s: s[0:1],
+    "row": lambda b, s: s[1].reshape((1, WIDTH)),
+    "row, keyword": lambda b, s: s[-1].reshape(shape=(1, -1)),
+    "part of a slice": lambda b, s: s[0:2][1:2],
+    "steps": lambda b, s: s[::2],
+    "columns": lambda b, s: mx.nd.concat(s[:, 1:], s[:, 0:1], dim=1),
+    "part of a reshaped array": lambda b, s: s.reshape((-1,))[WIDTH : 2 * WIDTH].reshape((1, -1)),
+    "slice_axis": lambda b, s: mx.nd.slice_axis(s, axis=0, begin=0, end=1),
+    "method": lambda b, s: s.slice_axis(axis=0, begin=1, end=2),
+    "expand_dims": lambda b, s: s[1].expand_dims(0),
+    "rows": lambda b, s: mx.nd.stack(*[row for row in s]),
+    "arithmetic": lambda b, s: 2 * s + 1,
+    "zeros": lambda b, s: s + mx.nd.zeros((3, WIDTH))[1:3],
+    "ones": lambda b, s: s[0:1] * mx.nd.ones((WIDTH,)).reshape((1, -1)),
+    "parameter": lambda b, s: s + b.net.weight.data()[1].reshape((1, WIDTH)).broadcast_to(s.shape),
+    "lookup": lambda b, s: mx.nd.take(b.net.weight.data(), s.argmax(axis=1)),
+}
+#: How the argument is made, with another number for each sample.
+ARGUMENTS = {
+    "array": lambda i: array(2, WIDTH, seed=i),
+    "zeros": lambda i: mx.nd.zeros((2, WIDTH)),
+    "ones": lambda i: mx.nd.ones((2, WIDTH)),
+    "part of zeros": lambda i: mx.nd.zeros((4, WIDTH))[i % 2 : i % 2 + 2],
+    "full": lambda i: mx.nd.full((2, WIDTH), i / 8),
+    "arange": lambda i: mx.nd.arange(i, i + 2 * WIDTH).reshape((2, WIDTH)) / 9,
+    "lazy": lambda i: array(2, WIDTH, seed=i) + mx.nd.zeros((2, WIDTH)),
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_arguments_and_operators_on_them_are_kept(part, argument):
+    """The scope with ``debug=True`` also compares the calls."""
+    block = traced(lambda block, s: block.net(PARTS[part](block, s)))
+    make = ARGUMENTS[argument]
+    for options in ({}, {}, {"debug": True}):
+        batch = check_against_loop(
+            lambda i: block(make(i)), list(range(4)), block.collect_params(), **FIXED, **options
+        )
+        assert not batch.report.traced.refused
+    assert batch.report.traced.known == 0 and batch.report.traced.new == 4
+    account = scope(block, [(make(i),) for i in range(4)])
+    assert account.known >= 2

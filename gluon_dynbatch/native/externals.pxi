@@ -23,21 +23,39 @@ cdef class Constant(Owner):
     """The owner of all results of a creation operator with equal attributes.
 
     They are one external array.  Code that reads the values of one, or writes to it, gets a copy.
+    A part of one has it as the array whose memory it shares.
     """
 
     #: The operator with its attributes, the array, and its type id.
     cdef readonly object token, array, type
+    #: Views of the array by offset and type id: the external arrays for its parts.
+    cdef readonly dict parts
 
     def __init__(self, token, array_):
-        self.token, self.array, self.type = token, array_, type_id_of(array_)
+        self.token, self.array, self.type, self.parts = token, array_, type_id_of(array_), {}
 
-    def make(self, object offset, object type_id):
-        """Return a new lazy array; nothing has to be computed or copied when the scope ends."""
-        return new_lazy(self, 0, offset, type_id)
+    def make(self, object offset, object type_id, whole=None):
+        """Return a new lazy array, perhaps as a part of another one.
+
+        Nothing has to be computed or copied when the scope ends.
+        """
+        lazy = new_lazy(self, 0, offset, type_id)
+        if whole is not None:
+            change_slot(lazy, detached_from_at, whole)
+        return lazy
 
     def realise(self, lazy):
-        """Make a lazy array real, with memory of its own."""
-        become([lazy], [self.array.copy()])
+        """Make a lazy array real, with memory of its own, or of the array that it is a part of."""
+        realise_constant(self, lazy)
+
+
+cdef inline bint is_constant(object lazy, object owner) noexcept:
+    """Return whether a lazy array of a `Constant` and the array that it is a part of are equal to it.
+
+    The latter is real once code may have written to it.
+    """
+    cdef PyObject *whole = slot(lazy, detached_from_at)[0]
+    return whole is <PyObject *>None or slot(<object>whole, owner_at)[0] is <PyObject *>owner
 
 
 cdef class Element(Constant):
@@ -96,8 +114,9 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
     The type of the array is found unless it is given.
     """
     owner = owner_of(array_) if type(array_) is lazy_type else None
-    if isinstance(owner, Constant):
-        array_ = (<Constant>owner).array
+    if isinstance(owner, Constant) and is_constant(array_, owner):
+        whole = slot(array_, detached_from_at)[0] is <PyObject *>None
+        array_ = (<Constant>owner).array if whole else part_of_constant(owner, array_)
     elif owner is not None and not isinstance(owner, Keeper):
         array_ = array_.real()
     identity = <size_t><PyObject *>array_

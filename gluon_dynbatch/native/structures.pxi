@@ -340,6 +340,7 @@ cdef class Structure:
                 state = RECORDED
             elif isinstance(owner, Constant):
                 self.walk((<Constant>owner).token)
+                self.whole(<object>slot(value, offset_at)[0])
             else:
                 raise TypeError(value)
         else:

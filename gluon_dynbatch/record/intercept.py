@@ -38,9 +38,10 @@ def _invoke_hook(original: Any) -> Any:
             computed = [array for array in written if not recording.is_unrealised(array)]
             hazards.before_write(recorder, *[array.handle for array in computed])
         if arrays:
-            lazy = recording.any_lazy(arrays)
-            records = lazy and info.writes != "always"
-            if not lazy:
+            # A call that is traced has to be recorded to be repeated.
+            wanted = recording.any_lazy(arrays) or recorder.tracing is not None
+            records = wanted and info.writes != "always"
+            if not wanted:
                 recorder.count_ordinary(info.name)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
@@ -123,11 +124,23 @@ def _index_hook(original: Any) -> Any:
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
             view = original(array, key)
-        if recorder is not None and recorder.tracing is not None:
-            recorder.tracing.views[id(view)] = view, array, key
+        trace = None if recorder is None else recorder.tracing
+        # A trace must not keep a lazy array, the result of an operator, alive.
+        if trace is not None and type(view) is not LazyNDArray:
+            trace.views[id(view)] = view, array, "part", key
         return view
 
     return __getitem__
+
+
+def _reshape_hook(original: Any) -> Any:
+    def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> NDArray:
+        view, recorder = original(array, *shape, **kwargs), STATE.recorder
+        if recorder is not None and recorder.tracing is not None:
+            recorder.tracing.views[id(view)] = view, array, "reshape", view.shape
+        return view
+
+    return reshape
 
 
 def _assign_hook(original: Any) -> Any:
@@ -210,6 +223,12 @@ OPEN: Tuple[Replaced, ...] = (
         "MXNet needs the values of a lazy array that is an index; and its indexing of rows takes "
         "longer than recording the calls that read them",
         _index_hook,
+    ),
+    Replaced(
+        NDArray,
+        "reshape",
+        "with trace_once=True, a view of an argument has to be made again for later calls",
+        _reshape_hook,
     ),
     Replaced(
         Parameter,

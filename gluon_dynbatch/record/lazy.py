@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from array import array
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -45,7 +45,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     _value: int
     _offset: int
     _type: int
-    #: Of a detached array, the array whose memory it shares.
+    #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
     _detached_from: Optional[NDArray]
 
     stype = "default"
@@ -59,6 +59,13 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def handle(self) -> Any:
         """Handle of the real array; reading it computes the value."""
         return self.real().handle
+
+    @handle.setter
+    def handle(self, value: Any) -> None:
+        """Give the array other memory, as restoring a pickled state does."""
+        real = NDArray(value)
+        self._type = TYPES.of(real)
+        recording.become([self], [real])
 
     def real(self) -> NDArray:
         """Return the computed array; if it is pending, compute everything that is pending."""
@@ -112,7 +119,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
-        if not basic or not recording.has_views(self._owner):
+        if not basic or not self._has_views():
             return self.real()[key]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
@@ -120,13 +127,31 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             return self._get_nd_basic_indexing(whole_key)
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
-        base = None if self._detached_from is None else self._detached_from[key]
-        lazy: Optional[NDArray] = recording.view_of(self, *view, base)
+        lazy = self._view(*view, lambda base: base[key])
         return self.real()[key] if lazy is None else lazy
+
+    def _has_views(self) -> bool:
+        """Return whether a view needs no handle."""
+        return recording.has_views(self._owner) or isinstance(self._owner, recording.Constant)
+
+    def _view(
+        self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
+    ) -> Optional[NDArray]:
+        """Return a view at an offset within this array; None if it needs a handle.
+
+        `take` makes the same view of the array that this one is detached from.
+        """
+        base, owner = self._detached_from, self._owner
+        lazy: Optional[NDArray]
+        if isinstance(owner, recording.Constant):
+            lazy = owner.make(self._offset + offset, type_id, self if base is None else base)
+        else:
+            lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
+        return lazy
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
-        if not recording.has_views(self._owner):
+        if not self._has_views():
             return self.real().reshape(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             shape = tuple(shape[0])
@@ -134,9 +159,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             kwargs["shape"] = tuple(kwargs["shape"])
         new_shape = infer_reshape(self.shape, *shape, **kwargs)
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
-        base = self._detached_from
-        base = None if base is None else base.reshape(*shape, **kwargs)
-        lazy: Optional[NDArray] = recording.view_of(self, 0, type_id, base)
+        lazy = self._view(0, type_id, lambda base: base.reshape(*shape, **kwargs))
         return self.real().reshape(*shape, **kwargs) if lazy is None else lazy
 
     def copy(self) -> NDArray:
@@ -162,6 +185,29 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
+def _part(array: NDArray, part: LazyNDArray) -> NDArray:
+    """Return the elements of an array that are those of a part of a `Constant`, as a view."""
+    with autograd.pause(autograd.is_training()):
+        elements = array.reshape((-1,))[part._offset : part._offset + part.size]
+        return elements.reshape(part.shape)
+
+
+def _part_of_constant(constant: Any, part: LazyNDArray) -> NDArray:
+    key = part._offset, part._type
+    if key not in constant.parts:
+        constant.parts[key] = _part(constant.array, part)
+    return constant.parts[key]
+
+
+def _realise_constant(constant: Any, lazy: LazyNDArray) -> None:
+    if STATE.recorder is not None:
+        STATE.recorder.refuse("it needs the memory of an array that zeros or ones makes")
+    whole = lazy._detached_from
+    real = constant.array.copy() if whole is None else _part(whole.real(), lazy)
+    recording.become([lazy], [real])
+
+
+recording.part_of_constant, recording.realise_constant = _part_of_constant, _realise_constant
 #: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),

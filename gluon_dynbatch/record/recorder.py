@@ -13,7 +13,14 @@ from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
 from ..advice import Cause, Origin
-from ..errors import ArgumentError, ContextError, NotMergedError, ScopeError, StaleArrayError
+from ..errors import (
+    ArgumentError,
+    ContextError,
+    DynBatchError,
+    NotMergedError,
+    ScopeError,
+    StaleArrayError,
+)
 from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, add_calls
@@ -153,10 +160,13 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         the token, as in `Operator`, and its operands.
         """
         _, name, *attributes = token
-        number, array_type = float(dict(zip(*attributes)).get("scalar", 1)), TYPES[arrays[0]._type]
+        number = float(dict(zip(*attributes)).get("scalar", 1))
         place = recording.user_place(), name
         last = self.library.numbers.setdefault(place, number)
-        if self.tracing is not None or last == number or array_type.dtype not in FLOATS:
+        if self.tracing is not None or last == number:
+            return token, arrays
+        array_type = TYPES[arrays[0]._type]
+        if array_type.dtype not in FLOATS:
             return token, arrays
         self.library.numbers[place] = math.nan
         array_operator, number_first = SCALAR_OPERATORS[name]
@@ -180,14 +190,20 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
-        """Run a block whose call is not recorded: its Python code, or its graph if it has none."""
+        """Run a block whose call is not recorded: its Python code, or else its graph."""
         if why is SYMBOLS or why is recording.ENDED:
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)
         context = recording.flatten(args)[0][0].context
-        with context:
-            return run_as_python(block, args, context, self.scope.unrecorded)
+        try:
+            with context:
+                return run_as_python(block, args, context, self.scope.unrecorded)
+        except (AttributeError, TypeError, mx.MXNetError) as error:
+            # It may be written for symbols only, which take more keywords.
+            if isinstance(error, DynBatchError):
+                raise
+            return self.run_at_once(block, args, why)
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""

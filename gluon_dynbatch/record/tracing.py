@@ -42,8 +42,9 @@ class Trace:
         outer = self.outer = recorder.tracing
         #: Why there is no piece.
         self.refusal: Optional[Refused] = None
-        #: Views of plain arrays, by id: the view, its array and the index.
-        self.views: Dict[int, Tuple[NDArray, NDArray, Any]] = {} if outer is None else outer.views
+        #: Views of plain arrays, by id: the view, its array, "part" or "reshape", and the index or
+        #: the shape.
+        self.views: Dict[int, Tuple[NDArray, NDArray, str, Any]] = outer.views if outer else {}
         #: Pieces that are kept when the outermost run ends: the cache, and the arguments of `keep`.
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         if outer is None:
@@ -131,12 +132,21 @@ class Trace:
         if id(array) in self._arguments:
             return self._arguments[id(array)]
         if id(array) in self.views:
-            _, whole, index = self.views[id(array)]
+            _, whole, kind, how = self.views[id(array)]
             source = self._array_source(whole)
-            return source if source is None else ("view", source, index)
+            return source if source is None else (kind, source, how)
         for token, constant in self.recorder.constants.items():
+            source = "constant", token, mx.current_context()
             if constant.array is array:
-                return "constant", token, mx.current_context()
+                return source
+            for (first, type_id), part in constant.parts.items():
+                if part is array:
+                    shape, elements = TYPES[type_id].shape, slice(first, first + part.size)
+                    return (
+                        "reshape",
+                        ("part", ("reshape", source, (constant.array.size,)), elements),
+                        shape,
+                    )
         for number, attribute in enumerate(self._attributes):
             if attribute is array:
                 return "attribute", number
@@ -155,6 +165,8 @@ class Trace:
             elif id(array) in self._arguments:
                 yield -1 - self._arguments[id(array)], None, None
             elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
+                if array._detached_from is not None:
+                    raise Refused("it returns a part of an array that zeros or ones makes")
                 # As an input, too, so that a call with another context is traced anew.
                 self._find(recording.external(self._tape, array), 0, TYPES[array._type])
                 yield array._owner.token, None, None
@@ -188,14 +200,17 @@ def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any
     """Return the array for an input of a piece; None if the piece is not valid for this call.
 
     The leaves are the arrays in the arguments, the attributes those of the block's `Structure`.  A
-    source is the number of an argument; ``("view", source, index)``; ``("constant", token,
-    context)``; ``("attribute", number)``; or ``("parameter", number, context)``.
+    source is the number of an argument, or one of ``("part", source, index)``, ``("reshape",
+    source, shape)``, ``("constant", token, context)``, ``("attribute", number)``, and
+    ``("parameter", number, context)``.
     """
     if type(source) is int:
         return leaves[source]
     kind, origin, *rest = source
-    if kind == "view":
+    if kind == "part":
         return give(origin, recorder, leaves, attributes)[rest[0]]
+    if kind == "reshape":
+        return give(origin, recorder, leaves, attributes).reshape(rest[0])
     if kind == "constant":
         return recorder.constant(origin) if mx.current_context() == rest[0] else None
     return attributes[origin].data(*rest) if kind == "parameter" else attributes[origin]

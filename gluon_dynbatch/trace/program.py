@@ -173,7 +173,8 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         text = f"hybrid_forward cannot be traced with symbols: {error}"
         advice = (
             "a cell may only call operators of F and other cells, and must not read values or "
-            "shapes of its arrays; use forward() of a dynamic block for that"
+            "shapes of its arrays, or change them in place (write x = x - y); use forward() of a "
+            "dynamic block for that"
         )
         advice = _in_place(error) or advice
         raise CellError.like(type(error))(text, where, block.name, advice) from error

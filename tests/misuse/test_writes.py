@@ -4,6 +4,7 @@ A call uses the values at the time of the call; all arrays that share memory see
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 
@@ -391,3 +392,57 @@ def test_a_custom_operator_writes_its_auxiliary_state(mode, lazy, in_cell):
         return lambda: [*read, net(count), count]
 
     assert same_as_loop(program)[-1].asnumpy().tolist() == [[2] * 4]
+
+
+def test_an_array_gets_the_pickled_state_of_another():
+    """Calls that were recorded before read the old values."""
+    state = array(2, 2).__getstate__()
+
+    def program():
+        results = []
+        for x in (mx.nd.zeros((2,)), array(2, 3) * 1, mx.nd.zeros((2,)) + 1):
+            results.append(x + 1)
+            x.__setstate__(copy.deepcopy(state))
+            results += [x, x * 2]
+        return results
+
+    wanted = program()
+    for options in SCOPES:
+        with gdb.batching(**options):
+            got = program()
+        assert [y.shape for y in got] == [y.shape for y in wanted]
+        equal(got, wanted)
+
+
+#: Writes to an array (4, 3), a part of it, a row of the part, and the whole as a vector.
+WRITES_TO_PARTS = [
+    lambda z, part, row, flat: part.__setitem__(slice(None), 5),
+    lambda z, part, row, flat: z.__setitem__(1, 7),
+    lambda z, part, row, flat: row.__setitem__(slice(None), 8),
+    lambda z, part, row, flat: flat.__setitem__(4, -1),
+    lambda z, part, row, flat: part.__iadd__(3),
+]
+
+
+@pytest.mark.parametrize("make", [mx.nd.zeros, mx.nd.ones])
+def test_parts_of_a_new_array_share_its_memory(make):
+    other = array(2, 3)
+
+    def program(writes):
+        z = make((4, 3))
+        part, flat = z[1:3], z.reshape((12,))
+        row, same = part[0], flat[3:9].reshape((2, 3))
+        results = [other * part, same + other]
+        for write in writes:
+            write(z, part, row, flat)
+        results += [part * 2, row + 1, same + other, part[1:2], z.copy()[1], part.detach() + other]
+        results += [mx.nd.concat(row, z[3], dim=0), part[:, 1], z[:, 1:2] + 1, z, flat]
+        return results
+
+    for count in range(len(WRITES_TO_PARTS) + 1):
+        for writes in (WRITES_TO_PARTS[:count], WRITES_TO_PARTS[count:]):
+            wanted = program(writes)
+            for options in (FIXED, {**FIXED, "debug": True}):
+                with gdb.batching(**options):
+                    got = program(writes)
+                equal(got, wanted)

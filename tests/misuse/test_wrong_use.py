@@ -19,7 +19,7 @@ from gluon_dynbatch import rules
 from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.run import gradient
 from tests.cells import array, cell, dense, equal
-from tests.common import FIXED, SAMPLES, named_lines, refused, user_frame, works
+from tests.common import FIXED, SAMPLES, named_lines, refused, works
 from tests.fuzz.test_fuzz import wrong_rule
 
 net = pytest.fixture(lambda unharmed: unharmed, name="net")
@@ -144,10 +144,8 @@ def test_block_that_is_not_initialised(net, shape):
 
 @pytest.mark.parametrize("thing", [3, None, nn.Dense, lambda x: x, mx.nd.ones(2)])
 def test_convert_takes_blocks_only(thing):
-    text = f"convert takes a Gluon block.*{type(thing).__name__}"
-    with pytest.raises(TypeError, match=text) as caught:
+    with refused(gdb.ArgumentError, "convert takes a Gluon block", type(thing).__name__):
         gdb.convert(thing)  # wrong
-    assert user_frame(caught.value).line.endswith("# wrong")
 
 
 def recorded_losses(block):

@@ -10,7 +10,7 @@ from mxnet.gluon import contrib, loss, model_zoo, nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, equal
+from tests.cells import WIDTH, attached, equal
 from tests.common import ALL, arrays, check, prepared, ragged, several
 
 CLASSES = 3
@@ -126,3 +126,51 @@ def test_model_zoo_in_prediction(name):
         got = [net(x) for x in samples]
     assert batch.report.alone == [] and batch.report.launches == len(set(sizes))
     equal(got, wanted, 1e-4, 1e-5)
+
+
+#: Blocks of MXNet's operators with blocks inside, and keywords that only symbols take.
+NAMED = {
+    "cond": lambda F, x, w: F.contrib.cond(
+        F.sum(x) > 0, lambda: x * w, lambda: x * 3 * w, name="choice"
+    ),
+    "foreach": lambda F, x, w: F.contrib.foreach(
+        lambda row, states: (row * w + states[0], [states[0] + row * w]),
+        F.reshape(x, (3, 1)), [F.zeros((1,))], name="loop",
+    )[0],
+    "while_loop": lambda F, x, w: F.contrib.while_loop(
+        cond=lambda i, s: i < 3, func=lambda i, s: (s * w, [i + 1, s * w]),
+        loop_vars=[F.zeros((1,)), x], max_iterations=5, name="loop",
+    )[1][1],
+    "operators": lambda F, x, w: F.contrib.cond(
+        F.sum(x, name="sum", attr={"__note__": "1"}) > 0,
+        lambda: F.relu(x, name="relu") * w, lambda: F.tanh(x, name="tanh") * w,
+    ),
+}  # fmt: skip
+
+
+class Named(mx.gluon.HybridBlock):
+    def __init__(self, fn, shape):
+        super().__init__()
+        self._fn = fn
+        self.w = self.params.get("w", shape=shape, init=mx.init.Constant(0.5))
+
+    def hybrid_forward(self, F, x, w):
+        return self._fn(F, x, w)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", NAMED)
+def test_keywords_that_only_symbols_take(name, lazy):
+    net = Named(NAMED[name], (1,) if name == "foreach" else (3,))
+    net.initialize()
+    net.hybridize()
+    xs = attached([mx.nd.array(x) for x in np.random.uniform(-1, 1, (4, 3))])
+    for convert in (False, True):
+        if convert:
+            gdb.convert(net)
+        check(
+            lambda x: net(x * 1 + mx.nd.zeros((3,)) if lazy else x),
+            xs,
+            net,
+            granularities=["block"],
+        )
