@@ -12,7 +12,6 @@ from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
-from ..native.assembling import itemsize
 from ..native.recording import part
 from ..record.types import name_of
 from .assemble import code_of_copies, code_of_pieces
