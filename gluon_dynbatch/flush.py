@@ -29,6 +29,7 @@ from .run.backward import GradientTape
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
+from .run.flight import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept, find_spots
 from .run.prepare import Prepared
@@ -118,6 +119,7 @@ class Flush(NamedTuple):
         analysed = time.perf_counter()
         self._refuse_if_strict(planned.report.alone)
         key, prepared = self._prepare(planned, lazies)
+        waited = FLIGHT.make_room()
         # Found before the launches run, which may replace lazy external arrays by real ones.
         routes = {} if prepared.heads is None else self.chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
@@ -136,7 +138,8 @@ class Flush(NamedTuple):
             split=self._with_lines(planned.report.split),
             recording_ms=1e3 * (started - (recording.started or started)),
             analysis_ms=1e3 * (analysed - begun),
-            dispatch_ms=1e3 * (finished - analysed),
+            dispatch_ms=1e3 * (finished - analysed - waited),
+            queue_ms=1e3 * waited,
             waiting=waiting,
         )
         if self.account is not None:
@@ -247,6 +250,7 @@ class Flush(NamedTuple):
             plan, externals, runtime.dispatcher, self._line_of, prepared.forward, tape, watch
         )
         execution.run()
+        FLIGHT.launched(execution.bases)
         if self.options.debug:
             compare(self.recording, alone, execution)
         return execution, tape

@@ -103,6 +103,9 @@ class FlushReport(NamedTuple):
         Python code, but not waiting for values.
     analysis_ms, dispatch_ms : float
         Milliseconds for grouping and planning, and for handing launches to the engine.
+    queue_ms : float
+        Milliseconds spent waiting for earlier flushes and their backward passes, so that at most
+        two of them are unfinished, and hold memory, when this flush starts.
     waiting_ms : float
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int
@@ -125,6 +128,7 @@ class FlushReport(NamedTuple):
     recording_ms: float = 0.0
     analysis_ms: float = 0.0
     dispatch_ms: float = 0.0
+    queue_ms: float = 0.0
     waiting_ms: float = 0.0
     waiting: int = 0
     split: Tuple[Alone, ...] = ()
@@ -387,6 +391,7 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
     samples = "1 sample" if flush.waiting == 1 else f"{flush.waiting} samples"
     waited = f"; {samples} waited for it" if flush.waiting else ""
     waiting = f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""
+    queue = f", waiting for earlier flushes {flush.queue_ms:.1f} ms" if flush.queue_ms else ""
     return [
         ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
          f"on average, {flush.largest_width} at most{waited}"),
@@ -395,7 +400,7 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
         ("memory", f"{flush.arena_bytes / 1e6:.1f} MB of arenas, "
          f"{flush.rows_gathered} rows gathered"),
         ("time", f"recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
-         f"dispatch {flush.dispatch_ms:.1f} ms{waiting}"),
+         f"dispatch {flush.dispatch_ms:.1f} ms{queue}{waiting}"),
     ]  # fmt: skip
 
 

@@ -1,13 +1,22 @@
 """What scopes ask of MXNet's engine: separate memories, a bounded queue, any size of memory."""
 
+import _thread
 import ctypes
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import mxnet as mx
 import pytest
+from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import dense
-from tests.common import SAMPLES, SCOPES, output_of
+from gluon_dynbatch.run.flight import MOST_EARLIER
+from tests.cells import dense, equal
+from tests.common import FIXED, SAMPLES, SCOPES, output_of
+
+PATIENCE = 30
 
 
 def memory_of(array):
@@ -98,3 +107,167 @@ for program in list(vars().values()):
 def test_functions_in_python_read_arrays_beside_those_that_they_write():
     """Of arrays of one flush, a backward pass in Python reads some and writes others."""
     assert len(output_of(WAITING).split()) == 5
+
+
+GATE = threading.Event()
+
+
+class Gated(mx.operator.CustomOp):
+    """Hands its input, or its gradient, on once the gate is open."""
+
+    def __init__(self, backward):
+        super().__init__()
+        self._backward = backward
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        assert self._backward or GATE.wait(PATIENCE)
+        self.assign(out_data[0], req[0], in_data[0])
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        assert GATE.wait(PATIENCE)
+        self.assign(in_grad[0], req[0], out_grad[0])
+
+
+@mx.operator.register("dynbatch_test_gated")
+class GatedProp(mx.operator.CustomOpProp):
+    def __init__(self, backward="0"):
+        super().__init__()
+        self._backward = bool(int(backward))
+
+    def create_operator(self, ctx, shapes, dtypes):
+        return Gated(self._backward)
+
+
+def gated(array, backward=0):
+    return mx.nd.Custom(array, op_type="dynbatch_test_gated", backward=backward)
+
+
+def calls(net):
+    with gdb.batching(**FIXED) as batch:
+        kept = [net(sample) for sample in SAMPLES]
+    return batch, kept
+
+
+def flushes(net):
+    """Most flushes of a scope that reads no value are not its last."""
+    with gdb.batching(**FIXED) as batch:
+        for _ in range(TURNS):
+            kept = [net(sample) for sample in SAMPLES]
+            batch.flush()
+    return batch, kept
+
+
+def records(net):
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        losses = [net(sample).sum() for sample in SAMPLES]
+    return batch, losses
+
+
+def trains(net):
+    batch, losses = records(net)
+    autograd.backward(losses)
+    return batch, losses
+
+
+def finds_gradients(net):
+    batch, losses = records(net)
+    return batch, autograd.grad(losses, [net.weight.data()])
+
+
+def trains_outside(net):
+    """Only the backward pass waits for the gate."""
+    batch, losses = records(net)
+    with autograd.record():
+        total = gated(mx.nd.add_n(*losses), backward=1)
+    total.backward()
+    return batch, total
+
+
+TURNS = 3 * (MOST_EARLIER + 1)
+
+
+@pytest.mark.parametrize("turn", [calls, flushes, trains, finds_gradients, trains_outside])
+def test_few_flushes_are_unfinished(turn):
+    """A thread that reads no value waits for earlier flushes, and says so in the report."""
+    net, counts = dense(4, 4), []
+    GATE.clear()
+    if turn is not trains_outside:
+        weight = net.weight.data()
+        weight[:] = gated(weight)
+
+    def work():
+        for _ in range(TURNS):
+            batch, _ = turn(net)
+            counts.append(len(batch.report.flushes))
+            if turn is flushes:
+                break
+        return batch.report
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(work)
+            deadline = time.monotonic() + 0.3
+            while time.monotonic() < deadline:
+                assert len(counts) <= MOST_EARLIER + 1 and not result.done()
+                time.sleep(0.01)
+            GATE.set()
+            report = result.result(PATIENCE)
+    finally:
+        GATE.set()
+    assert sum(counts) == TURNS
+    if turn is flushes:
+        assert report.flushes[MOST_EARLIER + 1].queue_ms > 100
+        assert ", waiting for earlier flushes " in str(report)
+        assert json.loads(report.to_json())["flushes"][MOST_EARLIER + 1]["queue_ms"] > 100
+
+
+def test_errors_surface_where_values_are_read():
+    """A flush that waits for failed ones neither raises their errors nor hides them."""
+    net = dense(4, 4)
+    right = net.weight.data().copy()
+    net.weight.data()[:] = mx.nd.linalg.potrf(-mx.nd.ones((4, 4)))
+    kept = [calls(net) for _ in range(TURNS)]
+    with pytest.raises(mx.MXNetError, match="potrf"):
+        kept[-1][1][0].asnumpy()
+    net.weight.set_data(right)
+    equal(calls(net)[1], [net(sample) for sample in SAMPLES])
+
+
+def test_an_interrupt_ends_the_wait():
+    """The engine goes on, and later scopes work."""
+    net = dense(4, 4)
+    weight = net.weight.data()
+    GATE.clear()
+    weight[:] = gated(weight)
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(TURNS):
+                calls(net)
+    finally:
+        GATE.set()
+        timer.join()
+    equal(calls(net)[1], [net(sample) for sample in SAMPLES])
+
+
+def test_a_forked_process_waits_for_nothing():
+    assert output_of(FORKED).split() == ["7"]
+
+
+FORKED = """
+net = dense(4, 4)
+def turn():
+    with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        losses = [net(mx.nd.ones((1, 4))).sum() for _ in range(9)]
+    autograd.backward(losses)
+for _ in range(3):
+    turn()
+child = os.fork()
+for _ in range(9):
+    turn()
+mx.nd.waitall()
+if not child:
+    os._exit(7)
+print(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
+"""

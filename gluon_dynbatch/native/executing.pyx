@@ -11,6 +11,7 @@ and kernels are counted natively.  Records run one after another, large ones in 
 import os
 
 from cpython.array cimport array
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -31,6 +32,14 @@ cdef extern from "c/kernels.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
     void gdb_run_in_threads(
         void (*work)(void *, int) noexcept nogil, void *context, int count)
+
+cdef extern from "c/notice.h":
+    ctypedef struct gdb_notice:
+        pass
+    gdb_notice *gdb_new_notice() noexcept
+    void gdb_give_notice(void *unused, void *notice) noexcept nogil
+    int gdb_await_notice(gdb_notice *notice, double seconds) noexcept nogil
+    void gdb_drop_notice(void *notice) noexcept nogil
 
 include "kernels.pxi"
 
@@ -67,6 +76,10 @@ cdef struct Memory:
 
 #: Type and number of the device.
 cdef int32_t[2] CPU = [1, 0]
+#: MXNet's number for operations that also run if an array that they read has failed.
+cdef int32_t NO_SKIP = 7
+#: Seconds after which a waiting thread looks for signals.
+cdef double PATIENCE = 0.1
 
 
 cdef int give_notice(void *notice) noexcept nogil:
@@ -354,6 +367,43 @@ cdef class Program:
         with nogil:
             run_program(NULL, &push)
         free(push.memory)
+
+
+cdef class Notice:
+    """Tells when the engine has done all that was pushed so far and writes some arrays.
+
+    `handles` are those of the arrays.  Errors of that work stay with the arrays.
+    """
+
+    cdef gdb_notice *notice
+
+    def __cinit__(self, handles):
+        # The engine accepts each memory only once.
+        cdef dict memories = {(<uintptr_t *><uintptr_t>handle)[0]: handle for handle in handles}
+        cdef array read = array("Q", memories.values())
+        self.notice = gdb_new_notice()
+        if self.notice == NULL:
+            raise MemoryError()
+        push_to_engine(
+            gdb_give_notice, self.notice, gdb_drop_notice, CPU, handles_in(read), len(read), NULL,
+            0, &NO_SKIP, 0, b"gluon_dynbatch notice")
+
+    def __dealloc__(self):
+        if self.notice != NULL:
+            gdb_drop_notice(self.notice)
+
+    @property
+    def given(self):
+        """Whether it is done."""
+        return bool(gdb_await_notice(self.notice, 0))
+
+    def wait(self):
+        """Wait without Python's global lock."""
+        cdef int given = 0
+        while not given:
+            with nogil:
+                given = gdb_await_notice(self.notice, PATIENCE)
+            PyErr_CheckSignals()
 
 
 def use_threads(int count):

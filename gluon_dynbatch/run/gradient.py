@@ -34,6 +34,7 @@ from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
 from .buffers import add_to
+from .flight import FLIGHT
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -87,9 +88,24 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 advice="call mx.autograd.backward(losses) once for all arrays, "
                 "or pass retain_graph=True",
             )
+        if not failed:
+            _note_backward(arguments[1], arguments[6])
         return failed
 
     return backward
+
+
+def _note_backward(count: int, results: Any) -> None:
+    """Register a backward pass, which returns `count` results or writes gradients of variables."""
+    if count:
+        FLIGHT.went_backward([results._obj[i] for i in range(count)])
+        return
+    alive = [_ALIVE.get(number) for number in FLIGHT.graphs]
+    gradients = [each[2] for each in alive if each is not None and each[2] is not None]
+    FLIGHT.went_backward([gradient.handle.value for gradient in gradients])
+    # Graphs that are retained may run again; of these, the last one will do.
+    while len(FLIGHT.graphs) > 1:
+        FLIGHT.graphs.popleft()
 
 
 def _passes_a_scope(head: int) -> bool:
@@ -117,8 +133,9 @@ class Request(NamedTuple):
 #: is not the target of its request is copied or added to where MXNet wants it.
 Backward = Callable[[List[NDArray], List[Request]], List[Optional[NDArray]]]
 
-#: By number, the functions that MXNet may still call, each with `_retained` at its recording.
-_ALIVE: Dict[int, Tuple[Backward, int]] = {}
+#: By number, the functions that MXNet may still call, each with `_retained` at its recording, and
+#: the gradient of one of its variables, if any is an input.
+_ALIVE: Dict[int, Tuple[Backward, int, Optional[NDArray]]] = {}
 #: Numbers of functions that have run: they do not run again unless their graph was retained.
 _RUN: Deque[int] = deque()
 #: Per function: its number; a byte that MXNet sets once it will not call the function again; and
@@ -141,7 +158,7 @@ def forget(looks: int = _LOOKS) -> None:
     try:
         while _RUN:
             number = _RUN.popleft()
-            if _ALIVE.get(number, (None, -1))[1] == _retained:
+            if _ALIVE.get(number, (None, -1, None))[1] == _retained:
                 _ALIVE.pop(number, None)
         for _ in range(min(len(_WATCHED), looks)):
             watched = number, notice, _ = _WATCHED.popleft()
@@ -202,7 +219,10 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         ctypes.cast(callbacks, POINTER(callback)),
         ctypes.cast(arguments, POINTER(c_void_p)),
     )
-    _ALIVE[number] = backward, _retained
+    gradients = (array.grad for array in inputs)
+    gradient = next((gradient for gradient in gradients if gradient is not None), None)
+    _ALIVE[number] = backward, _retained, gradient
+    FLIGHT.graphs.append(number)
     _WATCHED.append((number, notice, (callbacks, arguments, callback_list)))
     with autograd.record(autograd.is_training()):
         check_call(

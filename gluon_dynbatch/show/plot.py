@@ -46,7 +46,8 @@ def stage_times(report: Report) -> Dict[str, float]:
         stage: sum(getattr(flush, f"{stage}_ms") for flush in report.flushes)
         for stage in ("recording", "analysis", "dispatch")
     }
-    return {**times, "waiting": report.waiting_ms}
+    queue = sum(flush.queue_ms for flush in report.flushes)
+    return {**times, "waiting": report.waiting_ms + queue}
 
 
 def plot(report: Report) -> Any:
