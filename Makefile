@@ -38,7 +38,11 @@ DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
 BENCH_OPTIONS ?=
 
-.PHONY: help demo test lint bench peers fuzz docs wheels clean
+# The source of MXNet 1.9.1, for `make mxnet-tests`; and its options, such as "--modules test_loss --processes 2".
+MXNET ?=
+MXNET_OPTIONS ?=
+
+.PHONY: help demo test lint bench peers fuzz mxnet-tests no-source docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
@@ -47,6 +51,8 @@ help:
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
 	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   compare random programs with the loop, for FUZZ_MINUTES (default: 10), from FUZZ_SEED on"
+	@echo "make mxnet-tests MXNET=<source>"
+	@echo "            run MXNet's own unit tests plain and in scopes (half an hour; needs the source of MXNet 1.9.1)"
 	@echo "make docs   build the site, in build/html"
 	@echo "make wheels build a wheel in dist/ for each Python 3.8 to 3.11 found here, each tried in a new environment"
 	@echo "make clean  remove the environment and everything built"
@@ -72,6 +78,12 @@ peers: $(NATIVE) $(PEERS_STAMP)
 
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+
+mxnet-tests: $(if $(wildcard $(MXNET)/tests/python/unittest),,no-source) $(NATIVE)
+	$(BIN)/python -m tests.mxnet_suite '$(MXNET)' $(MXNET_OPTIONS)
+
+no-source:
+	@$(call STOP,'$(MXNET)' has no unit tests of MXNet 1.9.1. Get its source and name it:\n  git clone --depth 1 --branch 1.9.1 https://github.com/apache/mxnet\n  make mxnet-tests MXNET=mxnet)
 
 # Warnings are errors. The Python code of the pages runs in `make test`.
 docs: $(NATIVE) $(DOCS_STAMP)

@@ -3,10 +3,10 @@
 from . import errors, testing
 from .block import DynamicHybridBlock, batching, convert, map
 from .errors import *  # noqa: F403
-from .report import BatcherStats, Report
+from .report import Report
 from .schedule import Budget
 from .scope import Batch
-from .serving import RequestBatcher
+from .serving import BatcherStats, RequestBatcher
 from .stream import imap
 
 __version__ = "0.1.0"

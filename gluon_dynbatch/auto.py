@@ -18,6 +18,7 @@ from .lower.segment import Segment
 from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
+from .report import Reasons, Report
 from .trace.symbols import count_operators
 
 # Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
@@ -88,15 +89,26 @@ def costs_of(tape: Tape, plan: Plan, kernels: Mapping[Segment, Any]) -> Costs:
     )
 
 
+class Decision(NamedTuple):
+    """What was decided for the scopes of one place that begin with a call of one block."""
+
+    #: How many calls run at once.
+    limit: int = 0
+    #: The decision and its estimates, for the report.
+    text: str = ""
+    #: Why launches were narrow in the scope that led to it; if calls run at once, no other says so.
+    reasons: Optional[Reasons] = None
+
+
 class Account:
     """The costs of a scope so far, recorded and if its calls had run at once; microseconds."""
 
-    def __init__(self, decisions: Dict[int, Tuple[int, str]]):
+    def __init__(self, decisions: Dict[int, Decision]):
         #: What was decided for scopes that one thread opened at one place in one mode, by their
-        #: first block: how many calls run at once, and a text for the report.
+        #: first block.
         self._decisions = decisions
         #: Whether the first calls may run at once.
-        self.begins_at_once = any(limit for limit, _ in decisions.values())
+        self.begins_at_once = any(decision.limit for decision in decisions.values())
         self._first_block: Optional[int] = None
         self.calls = self.recorded = self.at_once = 0
 
@@ -104,7 +116,7 @@ class Account:
         """Return whether a call of a block runs at once, after `calls` others that did."""
         if self._first_block is None:
             self._first_block = id(block)
-        return calls < self._decisions.get(self._first_block, (0, ""))[0]
+        return calls < self._decisions.get(self._first_block, Decision()).limit
 
     def note(self, costs: Costs, cached: bool) -> None:
         """Add the costs of a flush."""
@@ -117,18 +129,22 @@ class Account:
         is_charged = not cached and self._first_block in self._decisions
         self.recorded += costs.recorded + costs.plan * is_charged
 
-    def close(self, at_once: int) -> str:
-        """Decide about later scopes, after one with `at_once` calls at once; return the text."""
+    def close(self, report: Report) -> None:
+        """Decide about later scopes after one with this report, and add what the report lacks."""
         if self._first_block is None:
-            return ""
+            return
         if self.recorded:
             # If most calls ran at once, the recorded ones tell too little.
-            loses = self.recorded > self.at_once and self.calls > at_once
-            self._decisions[self._first_block] = (
+            loses = self.recorded > self.at_once and self.calls > report.at_once
+            self._decisions[self._first_block] = Decision(
                 # Sizes vary: only a scope more than twice as large is recorded again.
-                2 * (self.calls + at_once) if loses else 0,
+                2 * (self.calls + report.at_once) if loses else 0,
                 f"auto: {'run calls at once' if loses else 'record calls'}; estimated for "
                 f"{self.calls} calls: {1e-3 * self.recorded:.1f} ms recorded, "
                 f"{1e-3 * self.at_once:.1f} ms at once",
+                report.reasons if loses else None,
             )
-        return self._decisions.get(self._first_block, (0, ""))[1]
+        decision = self._decisions.get(self._first_block, Decision())
+        report.choice = decision.text
+        if not report.flushes and decision.reasons is not None:
+            report.add_missing(decision.reasons)

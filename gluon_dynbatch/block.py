@@ -289,6 +289,16 @@ def _trace_once(block: Block, active: bool) -> None:
         block._pieces = Pieces() if active and not is_cell else None
 
 
+class _Converted(type):
+    """Metaclass of the classes that `convert` makes: one stands for the class that it extends.
+
+    Gluon replaces a child only by an instance of the child's class.
+    """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__bases__[1])
+
+
 # Blocks with this method are cells.
 FORWARDS.append(DynamicHybridBlock.forward)
 #: Dynamic classes, by the Gluon class that they extend.
@@ -335,7 +345,9 @@ def convert(block: Block) -> Block:
             # An override of the class itself precedes that of DynamicHybridBlock.
             names += ["forward"] * (cls.forward is not HybridBlock.forward)
             attributes = {name: getattr(cls, name) for name in names}
-            _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), attributes)
+            # A metaclass of the class itself is kept.
+            kind = type("_Converted", tuple(dict.fromkeys([_Converted, type(cls)])), {})
+            _CONVERTED[cls] = kind(cls.__name__, (DynamicHybridBlock, cls), attributes)
         block.__class__ = _CONVERTED[cls]
     for child in block._children.values():
         convert(child)

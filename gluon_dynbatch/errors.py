@@ -1,13 +1,19 @@
 """The errors of the package, and the form of their messages.
 
-Each class is a `DynBatchError`, so one ``except`` catches all of them.  Each is also the built-in
-exception that Gluon or Python would raise in its place, so existing handlers work.  Most messages
-say what to do.  `docs/errors.md` has the causes, the remedies and an example of each.
+Each class is a `DynBatchError`, so one ``except`` catches all of them.  Each is also the exception
+that MXNet, Gluon or Python would raise in its place, so existing handlers work.  Most messages say
+what to do.  `docs/errors.md` has the causes, the remedies and an example of each.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # mypy cannot read MXNet
+    _MXNetsOwn = RuntimeError
+else:
+    from mxnet.base import MXNetError as _MXNetsOwn
 
 
 class Where(NamedTuple):
@@ -58,7 +64,31 @@ class DynBatchError(Exception):
     ):
         details = (("at", where), ("block", block), ("what to do", advice))
         lines = [f"  {label}: {text}" for label, text in details if text is not None]
-        super().__init__("\n".join([what, *lines]))
+        # Other base classes may take other arguments, and show them in their own way.
+        Exception.__init__(self, "\n".join([what, *lines]))
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return Exception.__str__(self)
+
+    @classmethod
+    def like(cls, base: Any) -> Any:
+        """Return this class if it has this base class; else, a subclass that has it."""
+        this: Any = cls
+        return this if issubclass(this, base) else _with_base(this, base)
+
+
+@functools.lru_cache(maxsize=None)
+def _with_base(cls: Any, base: Any) -> Any:
+    def __reduce__(error: Any) -> Any:  # pickle does not find this class by its name
+        return _restore, (cls, base, *error.args)
+
+    names = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__reduce__": __reduce__}
+    return type(cls.__name__, (cls, base), names)
+
+
+def _restore(cls: Any, base: Any, message: str) -> Any:
+    return _with_base(cls, base)(message)
 
 
 class BudgetError(DynBatchError, ValueError):
@@ -75,19 +105,23 @@ class OptionError(DynBatchError, ValueError):
         return cls(f"unknown {option} {value!r}", advice=f"choose one of {names}")
 
 
-class ArgumentError(DynBatchError, TypeError):
+class ArgumentError(DynBatchError, _MXNetsOwn, TypeError, ValueError):
     """A call got an argument that cannot be recorded, or `map` got an unsuitable function."""
 
 
-class ShapeError(DynBatchError, ValueError):
+class NestingError(DynBatchError, RecursionError):
+    """Arguments or results of a call are nested too deep, or contain themselves."""
+
+
+class ShapeError(DynBatchError, _MXNetsOwn, ValueError):
     """The operators of a call refuse these shapes, within a scope and without."""
 
 
-class DTypeError(DynBatchError, TypeError):
+class DTypeError(DynBatchError, _MXNetsOwn, TypeError):
     """The operators of a call refuse these data types."""
 
 
-class ContextError(DynBatchError, ValueError):
+class ContextError(DynBatchError, _MXNetsOwn, ValueError):
     """The arrays and parameters of a call are on different devices."""
 
 
@@ -107,7 +141,7 @@ class NotMergedError(DynBatchError, RuntimeError):
     """With ``strict=True``: a call has no batching rule, or it cannot be recorded."""
 
 
-class CellError(DynBatchError, RuntimeError):
+class CellError(DynBatchError, _MXNetsOwn):
     """The ``hybrid_forward`` of a cell reads a value or a shape, or returns no array."""
 
 
@@ -115,11 +149,11 @@ class UninitializedError(DynBatchError, RuntimeError):
     """A block was called before ``initialize()``."""
 
 
-class GradientError(DynBatchError, RuntimeError):
+class GradientError(DynBatchError, _MXNetsOwn):
     """An array has no graph for a backward pass, or a second-order gradient is requested."""
 
 
-class LaunchError(DynBatchError, RuntimeError):
+class LaunchError(DynBatchError, _MXNetsOwn):
     """An operator rejected a value while a launch ran, or memory ran out."""
 
 

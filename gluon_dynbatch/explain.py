@@ -1,151 +1,62 @@
 """Run a script and report what its scopes merged and what they did not, with costs and advice.
 
-The runtime calls an `Observer` for every scope and flush, and the `Site` of the scope after each
-launch; it waits for the results, to measure the time of the launch.  Backward passes are not
-measured.  Each place that opened scopes gets a page.
+Each place that opened scopes gets a page.  `observe.py` collects what it says.
 """
 
 from __future__ import annotations
 
-import functools
 import linecache
 import os
 import runpy
 import sys
 import textwrap
-import time
 import traceback
-from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
+from collections import defaultdict
+from typing import DefaultDict, Iterator, List, Tuple
 
 import mxnet as mx
 
+from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, ONE_WAITS, STACK, Cause, remedy_of
 from .errors import Where
-from .record.state import STATE
-from .record.where import user_line
+from .observe import Line, Observer, Site
+from .record.lazy import LazyNDArray
+from .record.recorder import Recorder
 from .report import NOTHING, Report
-from .scope import RUNTIME, Batch
+from .scope import RUNTIME
 from .show.plot import stage_times
 
 #: Most lines of code on a page, and most entries of calls that did not merge.
 MOST_LINES, MOST_ALONE = 8, 3
 #: Width of a page in characters.
 COLUMNS = 100
+#: Calls per launch from which on stacking samples pays.
+MANY_SAMPLES = 8
 
 
-class Line:
-    """Statistics of the calls of one line of the user's code."""
-
-    def __init__(self) -> None:
-        self.calls = self.launches = 0
-        #: Number of calls of operators outside of blocks, by name.
-        self.operators: Counter[str] = Counter()
-        self.running_ms = 0.0
-        #: Units that may merge, and their different signatures, in the flush with most such units.
-        self.kinds = 0, 0
+def pages(observer: Observer) -> str:
+    """Return a page of text for each place that opened scopes."""
+    if not observer.sites:
+        return "no scope was opened: put `with gluon_dynbatch.batching():` around a minibatch"
+    return "\n\n".join("\n".join(_page(*item)) for item in observer.sites.items())
 
 
-class Site:
-    """Statistics of the scopes opened at one place, without the first if there are several."""
-
-    def __init__(self, warmed_up: bool) -> None:
-        #: Whether the place has opened a scope before, which compiled what these scopes use.
-        self.warmed_up = warmed_up
-        self.reports: List[Report] = []
-        self.lines: DefaultDict[Where, Line] = defaultdict(Line)
-        #: Milliseconds of each call of ``mx.nd.array``, by line.
-        self.array_ms: DefaultDict[Where, List[float]] = defaultdict(list)
-        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line.
-        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
-
-    def begin(self, tape: Any, graph: Any) -> None:
-        """Count the calls and units of a flush by line, before its launches run."""
-        #: Per unit, the line that recorded it.
-        self._where_of = [tape.places[node].where for node in graph.node.tolist()]
-        for place, number in zip(tape.places, tape.node_entry):
-            line, entry = self.lines[place.where], tape.entries[number]
-            line.calls += 1
-            if entry.block_id is None:
-                line.operators[entry.name] += 1
-        signatures: DefaultDict[Where, List[int]] = defaultdict(list)
-        for unit, where in enumerate(self._where_of):
-            if graph.segments[graph.segment[unit]].layout != "unbatched":
-                signatures[where].append(int(graph.dependencies.signature[unit]))
-        for where, numbers in signatures.items():
-            line = self.lines[where]
-            line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
-        self._last = time.perf_counter()
-
-    def launched(self, execution: Any, number: int) -> None:
-        """Wait for the launch just pushed, and divide its time among the lines of its units."""
-        launch = execution.plan.launch(number)
-        for region in launch.regions:
-            execution.region(region).wait_to_read()
-        now = time.perf_counter()
-        spent, self._last = 1e3 * (now - self._last), now
-        for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
-            self.lines[where].launches += 1
-            self.lines[where].running_ms += spent * units / len(launch.units)
-        reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
-        if isinstance(reason, str) and launch.segment.layout != "unbatched":
-            key = graph.name(unit), reason
-            total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
-            self.by_mxnet[key] = total + spent, where
-
-
-class Observer:
-    """Collects statistics of all scopes by the places that open them, as ``RUNTIME.observer``."""
-
-    def __init__(self) -> None:
-        self.sites: Dict[Where, Site] = {}
-
-    def opened(self, scope: Batch) -> None:
-        """Add the report of a scope to its site; the second scope of a site replaces the first."""
-        where = scope.place.where
-        site = self.sites.get(where)
-        if site is None or not site.warmed_up:
-            site = self.sites[where] = Site(warmed_up=site is not None)
-        site.reports.append(scope.report)
-
-    def timed(self, array: Any) -> Any:
-        """Wrap ``mx.nd.array`` to measure its time in scopes."""
-
-        @functools.wraps(array)
-        def create(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            result = array(*args, **kwargs)
-            if STATE.batch is not None:
-                site = self.sites[STATE.batch.place.where]
-                site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
-            return result
-
-        return create
-
-    def begin_flush(self, tape: Any, graph: Any) -> Site:
-        """Return the site of the open scope, whose `launched` is called after each launch."""
-        site = self.sites[STATE.batch.place.where]
-        site.begin(tape, graph)
-        return site
-
-    def pages(self) -> str:
-        """Return a page of text for each place that opened scopes."""
-        if not self.sites:
-            return "no scope was opened: put `with gluon_dynbatch.batching():` around a minibatch"
-        return "\n\n".join("\n".join(_page(*item)) for item in self.sites.items())
-
-
-def _page(where: Where, site: Site) -> Iterator[str]:
+def _page(where: Where, sites: List[Site]) -> Iterator[str]:
+    first, site = sites[0], sites[-1]
+    reports = [report for each in sites for report in each.reports]
+    at_once = sum(report.at_once for report in reports)
+    counted = ""
+    if site is not first:
+        counted = " (the first is not counted)"
+        if first.lines and not site.lines:
+            site, counted = first, " (what follows is from the first, the only one that recorded)"
     report = Report.together(site.reports)
-    first = " (the first is not counted)" if site.warmed_up else ""
+    report.add_missing(Report.together(first.reports).reasons)
     yield f"=== scope at {_short(where)}"
-    yield f"scopes: {len(site.reports) + site.warmed_up}{first}, flushes: {len(report.flushes)}"
-    if report.at_once:
-        yield (
-            f"{report.at_once} calls ran immediately, because recording them costs more than it "
-            "saves"
-        )
+    yield f"scopes: {len(reports)}{counted}, flushes: {len(report.flushes)}"
+    if at_once:
+        yield f"{at_once} calls ran immediately, because recording them costs more than it saves"
     elif not site.lines:
-        yield NOTHING
+        yield _wrapped("", str(report) if report.ordinary else NOTHING)
     if not site.lines:
         return
     if not report.launches:
@@ -157,7 +68,8 @@ def _page(where: Where, site: Site) -> Iterator[str]:
     recording, analysis, running, waiting = stage_times(report).values()
     yield (
         f"milliseconds: recording and the script's own work {recording:.1f}, "
-        f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}"
+        f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}, "
+        f"work from before {site.earlier_ms:.1f}"
     )
     yield from _lines(site, recording / report.nodes)
     if report.alone:
@@ -168,6 +80,8 @@ def _page(where: Where, site: Site) -> Iterator[str]:
     if len(report.alone) > MOST_ALONE:
         yield f"  and {len(report.alone) - MOST_ALONE} more"
     advice = [*_advice(site, report)]
+    if at_once and not advice:
+        advice = [_sentence(FEW_CALLS)]
     yield "\nwhat to change" if advice else "\nnothing to change"
     yield from (_wrapped("  - ", text) for text in advice)
 
@@ -191,21 +105,12 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
     """Yield advice, the most important first."""
     spent = stage_times(report)
     total = sum(spent.values())
-    if report.alone:
-        yield (
-            "Calls that are not merged run sample by sample. Make one such call after the scope, "
-            "on mx.nd.concat of the inputs of all samples, or use an operator that merges "
-            "(docs/operators.md)."
-        )
-    if report.forced and all(flush.waiting < 2 for flush in report.flushes):
-        where, count = max(report.forced.items(), key=lambda item: item[1])
-        yield (
-            f"A value is read while calls are pending, {count} x at {_short(where)}. Each read "
-            "runs the calls recorded so far. Read values after the scope, or use gdb.map, where "
-            "one flush serves all samples that wait for a value."
-        )
+    yield from _reads(site, report)
+    yield from dict.fromkeys(remedy_of(alone.reason) for alone in report.alone)
     for split in report.split[:MOST_ALONE]:
         yield f"{split.calls} x {split.name} at {_short(split.where)}: {split.reason}."
+    if report.unrecorded:
+        yield _sentence(report.unrecorded)
     where, line = max(site.lines.items(), key=lambda item: item[1].kinds[1])
     units, signatures = line.kinds
     if units >= 8 and 2 * signatures > units and not report.split:
@@ -213,11 +118,13 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
             f"{units} calls at {_short(where)} are of {signatures} kinds. Calls merge only if they "
             "have the same structure of arguments, dtypes, attributes and shared arrays."
         )
+    told = " ".join(split.reason for split in report.split)
     for (name, reason), (spent_ms, where) in site.by_mxnet.items():
-        if spent_ms > total / 10:
+        if spent_ms > total / 10 and reason not in told:
             yield (
                 f"MXNet's own operators run the launches of {name} at {_short(where)}, which takes "
-                f"{spent_ms:.1f} ms: {reason}. Native steps are faster (docs/guides/not-merged.md)."
+                f"{spent_ms:.1f} ms: {reason}. Native steps are faster: see the page 'Finding "
+                "what did not merge' of the documentation."
             )
     for where, times in site.array_ms.items():
         if sum(times) > total / 10:
@@ -226,10 +133,36 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
                 f"{sum(times):.1f} ms. Create arrays before the scope, or one array per sample: "
                 "taking rows of it with x[i : i + 1] costs nothing."
             )
-    if spent["recording"] > total / 2:
+    if site.stacked >= MANY_SAMPLES and not report.forced:
+        yield STACK.format(site.stacked)
+    elif spent["recording"] > total / 2:
         yield from _cheaper_recording(site, report)
-    if spent["analysis"] > total / 3:
+    if spent["analysis"] > total / 3 and not (site.compiles or report.forced):
         yield 'Analysis takes much of the time: set analysis_budget, or use policy="depth".'
+
+
+def _reads(site: Site, report: Report) -> Iterator[str]:
+    """Yield advice on lines that end a batch early, by kinds of lines."""
+    shared = any(flush.waiting > 1 for flush in report.flushes)
+    by_kind: DefaultDict[str, List[Tuple[Where, int]]] = defaultdict(list)
+    for where, times in sorted(report.forced.items(), key=lambda item: -item[1]):
+        cause = report.causes.get(where, Cause())
+        if where in site.arithmetic:
+            yield KEEP_ARRAY.format(_short(where), _short(site.arithmetic[where]))
+        elif not (cause.kind == "value" and cause.in_map):
+            by_kind[cause.kind].append((where, times))
+        elif not shared:
+            by_kind["map"].append((where, times))
+    for name, lines in by_kind.items():
+        places = ", ".join(f"{times} x at {_short(where)}" for where, times in lines[:MOST_ALONE])
+        if name == "map":
+            yield ONE_WAITS.format(places)
+            continue
+        kind = KINDS[name]
+        yield (
+            f"{kind.happens}, {places}. Each time, the calls recorded so far are run. "
+            f"{_sentence(kind.remedy)}"
+        )
 
 
 def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
@@ -251,6 +184,10 @@ def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
         )
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _short(where: Where) -> str:
     path = min(where.filename, os.path.relpath(where.filename), key=len)
     return f"{path}:{where.line} in {where.function}"
@@ -260,12 +197,37 @@ def _wrapped(start: str, text: str) -> str:
     return textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start))
 
 
+def unreadable(script: str) -> str:
+    """Return why Python cannot run a script at all, in one line; empty if it can."""
+    if os.path.isdir(script):
+        return f"{script!r} is a folder, not a program"
+    try:
+        with open(script, "rb") as file:
+            compile(file.read(), script, "exec", dont_inherit=True)
+    except FileNotFoundError:
+        return f"there is no file {script!r}"
+    except OSError as error:
+        return f"cannot read {script!r}: {error.strerror}"
+    except SyntaxError as error:
+        return f"{script}:{error.lineno or 1}: {type(error).__name__}: {error.msg}"
+    except ValueError as error:
+        return f"{script!r} is not a Python program: {error}"
+    return ""
+
+
 def main(script: str, arguments: List[str]) -> None:
     """Run a script as Python would, then print the pages of its scopes."""
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    array, mx.nd.array = mx.nd.array, observer.timed(mx.nd.array)
+    watched = (
+        (mx.nd, "array", observer.timed),
+        (LazyNDArray, "asnumpy", observer.noting),
+        (Recorder, "lift_number", observer.calculating),
+    )
+    originals = [getattr(owner, name) for owner, name, _ in watched]
+    for owner, name, wrap in watched:
+        setattr(owner, name, wrap(getattr(owner, name)))
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit:
@@ -277,5 +239,7 @@ def main(script: str, arguments: List[str]) -> None:
         traceback.print_exception(type(error), error, trace)
         sys.exit(1)
     finally:
-        RUNTIME.observer, mx.nd.array = None, array
-        print(f"\n{observer.pages()}")
+        RUNTIME.observer = None
+        for (owner, name, _), original in zip(watched, originals):
+            setattr(owner, name, original)
+        print(f"\n{pages(observer)}")

@@ -44,7 +44,7 @@ class Runtime:
         self.library = Library()
         self.dispatcher = Dispatcher()
         self.plans = SizedCache()
-        #: Called for each scope, flush and launch, if set; see `explain.py`.
+        #: Called for each scope, flush and launch, if set; see `observe.py`.
         self.observer: Any = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
@@ -109,7 +109,10 @@ class Flush(NamedTuple):
         backward pass (None without gradients), the arenas with the values, and the report.
         """
         recording = self.recording
-        started = time.perf_counter()
+        started = begun = time.perf_counter()
+        if self.runtime.observer is not None:
+            self.runtime.observer.settle(recording)
+            begun = time.perf_counter()
         lazies = recording.held()
         planned, cached = self._find_plan(self.options.resolved())
         analysed = time.perf_counter()
@@ -132,7 +135,7 @@ class Flush(NamedTuple):
             alone=self._with_lines(planned.report.alone),
             split=self._with_lines(planned.report.split),
             recording_ms=1e3 * (started - (recording.started or started)),
-            analysis_ms=1e3 * (analysed - started),
+            analysis_ms=1e3 * (analysed - begun),
             dispatch_ms=1e3 * (finished - analysed),
             waiting=waiting,
         )

@@ -1,7 +1,7 @@
-"""Autograd's modes as bits, and the dtypes that have gradients."""
+"""Autograd's modes as bits, and the dtypes of floats."""
 
 #: Bits of autograd's mode.
 RECORDING, TRAINING = 1, 2
 
-#: Dtypes of arrays that can have gradients.
+#: Dtypes of floats.
 FLOATS = ("float16", "float32", "float64")

@@ -1,30 +1,28 @@
-"""Reports of scopes and flushes, as text, HTML and JSON; statistics of a `RequestBatcher`."""
+"""Reports of scopes and flushes, as text, HTML and JSON."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections import Counter
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
+from .advice import (
+    AT_ONCE,
+    EARLIER,
+    FEW_CALLS,
+    FUNCTIONS,
+    INACTIVE,
+    NOTHING,
+    ORDINARY,
+    TURNS,
+    Cause,
+    Origin,
+    describe_reads,
+)
 from .errors import Where
 from .show.draw import page
 from .show.plot import plot
-
-NOTHING = (
-    "nothing was recorded, or the scope is still open: a scope records calls of hybridized\n"
-    "blocks, so call hybridize() on the outermost block, and call the block inside the scope"
-)
-ORDINARY = (
-    "{} operators on ordinary arrays, most often {}: a scope records operators on the\n"
-    "            results of hybridized blocks; put others into hybrid_forward of a block"
-)
-
-TURNS = (
-    "{} samples waited for earlier ones, which may change {}:\n            {}\n"
-    "            pass such values as arguments and results, or set them before they are read"
-)
 
 
 class Alone(NamedTuple):
@@ -56,6 +54,15 @@ def add_calls(totals: Dict[Any, Alone], key: Any, added: Alone) -> None:
     """Add calls to the total of `key`, which keeps the line of its first call."""
     total = totals.get(key)
     totals[key] = added if total is None else total._replace(calls=total.calls + added.calls)
+
+
+class Reasons(NamedTuple):
+    """Why the launches of a scope were narrow."""
+
+    forced: Dict[Where, int]
+    causes: Dict[Where, Cause]
+    alone: Tuple[Alone, ...]
+    split: Tuple[Alone, ...]
 
 
 class Traced:
@@ -143,50 +150,6 @@ class FlushReport(NamedTuple):
         return "; ".join(f"{label} {text}" for label, text in _describe(self))
 
 
-class BatcherStats(NamedTuple):
-    """Counts and times of a `RequestBatcher` since it was created.
-
-    Attributes
-    ----------
-    queued, running : int
-        Requests in the queue, and requests that are running.
-    completed, failed, cancelled : int
-        Requests that ended with a result, with an exception, or before they ran.
-    rejected : int
-        Requests that were refused because the queue was full.
-    run_s : float
-        Total run time of all minibatches, in seconds.
-    latency_s : float
-        Total time from submission to result of all requests, in seconds.
-    latencies_s : tuple of float
-        Latencies of the last 1,024 requests, in seconds.
-    batch_sizes : dict of int to int
-        Number of minibatches for each number of requests.
-    """
-
-    queued: int
-    running: int
-    completed: int
-    failed: int
-    cancelled: int
-    rejected: int
-    run_s: float
-    latency_s: float
-    latencies_s: Tuple[float, ...]
-    batch_sizes: Dict[int, int]
-
-    def latency_percentile(self, percent: float) -> float:
-        """Return a percentile of the last latencies, in seconds; NaN if there are none.
-
-        Parameters
-        ----------
-        percent : float
-            From 0 to 100.
-        """
-        ranked = sorted(self.latencies_s)
-        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
-
-
 class Report:
     """What happened in a scope so far.
 
@@ -195,7 +158,10 @@ class Report:
     flushes : list of FlushReport
         One per flush.
     forced : dict of Where to int
-        Lines that read a value while calls were pending, and how often.
+        Lines that read a value while calls were pending, or ended a batch early for another reason,
+        and how often.  If all calls ran at once, those of the last scope here that recorded calls.
+    causes : dict of Where to Cause
+        What these lines call, and whether samples of ``map`` wait there.
     waiting_ms : float
         Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and functions that call
         these) while the scope was open.
@@ -207,6 +173,10 @@ class Report:
         Calls that "auto" ran immediately, because recording them costs more than it saves.
     ordinary : dict of str to int
         Number of operators on ordinary arrays, which run immediately, by name.
+    origins : dict of str to Origin
+        The first call of each of these operators.
+    earlier : Reasons or None
+        If all calls ran at once, the reasons from the last scope here that recorded calls.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
     turns : dict of (str, Where) to int
@@ -217,11 +187,14 @@ class Report:
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
         self.forced: Counter[Where] = Counter()
+        self.causes: Dict[Where, Cause] = {}
         self.waiting_ms = 0.0
         self.immediate: Dict[str, Alone] = {}
         self.traced = Traced()
         self.at_once = 0
         self.ordinary: Counter[str] = Counter()
+        self.origins: Dict[str, Origin] = {}
+        self.earlier: Optional[Reasons] = None
         self.choice = ""
         self.turns: Counter[Tuple[str, Where]] = Counter()
 
@@ -239,11 +212,32 @@ class Report:
             for key, calls in report.traced.refused.items():
                 add_calls(total.traced.refused, key, calls)
             total.forced.update(report.forced)
+            total.causes = {**report.causes, **total.causes}
             total.ordinary.update(report.ordinary)
+            total.origins = {**report.origins, **total.origins}
             total.turns.update(report.turns)
             for name, calls in report.immediate.items():
                 add_calls(total.immediate, name, calls)
         return total
+
+    @property
+    def reasons(self) -> Reasons:
+        """Why launches were narrow."""
+        return Reasons({**self.forced}, {**self.causes}, tuple(self.alone), tuple(self.split))
+
+    def add_missing(self, earlier: Reasons) -> None:
+        """Add the reasons of an earlier scope that this report does not have."""
+        for where in earlier.forced.keys() - self.forced.keys():
+            self.forced[where] = earlier.forced[where]
+        self.causes = {**earlier.causes, **self.causes}
+        if self.flushes or self.immediate:
+            known = {(calls.name, calls.reason) for calls in (*self.alone, *self.split)}
+            alone, split = (
+                tuple(calls for calls in group if (calls.name, calls.reason) not in known)
+                for group in (earlier.alone, earlier.split)
+            )
+            earlier = earlier._replace(alone=alone, split=split)
+        self.earlier = earlier
 
     def count_wait(self, milliseconds: float) -> None:
         """Add time spent waiting for a value, and attribute it to the last flush."""
@@ -265,12 +259,15 @@ class Report:
     @property
     def alone(self) -> List[Alone]:
         """Calls that did not merge, with the reason, the most frequent first."""
-        return _by_frequency(self.immediate.values(), *(flush.alone for flush in self.flushes))
+        flushes = (flush.alone for flush in self.flushes)
+        earlier = self.earlier.alone if self.earlier else ()
+        return _by_frequency(self.immediate.values(), *flushes, earlier)
 
     @property
     def split(self) -> List[Alone]:
         """Calls that need several launches, with the reason, the most frequent first."""
-        return _by_frequency(*(flush.split for flush in self.flushes))
+        earlier = self.earlier.split if self.earlier else ()
+        return _by_frequency(*(flush.split for flush in self.flushes), earlier)
 
     @property
     def analysis_share(self) -> float:
@@ -321,6 +318,10 @@ class Report:
             "immediate": as_dicts(self.immediate.values()),
             "traced": {**vars(self.traced), "refused": as_dicts(self.traced.refused.values())},
             "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
+            "causes": [{"where": str(w), **c._asdict()} for w, c in self.causes.items()],
+            "origins": {name: [str(at.where), at.inactive] for name, at in self.origins.items()},
+            "earlier": self.earlier
+            and {"alone": as_dicts(self.earlier.alone), "split": as_dicts(self.earlier.split)},
             "turns": [
                 {"attribute": name, "where": str(w), "samples": count}
                 for (name, w), count in self.turns.items()
@@ -328,36 +329,58 @@ class Report:
         }
         return json.dumps(content, indent=2)
 
+    @property
+    def unrecorded(self) -> str:
+        """Why most operators were not recorded, and what to do; empty if they were."""
+        # Operators on arrays that a line reads have another reason, which `forced` tells.
+        ordinary = {
+            name: calls
+            for name, calls in self.ordinary.items()
+            if self.origins[name].where not in self.forced
+        }
+        calls = sum(ordinary.values())
+        if calls <= self.nodes:
+            return ""
+        most = max(ordinary, key=ordinary.__getitem__)
+        where, inactive = self.origins[most]
+        return ORDINARY.format(calls, most, where) + (
+            INACTIVE.format(inactive) if inactive else FUNCTIONS
+        )
+
     def __str__(self) -> str:
         if not self.flushes and not self.at_once:
-            return NOTHING
-        rows: List[Tuple[str, Any]] = []
-        if self.at_once:
-            text = f"{self.at_once} calls, because recording them costs more than it saves"
-            rows.append(("at once", text))
-        for flush in self.flushes[-8:]:
-            rows += _describe(flush)
-        ordinary = sum(self.ordinary.values())
-        if ordinary > self.nodes:
-            most = max(self.ordinary, key=self.ordinary.__getitem__)
-            rows.append(("at once", ORDINARY.format(ordinary, most)))
-        traced = self.traced
-        if traced.known or traced.new:
-            text = f"{traced.known} calls reused a recording, "
-            text += f"{traced.new} ran forward in {traced.new_ms:.1f} ms"
-            rows.append(("traced once", text))
-        rows += [("not kept", calls) for calls in traced.refused.values()]
-        rows += [("ran alone", calls) for calls in self.alone]
-        rows += [("split", calls) for calls in self.split]
-        forced = sorted(self.forced.items(), key=lambda item: -item[1])
-        rows += [("value read", f"{times} x at {where}") for where, times in forced]
-        turns = sorted(self.turns.items(), key=lambda item: -item[1])
-        rows += [("in turn", TURNS.format(count, *key)) for key, count in turns]
-        lines = [f"{label:12}{text}" for label, text in rows]
+            return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else NOTHING
+        lines = [f"{label:12}{text}" for label, text in self._rows()]
         if len(self.flushes) > 8:
             total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"
             lines.insert(0, f"{total}; the last 8:")
         return "\n".join(lines + [self.choice] * bool(self.choice))
+
+    def _rows(self) -> Iterator[Tuple[str, Any]]:
+        """Yield the labels and texts of all lines."""
+        if self.at_once:
+            text = AT_ONCE.format(self.at_once)
+            if self.earlier:
+                text += EARLIER if any(self.earlier) else f"\n{'':12}{FEW_CALLS}"
+            yield "at once", text
+        for flush in self.flushes[-8:]:
+            yield from _describe(flush)
+        if self.unrecorded:
+            yield "at once", self.unrecorded
+        traced = self.traced
+        if traced.known or traced.new:
+            text = f"{traced.known} calls reused a recording, "
+            text += f"{traced.new} ran forward in {traced.new_ms:.1f} ms"
+            yield "traced once", text
+        for label, group in (
+            ("not kept", traced.refused.values()),
+            ("ran alone", self.alone),
+            ("split", self.split),
+        ):
+            yield from ((label, calls) for calls in group)
+        yield from describe_reads(self.forced, self.causes)
+        turns = sorted(self.turns.items(), key=lambda item: -item[1])
+        yield from (("in turn", TURNS.format(count, *key)) for key, count in turns)
 
 
 def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:

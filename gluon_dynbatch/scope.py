@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
 
 import mxnet as mx
 
@@ -26,7 +26,7 @@ from .native.recording import (
     without_collector,
 )
 from .options import DEFAULTS, Options, check_choice, check_count
-from .plan.plan import Plan
+from .plan.plan import NoPlan, Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
@@ -81,8 +81,9 @@ class Batch(Statements):
     ----------
     report : Report
         What happened since the scope was entered.
-    plan : Plan or None
-        The launches of the last flush.
+    plan : Plan or NoPlan
+        The launches of the last flush.  If there was none, as when all calls ran at once, a
+        `NoPlan`, which is false, and says so if it is printed or used.
     backward_plan : Plan or None
         The launches of its backward pass; None if no gradients are recorded.
     """
@@ -100,7 +101,7 @@ class Batch(Statements):
 
     def _reset(self) -> None:
         self.report = Report()
-        self.plan: Optional[Plan] = None
+        self.plan: Union[Plan, NoPlan] = NoPlan(self.report, user_line)
         self.backward_plan: Optional[Plan] = None
         #: The user's options, completed by defaults of blocks; and those of the environment.
         self._completed_options = self._options
@@ -163,9 +164,10 @@ class Batch(Statements):
         objects that reference counting frees.  The collector would treat them as long-lived, and
         scan the whole heap because of them.
         """
-        before = {name: self._thread_state[name] for name in ("recorder", "at_once")}
+        state = self._thread_state  # empty if the collector has just ended the scope
+        before = {name: state[name] for name in ("recorder", "at_once") if name in state}
         try:
-            self._thread_state.update(recorder=None, at_once=False)
+            state.update(recorder=None, at_once=False)
             return without_collector(work)  # type: ignore[no-any-return]
         finally:
             if self.members:
@@ -217,7 +219,7 @@ class Batch(Statements):
                 gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
             self.unrecorded(self._hand_out)
             if self._account is not None:
-                self.report.choice = self._account.close(self.report.at_once)
+                self._account.close(self.report)
         elif len(self.members) > 1 and (oldest or suspended and not failed):
             # Calls of other members may be pending as well: this failure is not theirs.
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
@@ -271,10 +273,15 @@ class Batch(Statements):
         check_count("concurrency", concurrency)
         return Fibers(self, fn, applier(fn), samples, concurrency, on_error == "return").run()
 
-    def await_flush(self, waiting: int = 0) -> None:
-        """Compute everything recorded so far, for `waiting` samples; fibers park until it is."""
-        if not park() and self.members:
+    def await_flush(self, waiting: int = 0) -> bool:
+        """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
+
+        Return whether a fiber parked.
+        """
+        parked = park()
+        if not parked and self.members:
             self.unrecorded(lambda: self._compute(waiting=waiting))
+        return parked
 
     def connect(self) -> None:
         """Add the computed flushes to MXNet's tape."""

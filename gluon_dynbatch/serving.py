@@ -7,11 +7,12 @@ import atexit
 import collections
 import contextlib
 import itertools
+import math
 import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import Any, Callable, Deque, Dict, List, Tuple
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Tuple
 
 import mxnet as mx
 
@@ -19,12 +20,55 @@ from . import errors
 from .block import batching
 from .native import recording
 from .options import check_choice, check_count
-from .report import BatcherStats
 from .samples import applier, with_mxnet_arrays
 from .scope import Batch
 
 #: Errors of a flush, raised in every sample that waits for it: another sample may be at fault.
 FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
+
+
+class BatcherStats(NamedTuple):
+    """Counts and times of a `RequestBatcher` since it was created.
+
+    Attributes
+    ----------
+    queued, running : int
+        Requests in the queue, and requests that are running.
+    completed, failed, cancelled : int
+        Requests that ended with a result, with an exception, or before they ran.
+    rejected : int
+        Requests that were refused because the queue was full.
+    run_s : float
+        Total run time of all minibatches, in seconds.
+    latency_s : float
+        Total time from submission to result of all requests, in seconds.
+    latencies_s : tuple of float
+        Latencies of the last 1,024 requests, in seconds.
+    batch_sizes : dict of int to int
+        Number of minibatches for each number of requests.
+    """
+
+    queued: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    run_s: float
+    latency_s: float
+    latencies_s: Tuple[float, ...]
+    batch_sizes: Dict[int, int]
+
+    def latency_percentile(self, percent: float) -> float:
+        """Return a percentile of the last latencies, in seconds; NaN if there are none.
+
+        Parameters
+        ----------
+        percent : float
+            From 0 to 100.
+        """
+        ranked = sorted(self.latencies_s)
+        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
 
 
 class _Queue:

@@ -13,10 +13,12 @@ import numpy as np
 from .lower.graph import Graph
 from .plan.plan import Launch, Plan
 from .report import Alone, add_calls
+from .trace.symbols import VARIABLE
 
-COUNTS = (
-    "the number of arrays differs from call to call, and each number needs its own launch; {}"
-    "make one array of them before the call, with mx.nd.concat or mx.nd.stack{}"
+OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"
+COUNTS = OWN.format(
+    "{}make one array of them before the call, with mx.nd.concat(..., dim=0) or "
+    "mx.nd.stack(..., axis=0){}"
 )
 #: For calls of blocks, by granularity.
 BLOCKS = {
@@ -24,6 +26,24 @@ BLOCKS = {
     "operator": COUNTS.format("", ", or add them up in the block, with F.add_n"),
 }
 OPERATORS = COUNTS.format("", "")
+#: For operators that put arrays together along another axis than 0, by name: the attribute, and
+#: what to call instead, given the axis.
+ALONG_AXIS = {
+    "Concat": (
+        "dim",
+        "any number merges along axis 0: use mx.nd.concat(*[x.swapaxes(0, {0}) for x in arrays], "
+        "dim=0).swapaxes(0, {0})",
+    ),
+    "stack": (
+        "axis",
+        "any number merges along axis 0: use mx.nd.moveaxis(mx.nd.stack(*arrays, axis=0), 0, {0})",
+    ),
+}
+#: The same, if axis 0 of each array and all up to the axis have one element.
+ONE_ROW = (
+    "any number merges along axis 0: use mx.nd.concat(*[x.reshape(-1) for x in arrays], dim=0)"
+    ".reshape({})"
+)
 SIZES = (
     "the sizes of its arrays, or its numbers, differ from call to call, and each variant needs its "
     "own launch, because MXNet's own operators run it: {}"
@@ -82,5 +102,19 @@ def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> I
             needs_own = [e.token == token and len(e.in_types) in unshared for e in entries]
             calls = np.flatnonzero(np.array(needs_own)[graph.entry])
             entry = entries[int(graph.entry[calls[0]])]
-            reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
+            reason = _along_axis(entry) if entry.block_id is None else BLOCKS[granularity]
             yield Alone(entry.name, reason, len(calls), int(calls[0]))
+
+
+def _along_axis(entry: Any) -> str:
+    """Return the reason for an operator, and how to put its arrays together along axis 0."""
+    (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
+    if op.op not in ALONG_AXIS:
+        return OPERATORS
+    attribute, instead = ALONG_AXIS[op.op]
+    shape = entry.in_types[0].shape
+    axis = int(op.attrs.get(attribute, op.op == "Concat"))
+    axis += (axis < 0) * (len(shape) + (op.op == "stack"))
+    if op.op == "Concat" and len(shape) == axis + 1 and set(shape[:axis]) == {1}:
+        return OWN.format(ONE_ROW.format((*shape[:axis], -1)))
+    return OWN.format(instead.format(axis))

@@ -5,7 +5,7 @@ import numpy as np
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.modes import FLOATS, RECORDING
+from gluon_dynbatch.modes import RECORDING
 from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.transpose import Heads, transpose
 from gluon_dynbatch.record.types import TYPES
@@ -215,7 +215,7 @@ def heads_of(plan, slots=None):
         unit = graph.slot_unit[slot]
         segment = graph.segments[graph.segment[unit]]
         port = segment.outputs[slot - graph.slot0[unit]]
-        if segment.mode & RECORDING and port.dtype in FLOATS:
+        if segment.mode & RECORDING:
             size = int(graph.dependencies.rows[unit]) * port.row_size
             rows.append((slot, 0, size, TYPES.kind_of(port.dtype, segment.context)))
     in_graph = np.ones(len(plan.region_of) - len(graph.slot_unit), dtype=bool)
@@ -224,7 +224,7 @@ def heads_of(plan, slots=None):
 
 def check_invariants(batch):
     """Check graph, groups and plan of a scope's last flush; return the number of launches."""
-    if batch.plan is None:
+    if not batch.plan:
         assert batch.report.launches == 0
         return 0
     graph = batch.plan.graph.dependencies

@@ -1,15 +1,18 @@
 """``python -m gluon_dynbatch explain`` says which calls merge, which do not, and why."""
 
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import mxnet as mx
 import pytest
 
-from gluon_dynbatch import explain
+import gluon_dynbatch as gdb
+from gluon_dynbatch import explain, observe
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT
 
@@ -111,7 +114,7 @@ ADVICE = [
     ("mx.nd.LeakyReLU(mx.nd.ones((1, 3)), slope=n) for n in range(1, 10)",
      r"9 calls at .*script.py:\d+ in .* are of 9 kinds"),
     ("mx.nd.concat(*map(cell, xs[:n]), dim=1) for n in range(1, 8)",
-     r"7 x Concat at script.py:\d+ in <listcomp>: the number of arrays.* make one array of them"),
+     r"7 x Concat at script.py:\d+ in <listcomp>: the number of arrays.* merges along axis 0"),
 ]  # fmt: skip
 
 
@@ -160,5 +163,120 @@ def test_the_command_line(tmp_path):
     command = [sys.executable, "-W", "ignore", "-m", "gluon_dynbatch", "explain"]
     process = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0 and process.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
-    process = subprocess.run([*command, "no.py"], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 2 and process.stderr.endswith("error: there is no file 'no.py'\n")
+    process = subprocess.run([*command[:-1], "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout == f"gluon_dynbatch {gdb.__version__}\n"
+
+
+NOT_PROGRAMS = {
+    "no.py": (None, "there is no file 'no.py'"),
+    "folder": (None, "'folder' is a folder, not a program"),
+    "half.py": (b"x = 1\nx = (\n", "half.py:2: SyntaxError: "),
+    "bytes.py": (b"x = 1\0", ""),
+    "latin.py": ("print('\u00e9')".encode("latin1"), "latin.py:1: SyntaxError: "),
+    "tabs.py": (b"if 1:\n\tx = 1\n        y = 2\n", "tabs.py:3: TabError: "),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PROGRAMS)
+def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
+    content, problem = NOT_PROGRAMS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["gluon_dynbatch", "explain", name])
+    with warnings.catch_warnings():  # that the module is imported already
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module("gluon_dynbatch", run_name="__main__")
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and not out and len(err.splitlines()) == 1
+    assert f"error: {problem}" in err
+
+
+def test_work_from_before_is_not_charged_to_the_first_launch(explained, monkeypatch):
+    """The argument of the first call is not computed before the flush begins."""
+    steps, settle, launched = [], observe.Observer.settle, observe.Site.launched
+
+    def noting(name, original):
+        return lambda *args: steps.append(name) or original(*args)
+
+    monkeypatch.setattr(observe.Observer, "settle", noting("settle", settle))
+    monkeypatch.setattr(observe.Site, "launched", noting("launch", launched))
+    monkeypatch.setattr(explain, "slowly", lambda: time.sleep(0.1) or steps.append("work"),
+                        raising=False)  # fmt: skip
+    _, out, _ = explained("""
+        from gluon_dynbatch import explain
+
+        class Slow(mx.operator.CustomOp):
+            def forward(self, is_train, req, in_data, out_data, aux):
+                explain.slowly()
+                self.assign(out_data[0], req[0], in_data[0])
+
+        @mx.operator.register("slow_in_test_explain")
+        class SlowProp(mx.operator.CustomOpProp):
+            def create_operator(self, *args):
+                return Slow()
+
+        xs[0] = mx.nd.Custom(xs[0], op_type="slow_in_test_explain")
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            ys = [apply(x, 2) for x in xs]
+            batch.flush()
+            ys = [apply(x, 1) for x in xs]
+    """)
+    assert steps.index("work") < steps.index("launch")
+    steps.remove("work")
+    assert steps == ["settle", "launch", "launch", "settle", "launch"]
+    assert re.search(r"work from before \d+\.\d$", out, re.MULTILINE)
+
+
+def test_errors_of_other_work_are_left_to_the_script(explained):
+    code, out, err = explained("""
+        failing = mx.nd.linalg.potrf(-mx.nd.ones((2, 2)))
+        with gdb.batching(granularity="block", policy="depth"):
+            ys = [apply(x, 2) for x in xs]
+        try:
+            failing.asnumpy()
+        except mx.MXNetError:
+            print("caught")
+    """)
+    assert code is None and out.startswith("caught\n") and "16 calls in 2 launches" in out
+
+
+def test_a_first_scope_that_alone_was_recorded_is_shown(explained):
+    _, out, _ = explained("""
+        for _ in range(3):
+            with gdb.batching():
+                ys = [apply(x, 1).asnumpy() for x in xs]
+    """)
+    assert "scopes: 3 (what follows is from the first, the only one that recorded)" in out
+    assert "16 calls ran immediately" in out and "8 calls in 8 launches" in out
+    assert re.search(r"8 x at script.py:\d+ in .*Read values after the scope", flat(out))
+
+
+def test_reasons_of_the_first_scope_are_not_lost(explained):
+    """Only the first scope reads a value."""
+    _, out, _ = explained("""
+        for number in range(3):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [apply(x, 2) for x in xs]
+                if number == 0:
+                    print(ys[0])
+    """)
+    assert "32 calls in 4 launches" in out
+    assert re.search(r"pending, 1 x at script.py:\d+ in", flat(out))
+
+
+def test_a_fact_is_said_once(explained):
+    """The reason why sizes need launches of their own is also why MXNet runs them."""
+    _, out, _ = explained("""
+        for _ in range(2):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [mx.nd.sort(mx.nd.ones((100 * n, 500)) * 2) for n in range(1, 5)]
+    """)
+    assert flat(out).count("sort has no kernel") == 1
+    assert "docs/" not in out
+
+
+def flat(out):
+    return " ".join(out.split())

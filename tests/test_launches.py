@@ -46,6 +46,9 @@ LOOKUP, OTHER = (ready(Attention(prefix=prefix)) for prefix in ("lookup_", "othe
 MEMORIES, TRAINED = ([array(5, WIDTH, seed=k) for k in (0, 1)] for _ in range(2))
 (TRAINED_ROW,) = attached(inputs(1))
 attached(TRAINED)
+#: Arrays of several rows, and variables, one for each of four samples.
+ROWS, OWN = ([array(3, WIDTH, seed=4 * k + i) for i in range(4)] for k in (1, 2))
+attached(OWN)
 WEIGHTS = attached([array(WIDTH, WIDTH, seed=k) for k in (2, 3)])
 STEPS = [inputs(6)[:3], inputs(6)[3:]]
 #: A tree with a long arm of five leaves, which needs a launch per joint.
@@ -257,6 +260,16 @@ CASES = {
     "two trained memories": (
         unpacked(LOOKUP), list(zip(inputs(6), TRAINED * 3)), ("depth",), {"block": 2},
     ),
+    # A variable that only one call of a launch would read is not a weight.
+    "own variables as second operands": (
+        unpacked(lambda x, own: own - A(x) * own), list(zip(ROWS, OWN)),
+        ("depth",), {"block": [4, 4, 4], "operator": [4, 4, 4]},
+    ),
+    "an own weight in each of three steps": (
+        unpacked(lambda x, own: chain([lambda y: LOOKUP(y, own)] * 3, x)),
+        list(zip(inputs(4), OWN)),
+        ("depth",), {"block": [4, 4, 4]},
+    ),
     # {a} {lookup x 2: rows 0 and 1} {other lookup x 2: rows 2 and 3}
     "two views of one array are two shared arrays": (
         two_views, [mx.nd.concat(*inputs(4), dim=0)], ("depth",), {"block": [2, 2, 1]},
@@ -312,6 +325,14 @@ def test_three_rotations_of_three_cells():
     samples = chains([A, B, C], [C, A, B], [B, C, A])
     counts = [len(launches(chain, samples, "block", policy)) for policy in POLICIES]
     assert 9 > counts[0] >= counts[1] >= counts[2] == 5
+
+
+def test_weights_are_not_copied_where_calls_would_not_merge_anyway():
+    batch = check_against_loop(
+        lambda x: chain([lambda y, w=w: mx.nd.dot(y, w) for w in WEIGHTS * 2], A(x)), inputs(1),
+        granularity="block", policy="depth",
+    )  # fmt: skip
+    assert [launch.segment.shared for launch in batch.plan.launches] == [(), *[(1,)] * 4]
 
 
 def doubled(F, x, _):

@@ -9,14 +9,14 @@ PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
 #: Folders and top-level modules; each imports only from those before it.
 ORDER = [
-    "errors", "modes", "native", "show", "report", "cache", "rules", "record", "trace", "schedule",
-    "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
-    "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving", "results",
-    "testing", "explain", "__main__",
+    "errors", "modes", "native", "show", "advice", "report", "cache", "rules", "record", "trace",
+    "schedule", "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush",
+    "samples", "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving",
+    "results", "testing", "observe", "explain", "__main__",
 ]  # fmt: skip
-#: Those that never import MXNet.
+#: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
-    "errors", "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
+    "modes", "native", "show", "advice", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
 
 
@@ -77,7 +77,8 @@ def test_pure_modules_never_import_mxnet():
     for module, target in IMPORTS.edges:
         if is_pure(module):
             assert target.split(".")[0] != "mxnet", module
-            assert target not in MODULES or is_pure(target), f"{module} imports {target}"
+            right = target not in MODULES or is_pure(target) or target == f"{PACKAGE}.errors"
+            assert right, f"{module} imports {target}"
 
 
 def test_the_order_has_every_folder_and_module():

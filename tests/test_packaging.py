@@ -92,16 +92,62 @@ def test_make_says_what_to_type_where_python_is_not_supported(tmp_path, version)
     assert "is 3.12." in message if version else "does not run." in message
 
 
-def test_without_native_code_the_import_says_how_to_build_it(tmp_path):
+VERSION = ".".join(map(str, sys.version_info[:2]))
+
+
+def copy_without_native_code(folder):
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(ROOT / "gluon_dynbatch", tmp_path / "gluon_dynbatch", ignore=ignore)
-    process = subprocess.run(
-        [sys.executable, "-c", "import gluon_dynbatch"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
+    return shutil.copytree(ROOT / "gluon_dynbatch", folder / "gluon_dynbatch", ignore=ignore)
+
+
+def test_in_a_clone_that_is_not_compiled_the_import_names_the_installed_package(tmp_path):
+    """Python finds the folder of the clone first."""
+    clone, installed = tmp_path / "clone", tmp_path / "installed"
+    copy_without_native_code(clone)
+    (clone / "setup.py").touch()
+    installed.mkdir()
+    (installed / "gluon_dynbatch").symlink_to(ROOT / "gluon_dynbatch")
+    command = [sys.executable, "-W", "ignore", "-c", "import gluon_dynbatch"]
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    process = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True)
+    assert process.stderr.splitlines()[-1] == (
+        f"ImportError: the native code of gluon_dynbatch is not compiled for this Python "
+        f"({VERSION}), which imports it from the clone in {clone}; to use the package that is "
+        f"installed in {installed}, start Python in another folder; to compile the clone, run "
+        f"`pip install -e .` in {clone}"
     )
-    message = process.stderr
-    assert process.returncode and "ImportError: the native code of gluon_dynbatch is not" in message
-    assert "pip install ." in message and "setup.py build_ext --inplace" in message
+    subprocess.run(command, cwd=tmp_path, env=env, check=True)
+
+
+def error_of_importing(native):
+    """Import a copy of `gluon_dynbatch.native` by another name, and return the error."""
+    name = "native_in_another_folder"
+    spec = importlib.util.spec_from_file_location(name, native / "__init__.py")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        with pytest.raises(ImportError) as caught:
+            spec.loader.exec_module(sys.modules[name])
+    finally:
+        del sys.modules[name]
+    return str(caught.value)
+
+
+def test_native_code_that_is_missing_or_does_not_load_is_reported_with_what_to_do(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    native = copy_without_native_code(tmp_path) / "native"
+    missing = f"the native code of gluon_dynbatch is not compiled for this Python ({VERSION}), "
+    assert error_of_importing(native) == (
+        f"{missing}which imports it from the package in {tmp_path}; install the package again"
+    )
+    (tmp_path / "setup.py").touch()
+    message = error_of_importing(native)
+    assert message.startswith(f"{missing}which imports it from the clone in {tmp_path}; to compile")
+    assert "`pip install -e .`" in message and "`pip install .`" in message
+    for module in (ROOT / "gluon_dynbatch" / "native").glob("*.pyx"):
+        (native / f"{module.stem}.so").touch()
+    message = error_of_importing(native)
+    assert message.startswith(f"the native code of the clone in {tmp_path} does not load (")
+    assert "assembling.so: " in message
+    assert message.endswith(f"; run `pip install -e .` in {tmp_path}")

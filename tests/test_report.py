@@ -9,6 +9,7 @@ import pytest
 from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.advice import KINDS
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.report import Alone, FlushReport
@@ -151,8 +152,9 @@ def test_operators_on_ordinary_arrays(net):
         with gdb.batching(**FIXED) as batch:
             xs = [x for x in inputs(3) for _ in range(times) if mx.nd.relu(x) is not None]
             _ = [net(x) for x in xs[:4]]
-        line = f"at once     {len(xs)} operators on ordinary arrays, most often relu: a scope"
-        assert (line in str(batch.report)) == (times > 1)
+        where = batch.report.origins["relu"].where
+        line = f"at once     {len(xs)} operators on ordinary arrays, most often relu at {where}: a "
+        assert (line in str(batch.report)) == (times > 1) and where.filename == __file__
 
 
 def test_reports_of_several_scopes_add_up():
@@ -186,6 +188,7 @@ def test_print():
         "ran alone   2 x rnn: why",
         "            a.py:1 in f",
         "value read  7 x at a.py:3 in f",
+        f"            {KINDS['value'].remedy}",
         "auto: block",
     ]
     report.flushes = [EXAMPLE._replace(nodes=i) for i in range(20)]

@@ -1,5 +1,7 @@
 """Threads have scopes of their own, share models, and may run one launch together."""
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,15 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run import gradient
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal, ready
-from tests.common import FIXED, assert_nothing_is_left, in_thread, interpreter_with, output_of
+from tests.common import (
+    FIXED,
+    ROOT,
+    assert_nothing_is_left,
+    in_thread,
+    interpreter_with,
+    output_of,
+)
+from tests.fuzz.threads import TEAMS
 
 THREADS = 4
 PATIENCE = 30
@@ -158,6 +168,13 @@ def test_mxnet_frees_a_graph_without_python(model):
         while number in gradient._ALIVE and time.monotonic() < deadline:
             gradient.forget()
     assert number not in gradient._ALIVE
+
+
+def test_threads_share_a_model():
+    """They train it and call it, in scopes and without; a deadlock ends at the limit of time."""
+    command = [sys.executable, "-m", "tests.fuzz.threads", "5"]
+    printed = subprocess.run(command, cwd=ROOT, timeout=120, check=True, stdout=subprocess.PIPE)
+    assert len(printed.stdout.splitlines()) == len(TEAMS)
 
 
 ENDS = """

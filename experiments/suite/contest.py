@@ -134,7 +134,7 @@ class Local(Contender):
             if self.runner.report is not None:
                 plan = self.runner.plan
                 reports.append(self.runner.report)
-                graphs.append(plan and plan.graph.dependencies)
+                graphs.append(plan.graph.dependencies if plan else None)
             return result
 
         results = map(begin, work)

@@ -14,6 +14,7 @@ from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import MAX, SUM
+from .layout import WRAP
 from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
 
 # Moves of elements.
@@ -97,6 +98,7 @@ def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = SUM)
 
 def norm(call: Call) -> Tensor:
     x = call.tensors[0]
+    require(call.attrs.get("out_dtype") in (None, "None", x.dtype), "dtypes differ")
     if call.integer("ord", 2) == 1:
         return reduce_axes(call, x.apply("abs", x))
     total = reduce_axes(call, x * x)
@@ -121,7 +123,8 @@ def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
 def arange_like(call: Call) -> Tensor:
     x, axis = call.tensors[0], call.inner_axis(default=0)
     require(call.integer("repeat", 1) == 1, "it repeats numbers")
-    return iota(x, x.shape[axis], x.dtype) * call.number("step") + call.number("start", 0)
+    step, start = call.number("step", single=False), call.number("start", 0, single=False)
+    return iota(x, x.shape[axis], x.dtype) * step + start
 
 
 def softmax(call: Call) -> Tensor:
@@ -157,12 +160,15 @@ def pick(call: Call) -> Tensor:
     axis = call.inner_axis()
     require(index.per_row or not x.per_row, "all rows share the index")
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    last, index = x.shape[axis] - 1, x.apply("trunc", index.cast(x.dtype))
-    if call.attrs.get("mode", "clip") == "wrap":
-        index = x.apply("mod", index, last + 1)
+    last = x.shape[axis] - 1
+    if call.attrs.get("mode", "clip") == WRAP:
+        # In single precision, the remainder of a large index would be inexact.
+        index = index.index("float64")
+        index = index.apply("mod", index, last + 1).cast(x.dtype)
+        index = x.apply("trunc", index)
     else:
-        least = x.apply("minimum", index, last)
-        index = x.apply("select", x.apply("greater", index, 0), least, 0)
+        index = index.index(x.dtype)
+        index = x.apply("minimum", x.apply("maximum", index, 0), last)
     numbers = iota(x, last + 1, x.dtype, len(x.shape) - axis)
     mask = x.apply("equal", index.reshaped(shape), numbers)
     picked = x.apply("select", mask, x, 0).reduced([axis])
@@ -172,7 +178,9 @@ def pick(call: Call) -> Tensor:
 def one_hot(call: Call) -> Tensor:
     x, dtype = call.tensors[0], call.attrs.get("dtype", "float32")
     numbers = iota(x, call.integer("depth", 0) or 0, dtype)
-    index = x.apply("trunc", x.cast(dtype)).reshaped((*x.shape, 1))
+    index = x.index(dtype)
+    # Read once per row, not once per column.
+    index = index.apply("trunc", index).reshaped((*x.shape, 1))
     mask = x.apply("equal", index, numbers)
-    on, off = call.number("on_value", 1), call.number("off_value", 0)
+    on, off = call.number("on_value", single=False), call.number("off_value", 0, single=False)
     return mask.apply("select", mask, mask.const(on), off)

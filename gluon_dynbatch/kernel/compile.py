@@ -218,7 +218,11 @@ class Compiler:
             pattern = "broadcast" if node.kind == "const" else "iota"
             return Access(register, None, pattern, float(node.attrs[0]))
         if node.kind == "cast" and not in_memory:
-            return self._load(register, node.args[0], True)
+            access = self._load(register, node.args[0], True)
+            if node.attrs[1] == "row":
+                return access
+            assert access.pattern == "row", "a cast of indices is not spread"
+            return access._replace(pattern=node.attrs[1])
         if node.kind == "permuted" and not in_memory:
             return Access(register, self.place_of(node.args[0]), node.attrs[0])
         source, start, step = node.column_run()

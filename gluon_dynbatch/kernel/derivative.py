@@ -55,7 +55,8 @@ class Differentiation:
                 for start, piece in pieces
                 if start <= low < start + piece.width
             ]
-            total = reduce(add, terms) if terms else build.const(0, high - low, node.dtype)
+            dtype = gradient_dtype(node.dtype)
+            total = reduce(add, terms) if terms else build.const(0, high - low, dtype)
             gradients.append(total)
         return build.join(gradients)
 
@@ -73,8 +74,11 @@ class Differentiation:
         elif node.kind == "join":
             for start, piece in node.pieces():
                 self._add(piece, build.part(g, start, piece.width))
-        elif node.kind == "cast" and node.args[0].dtype in FLOATS:
-            self._add(node.args[0], build.cast(g, node.args[0].dtype))
+        elif node.kind == "cast" and node.attrs[1] == "row":
+            x = node.args[0]
+            back = build.cast(g, gradient_dtype(x.dtype))
+            # Before gradients of integers are added up, they become whole numbers.
+            self._add(x, back if x.dtype in FLOATS else back.apply("trunc", back))
         elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)
             if node.attrs[0] != SUM:
@@ -140,6 +144,11 @@ class Differentiation:
         for x, gradient in zip(node.args, gradients):
             if gradient is not None:
                 self._add(x, gradient)
+
+
+def gradient_dtype(dtype: str) -> str:
+    """Return the dtype in which the gradient of an array is computed; a store converts it."""
+    return dtype if dtype in FLOATS else "float64"
 
 
 def _times(g: Node, factor: Operand) -> Optional[Node]:

@@ -10,14 +10,14 @@ from typing import Dict, List, Tuple
 from mxnet.gluon import Parameter
 
 from ..lower.segment import Segment
-from ..modes import TRAINING
+from ..modes import RECORDING, TRAINING
 from ..record.types import name_of
 from ..rules.site import RefuseError, Shape, require
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node
 from .layout import Slot
 from .operators import HANDLERS
-from .tensor import Call, Tensor
+from .tensor import INDEX_DTYPES, Call, Tensor
 
 
 def express(segment: Segment) -> Tuple[Node, ...]:
@@ -32,7 +32,10 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     require(segment.context.device_type == "cpu", f"no kernels for {segment.context}")
     for op in segment.ops:
         require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
-    build = Expressions()
+    for port in segment.inputs:
+        # Also of inputs that no kernel reads: native code adds up inputs that are sums.
+        require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no kernels")
+    build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*segment.heads, *(ref for op in segment.ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):

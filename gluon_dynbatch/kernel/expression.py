@@ -96,7 +96,9 @@ Operand = Union[Node, float]
 class Expressions:
     """The expressions of one segment."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorded: bool = False) -> None:
+        #: Whether gradients may be computed.
+        self.recorded = recorded
         self.nodes: List[Node] = []
         self._interned: Dict[Any, Node] = {}
         #: Results of `columns`.
@@ -148,11 +150,13 @@ class Expressions:
             for low, high in zip(cuts, cuts[1:])
         )
 
-    def cast(self, x: Node, dtype: str) -> Node:
-        """Convert to another dtype."""
+    def cast(self, x: Node, dtype: str, pattern: str = "row") -> Node:
+        """Convert to another dtype; `pattern` is that of the `Access` that does so."""
         if x.kind == "join":
-            return self.join(self.cast(piece, dtype) for piece in x.args)
-        return x if x.dtype == dtype else self._intern("cast", (x,), (dtype,), x.width, dtype)
+            return self.join(self.cast(piece, dtype, pattern) for piece in x.args)
+        if (x.dtype, pattern) == (dtype, "row"):
+            return x
+        return self._intern("cast", (x,), (dtype, pattern), x.width, dtype)
 
     def part(self, x: Node, start: int, width: int) -> Node:
         """Return adjacent columns."""

@@ -11,7 +11,7 @@ from ..native import assembling
 from ..record.types import name_of
 from ..rules.site import RefuseError
 from .compile import Compiler, placed_pieces
-from .derivative import Differentiation
+from .derivative import Differentiation, gradient_dtype
 from .express import express, shape_of
 from .expression import Expressions, Node
 from .layout import Place, Slot
@@ -105,7 +105,8 @@ class SegmentKernels:
             reached.add(slot)
             if not arrays[slot].every:
                 array = arrays[target] = arrays[slot]
-                gradient = gradients.get(slot) or build.const(0, array.width, array.dtype)
+                dtype = gradient_dtype(array.dtype)
+                gradient = gradients.get(slot) or build.const(0, array.width, dtype)
                 stores.append((Place(target), gradient))
         compiler = Compiler(arrays)
         sums = [s for s in sums if s.weight.place.slot in reached]

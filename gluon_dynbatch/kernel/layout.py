@@ -34,6 +34,10 @@ class Place(NamedTuple):
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
 
 
+#: How indices beyond either end of a table select a row: the nearest, or from the other end on.
+CLIP, WRAP = "clip", "wrap"
+
+
 class Weight(NamedTuple):
     """A matrix that all rows of a launch are multiplied with, or a table that they index."""
 
@@ -43,9 +47,9 @@ class Weight(NamedTuple):
     columns: int
     #: Whether rows are multiplied with its transpose, as in ``FullyConnected``.
     transposed: bool
-    #: Whether each row of the left operand is one-hot, given as the index of the one.  The product
-    #: then gathers rows of the matrix; indices are clipped to its rows.
-    gathered: bool = False
+    #: `CLIP` or `WRAP` if each row of the left operand is one-hot, given as the index of the one.
+    #: The product then gathers rows of the matrix.
+    gathered: str = ""
 
     @property
     def units(self) -> int:

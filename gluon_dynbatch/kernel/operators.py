@@ -10,17 +10,17 @@ from ..rules.site import require
 from . import axes
 from .expression import MAX, Node
 from .functions import DERIVATIVES
-from .layout import Dot, Maps, Pair, Weight
+from .layout import CLIP, WRAP, Dot, Maps, Pair, Weight
 from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
 
 
-def pointwise(name: str, *numbers: Tuple[str, float]) -> Handler:
+def pointwise(name: str, *numbers: Tuple[str, float], single: bool = True) -> Handler:
     """Return the handler of a function; `numbers` are names and defaults of attributes."""
 
     def handler(call: Call) -> Tensor:
-        values = tuple(call.number(*number) for number in numbers)
+        values = tuple(call.number(*number, single=single) for number in numbers)
         return call.tensors[0].apply(name, *call.tensors, values=values)
 
     return handler
@@ -134,11 +134,8 @@ def take(call: Call) -> Tensor:
     require(dtype in DTYPES, f"{dtype} has no kernels")
     require(call.op == "Embedding" or call.axis("axis", 0) == 0, "its axis is not 0")
     require(x.per_row, "all rows share the indices")
-    require(mode in ("clip", "wrap"), f"its mode is {mode}")
-    if mode == "wrap":
-        # Indices beyond either end start again at the other.
-        x = x.apply("mod", x.apply("trunc", x.cast("float64")), count)
-    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=True)
+    require(mode in (CLIP, WRAP), f"its mode is {mode}")
+    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
     return x.with_node(product, (*x.shape, *inner))
 
@@ -157,7 +154,7 @@ def dot(call: Call) -> Tensor:
 
 def batch_dot(call: Call) -> Tensor:
     """Multiply matrices that differ from row to row."""
-    left, right = call.tensors
+    left, right = call.tensors[:2]
     require(left.per_row and right.per_row, "all rows share an input")
     transposed = call.flag("transpose_a"), call.flag("transpose_b")
     *outer, m, k = left.shape
@@ -165,6 +162,16 @@ def batch_dot(call: Call) -> Tensor:
     n = right.shape[-2 if transposed[1] else -1]
     sizes = Dot(prod(outer), m, k, n, transposed)
     return left.with_node(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
+
+
+def gemm(call: Call) -> Tensor:
+    """Multiply matrices, times a number; perhaps add another matrix, times a number."""
+    product = (dot if len(call.inputs[0]) == 2 else batch_dot)(call)
+    alpha = call.number("alpha", single=False)
+    product = product if alpha == 1 else product * alpha
+    if len(call.tensors) == 2:
+        return product
+    return product + call.tensors[2] * call.number("beta", single=False)
 
 
 def _pair(values: Sequence[int], default: int) -> Pair:
@@ -216,7 +223,7 @@ HANDLERS: Dict[str, Handler] = {
     "rcbrt": lambda call: 1 / call.tensors[0].apply("cbrt", call.tensors[0]),
     "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
     "clip": pointwise("clip", ("a_min", 0), ("a_max", 0)),
-    "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),
+    "smooth_l1": pointwise("smooth_l1", ("scalar", 1), single=False),
     "Activation": activation,
     "LeakyReLU": leaky_relu,
     "Cast": lambda call: call.tensors[0].cast(call.attrs["dtype"]),
@@ -235,6 +242,7 @@ HANDLERS: Dict[str, Handler] = {
     "dot": dot,
     "Convolution": convolution,
     "batch_dot": batch_dot,
+    **dict.fromkeys(["_linalg_gemm", "_linalg_gemm2"], gemm),
     "sum": lambda call: axes.reduce_axes(call, call.tensors[0]),
     "mean": lambda call: axes.reduce_axes(call, call.tensors[0], mean=True),
     "max": lambda call: axes.reduce_axes(call, call.tensors[0], reduction=MAX),

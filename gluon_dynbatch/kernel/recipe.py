@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
 
 from ..native import assembling, executing
-from .layout import Place, Slot, Weight
+from .layout import CLIP, WRAP, Place, Slot, Weight
 from .step import Kernel, Product, Sum
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
@@ -145,7 +145,8 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Tuple[int, ...]:
     if s.rows is None:
         record, last, reads = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
     elif weight.gathered:
-        record, last = executing.SCATTER, assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
+        record, last = executing.SCATTER, int(weight.gathered == WRAP)
+        last += 2 * assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
         reads = gradient, read(s.rows, weight.inputs)
     else:
         record, last = executing.MATRIX, int(not weight.transposed) + 2 * s.columns
@@ -167,12 +168,12 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
 
 
 def _only_gathers(kernel: Kernel) -> bool:
-    """Return whether a kernel only gathers rows of a parameter, by indices that it reads."""
+    """Return whether a kernel only gathers rows of a parameter, by indices that it clips."""
     step, index, result = kernel.steps[0], Slot("in", 0), Slot("out", 0)
     return (
         len(kernel.steps) == 1
         and isinstance(step, Product)
-        and step.weight.gathered
+        and step.weight.gathered == CLIP
         and step.weight.place.slot.kind == "param"
         and (step.left, step.result, step.parts) == (Place(index), Place(result), 1)
         and not step.adds

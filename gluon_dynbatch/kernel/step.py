@@ -15,11 +15,11 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .layout import Dot, Maps, Order, Place, Slot, Weight
+from .layout import WRAP, Dot, Maps, Order, Place, Slot, Weight
 
 #: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
-PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max")
+PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index")
 
 
 class Slots(Dict[Any, int]):
@@ -64,6 +64,7 @@ class Product(NamedTuple):
             GATHER if weight.gathered else PRODUCT, self.dtype,
             *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
             weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
+            weight.gathered == WRAP,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -114,8 +115,9 @@ class Convolved(NamedTuple):
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
-#: Loads: "row" (adjacent columns), "broadcast" (one column, repeated), "iota" (one column, plus the
-#: number of each column), or an order of columns.  Stores: "row", or the "sum" or "max" of a row.
+#: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
+#: column, repeated), "iota" (one column, plus the number of each column), or an order of columns.
+#: Stores: "row", or the "sum" or "max" of a row.
 Pattern = Union[str, Order]
 
 
@@ -162,11 +164,11 @@ class Pointwise(NamedTuple):
         end = 3 + len(words) + 6 * len(accesses) + 7 * len(self.instructions)
         for register, place, pattern, value in accesses:
             name, order = (pattern, ()) if isinstance(pattern, str) else ("permuted", pattern)
-            words += register, *slots.encode(place), PATTERNS.index(name)
-            words += end + len(orders) // 2, *_bits(value)
+            words.extend((register, *slots.encode(place), PATTERNS.index(name)))
+            words.extend((end + len(orders) // 2, *_bits(value)))
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:
-            words += executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]
+            words.extend((executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]))
             words += _bits(*(*values, 0, 0)[:2])
         return _step(LOOP, self.dtype, *words, *array("q", orders.tobytes()))
 

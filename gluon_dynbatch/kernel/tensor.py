@@ -70,7 +70,15 @@ class Tensor(Arithmetic):
         require(dtype in DTYPES, f"{dtype} has no kernels")
         if dtype == self.dtype:
             return self
+        # Sums over rows, such as the gradient of a shared array, are not computed for integers.
+        is_summed = self.build.recorded and not (self.per_row or self.dtype in DTYPES)
+        require(not is_summed, "all rows share its integers")
         return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype))
+
+    def index(self, dtype: str) -> Tensor:
+        """Convert indices to another dtype, by way of integers of 32 bits, as MXNet does."""
+        require(dtype in DTYPES, f"{dtype} has no kernels")
+        return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype, "index"))
 
     def refuse_axis_of_rows(self, *axes: int) -> None:
         """Refuse if one of `axes` is the axis of rows."""

@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 from mxnet.gluon import Parameter
 
 from .. import rules
-from ..modes import FLOATS
 from ..record.types import elements
 from ..trace.symbols import VARIABLE, Builder, Ref
 from ..trace.variant import Variant
@@ -31,7 +30,7 @@ def concat_segment(variant: Variant) -> Segment:
     entry, builder = variant.entry, Builder(f"{variant.entry.name}_")
     out = entry.out_array_types[0]
     size = elements(out.shape) // sum(variant.concat_rows)
-    port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, concat=True)
+    port = Port(size, (size,), out.dtype, concat=True)
     head = builder.add("_copy", [builder.variable("in0")])
     ports, ops = ((port,), (Port(size, (size,), out.dtype),)), tuple(builder.ops)
     return Segment("concat", "", entry.mode, entry.context, *ports, (), ops, (head,))
@@ -180,7 +179,7 @@ class NormalForm:
         port = self._port(ref, shared=not self._variant.batched[ref[0]])
         value = self._builder.variable(f"in{len(self._ports)}")
         self._inputs[value[0]] = len(self._ports)
-        self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
+        self._ports.append(port)
         terms = self._sums[ref[0]].terms if ref[0] in self._sums else (ref,)
         self.sources.append(tuple(self._source_of[term] for term in terms))
         # Shared arrays, and those of unbatched segments, come in their own shapes.

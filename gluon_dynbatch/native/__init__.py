@@ -7,6 +7,10 @@ kernels in them; the C behind it is in `c`.
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from pathlib import Path
+
 __all__ = [
     "assembling",
     "executing",
@@ -17,10 +21,36 @@ __all__ = [
     "scheduling",
 ]
 
+
+def _what_to_do(error: ImportError) -> str:
+    """Say why native code was not imported, and what to do about it."""
+    folder = Path(__file__).resolve().parent
+    source = folder.parents[1]  # of a clone, or the folder of installed packages
+    is_clone = (source / "setup.py").is_file()
+    what = f"the {'clone' if is_clone else 'package'} in {source}"
+    again = f"run `pip install -e .` in {source}" if is_clone else "install the package again"
+    if all(any((folder / f"{m}{end}").exists() for end in EXTENSION_SUFFIXES) for m in __all__):
+        return f"the native code of {what} does not load ({error}); {again}"
+    said = (
+        "the native code of gluon_dynbatch is not compiled for this Python "
+        f"({sys.version_info[0]}.{sys.version_info[1]}), which imports it from {what}; "
+    )
+    if not is_clone:
+        return said + again
+    others = [p for p in sys.path if Path(p).resolve() != source]
+    installed = PathFinder.find_spec("gluon_dynbatch", others)
+    if installed is None or installed.origin is None:
+        return (
+            f"{said}to compile it there, {again}; or run `pip install .` there, and then start "
+            "Python in another folder"
+        )
+    return (
+        f"{said}to use the package that is installed in {Path(installed.origin).parents[1]}, start "
+        f"Python in another folder; to compile the clone, {again}"
+    )
+
+
 try:
     from . import assembling, executing, lowering, ordering, recording, resolving, scheduling
 except ImportError as error:
-    raise ImportError(
-        "the native code of gluon_dynbatch is not built; run `pip install .`, or "
-        "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler and Cython"
-    ) from error
+    raise ImportError(_what_to_do(error)) from error

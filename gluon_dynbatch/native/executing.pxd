@@ -54,8 +54,8 @@ cdef struct DistinctRecord:
 
 
 cdef struct Key:
-    # The origin of some rows: the table from which they were chosen, or -1, and their indices, of
-    # `size` bytes each.
+    # The origin of some rows: the number of the table from which they were chosen and of the type
+    # of indices, or -1, and their indices, of `size` bytes each.
     int64_t table
     Spot numbers
     int64_t rows, size
@@ -70,7 +70,7 @@ cdef struct Moved:
 cdef struct SumRecord:
     # Followed by `count` Chunks.  MATRIX adds left^T right to a matrix, ROW the rows of left to a
     # vector, SCATTER each row of left to the row of a matrix that an index in right chooses.
-    # `option` is the type of the indices for SCATTER.  For MATRIX it is 1 if the gradient is right
+    # For SCATTER, `option` is 2 times the type of the indices, plus 1 if they wrap.  For MATRIX it is 1 if the gradient is right
     # instead of left, plus twice the number of columns if rows are matrices whose columns are
     # multiplied.
     int64_t record, dtype, rows, columns

@@ -24,6 +24,8 @@ cdef extern from *:
     int64_t RETAIN(int64_t *counter) nogil
     int64_t RELEASE(int64_t *counter) nogil
     int64_t TAKE(int64_t *counter) nogil
+    int32_t ADD_REFERENCE "RETAIN"(int32_t *counter) nogil
+    int32_t DROP_REFERENCE "RELEASE"(int32_t *counter) nogil
 
 cdef extern from "c/kernels.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
@@ -50,6 +52,19 @@ cdef DetachArray detach_array
 cdef FreeArray free_array
 cdef GetData get_data
 cdef Reorder restore_order
+
+
+cdef struct Memory:
+    # The first members of MXNet's record of a memory: the address and the size in bytes; and the
+    # layout, a ``std::shared_ptr``, whose second word counts references.  The layout is NULL unless
+    # oneDNN has used the memory.
+    char *address
+    size_t size
+    char[40] between
+    void *layout
+    int32_t *layout_counts
+    char[16] more
+
 #: Type and number of the device.
 cdef int32_t[2] CPU = [1, 0]
 
@@ -105,10 +120,13 @@ cdef struct Push:
     # the last array.
     int64_t held_count
     void **held
-    # Bases whose addresses are unknown until the program runs.  MXNet allocates an array when its
-    # operator runs; asking for the address at that time may allocate it twice.
-    int64_t deferred_count
+    # Bases whose addresses are unknown until the program runs; those that are read come first.
+    # MXNet allocates an array when its operator runs; asking for the address at that time may
+    # allocate it twice.
+    int64_t deferred_count, deferred_read
     int64_t *deferred
+    # Per deferred base that is read, NULL or a copy of the array in the usual order.
+    char **copies
 
 
 cdef void release_program(NativeProgram *program) noexcept nogil:
@@ -127,6 +145,10 @@ cdef void release_push(void *context) noexcept nogil:
     cdef int64_t i
     for i in range(push.held_count):
         free_array(push.held[i])
+    if push.copies != NULL:
+        for i in range(push.deferred_read):
+            free(push.copies[i])
+    free(push.copies)
     free(push.held)
     free(push.deferred)
     free(push.memory)
@@ -145,7 +167,8 @@ cdef int allocate_scratch(Push *push) except -1:
 
 cdef void *copy_of(array numbers) except NULL:
     cdef void *memory = allocate(len(numbers), 8)
-    memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
+    if len(numbers):
+        memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
     return memory
 
 
@@ -162,6 +185,29 @@ cdef int hold(Push *push, array handles) except -1:
 include "records.pxi"
 
 
+cdef char *copy_in_order(const Memory *memory) noexcept nogil:
+    """Return a copy of an array in the usual order; NULL if its memory is in that order.
+
+    Others may be reading the memory.  So the order is restored in another record, which has only
+    the layout in common with that of MXNet.
+    """
+    cdef Memory[4] record  # longer than MXNet's
+    cdef int32_t *references
+    if restore_order == NULL or memory.layout == NULL:
+        return NULL
+    memset(record, 0, sizeof(record))
+    record[0] = memory[0]
+    record[0].address = <char *>malloc(memory.size)
+    references = record[0].layout_counts + 2
+    ADD_REFERENCE(references)
+    restore_order(record)
+    if record[0].layout == NULL:
+        return record[0].address
+    DROP_REFERENCE(references)  # it is not the last one
+    free(record[0].address)
+    return NULL
+
+
 cdef void run_program(void *run_context, void *context) noexcept nogil:
     """Run the records of a push, one after another."""
     cdef Push *push = <Push *>context
@@ -175,7 +221,12 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
     for i in range(push.deferred_count):
         # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
         # the order is restored first, `get_data` waits for the engine, in a thread of it.
-        if restore_order != NULL:
+        if i < push.deferred_read:
+            push.copies[i] = copy_in_order((<Memory **>push.held[i])[0])
+            if push.copies[i] != NULL:
+                bases[push.deferred[i]] = push.copies[i]
+                continue
+        elif restore_order != NULL:
             restore_order((<void **>push.held[i])[0])
         get_data(push.held[i], <void **>&bases[push.deferred[i]])
     while code < end:
@@ -204,28 +255,33 @@ cdef class Bases:
     cdef readonly array addresses, handles
     #: Handles of arrays that are read, and written, one for each memory.
     cdef readonly array read, written
-    #: Handles and bases of arrays whose addresses are unknown until the program runs.
+    #: Handles and bases of arrays whose addresses are unknown until the program runs; those that
+    #: are read, `deferred_read`, come first.
     cdef array deferred, deferred_bases
+    cdef int64_t deferred_read
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
         cdef dict read = {}, written = {}
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, count = len(uses)
+        cdef const char *use = uses
         cdef uintptr_t handle
-        cdef char use
+        cdef list deferred = [], restored = []
         self.arrays, self.addresses, self.handles = arrays, addresses, handles
-        self.deferred, self.deferred_bases = array("Q"), array("Q")
-        for i in range(len(uses)):
-            use, handle = uses[i], handles.data.as_ulonglongs[i]
-            if use in b"RW":
-                self.deferred.append(handle)
-                self.deferred_bases.append(i)
+        for i in range(count):
             # The engine accepts each memory only once, either as read or as written.  Arrays that
             # share memory have equal first members, which point to MXNet's record of the memory.
-            # Deferred arrays count as written: their layout may be restored.
-            if use in b"wWR":
+            handle = handles.data.as_ulonglongs[i]
+            if use[i] in b"wW":
                 written[(<uintptr_t *>handle)[0]] = handle
-            elif use in b"ra":
+            elif use[i] in b"raR":
                 read[(<uintptr_t *>handle)[0]] = handle
+            if use[i] == b"R":
+                deferred.append(i)
+            elif use[i] == b"W":
+                restored.append(i)
+        self.deferred_read = len(deferred)
+        self.deferred_bases = array("q", deferred + restored)
+        self.deferred = array("Q", [handles[i] for i in self.deferred_bases])
         self.written = array("Q", written.values())
         self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
 
@@ -280,7 +336,8 @@ cdef class Program:
             hold(push, bases.deferred)
             hold(push, bases.read)
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
-            push.deferred_count = len(bases.deferred)
+            push.copies = <char **>allocate(bases.deferred_read, sizeof(char *))
+            push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
         except BaseException:
             release_push(push)
             raise

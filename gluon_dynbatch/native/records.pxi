@@ -273,7 +273,8 @@ cdef void compute_sum(
     if record.record == SCATTER:
         for i in range(count):
             scatter_add(
-                record.dtype, target, record.rows, record.columns, &chunks[i], record.option)
+                record.dtype, target, record.rows, record.columns, &chunks[i], record.option >> 1,
+                record.option & 1)
     elif record.record == ROW:
         kernels.bias_gradient(record.columns, chunks, count, target)
     else:

@@ -9,7 +9,7 @@ cdef enum:
     IS_RECURRENT = 2
     IS_UNEVEN = 4
     #: Why an argument can be shared: all calls, if there are several, get the same array, or each
-    #: call gets a weight, which is a variable with a gradient of its own.
+    #: call gets a weight, which is a variable with a gradient of its own, and others get it too.
     SAME = 1
     WEIGHT = 2
     #: Producers of values that no callee computes.
@@ -127,6 +127,39 @@ cdef class Survey:
             for k in range(kind.results):
                 producer[node_value0[node] + k] = maker
 
+    cdef void drop_own_weights(self, const int32_t[::1] entry, tape):
+        """Clear the reason of arguments whose weights are not shared, but belong to single calls.
+
+        Sharing must pay: either it needs no more launches than arrays per call do, if calls of
+        equal depth merge, or these launches are at least two calls wide.
+        """
+        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
+        cdef const Kind *kind
+        cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
+        cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
+        cdef int32_t[::1] depth_of = clone(INT, len(tape.value_type), True)
+        #: Per argument, the launches of calls that share arrays, and of those that have their own.
+        cdef dict shared = {}, own = {}
+        cdef Py_ssize_t node, operand = 0
+        cdef int32_t k, depth
+        for node in range(entry.shape[0]):
+            kind = kinds + self.kind_of[entry[node]]
+            depth = 0
+            for k in range(kind.arguments):
+                depth = max(depth, depth_of[sources[operand + k]])
+            for k in range(kind.arguments):
+                if arguments[kind.shared + k].reasons == WEIGHT:
+                    at = kind.shared + k, kind.family
+                    shared.setdefault(at, set()).add((sources[operand + k], depth))
+                    own.setdefault(at, set()).add((self.kind_of[entry[node]], depth))
+            operand += kind.arguments
+            for k in range(kind.results):
+                depth_of[node_value0[node] + k] = depth + 1
+        for at, launches in shared.items():
+            argument, family = at
+            if max(len(own[at]), self.calls.data.as_ints[family] // 2) < len(launches):
+                arguments[<Py_ssize_t>argument].reasons = 0
+
     cdef bytearray recurrent(self):
         """Return, per callee and place, whether a recursion that has the callee delivers arrays.
 
@@ -219,8 +252,8 @@ cdef class Survey:
 def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::1] entry):
     """Fill in the entry of each call, numbered as in `tape.entries`; return each entry's marks.
 
-    An argument of several rows is `SHARED` if every call of the family gets one of the `weights`,
-    or if every call gets the very same array.  The other marks are for granularity "operator".  No
+    An argument of several rows is `SHARED` if every call gets the very same array, or if every call
+    of the family gets one of the `weights` and sharing these pays.  The other marks are for granularity "operator".  No
     argument is `RECURRENT` if the table of edges would have more than `most_edges` elements.
     """
     cdef Survey calls = Survey(tape.entries.values(), most_edges if by_operator else 0)
@@ -237,4 +270,6 @@ def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::
     for value in weights:
         producer[value] = EXTERNAL_WEIGHT
     calls.scan(entry, tape, &producer[0])
+    if weights:
+        calls.drop_own_weights(entry, tape)
     return calls.marks(by_operator)

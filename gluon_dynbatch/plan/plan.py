@@ -10,11 +10,24 @@ results and writes those of its operands, and the fills are the gradients of hea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
+from ..errors import ScopeError, Where
 from ..native import resolving
+from ..report import Report
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, draw, plan_html
 
@@ -329,6 +342,35 @@ class Plan(NamedTuple):
                 yield f"    by MXNet: {kernels}"
             else:
                 yield from (f"    {step}" for step in kernels.forward.steps)
+
+
+class NoPlan:
+    """In place of the plan of a scope that has none: false, and a text that says why.
+
+    Any other use raises `ScopeError`.
+    """
+
+    def __init__(self, report: Report, line: Callable[[], Where]):
+        self._report, self._line = report, line
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        at_once = self._report.at_once
+        why = f"{at_once} calls ran at once" if at_once else "no recorded call has been computed"
+        return f"there is no plan: {why}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Python and notebooks ask for such names
+            raise AttributeError(name)
+        advice = (
+            "print the report, which says why; a scope with an option, such as "
+            'granularity="operator", records all calls'
+        )
+        raise ScopeError(str(self), self._line(), advice=advice)
+
+    __repr__ = __str__
 
 
 def pieces_of(action: int, targets: Array, *columns: Any) -> Array:

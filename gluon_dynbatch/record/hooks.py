@@ -42,6 +42,11 @@ class Hooks:
         #: Per function, the original and its replacement.
         self._functions: Tuple[Tuple[Any, Any], ...] = ()
 
+    @property
+    def used(self) -> bool:
+        """Whether a scope was ever opened in this process."""
+        return bool(self._functions)
+
     def acquire(self, scope: Any) -> None:
         """Install the replacements for a scope unless they are in place."""
         self._scopes.add(scope)

@@ -14,7 +14,6 @@ from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
 
-from ..errors import DynBatchError
 from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
@@ -42,7 +41,7 @@ def _invoke_hook(original: Any) -> Any:
             lazy = recording.any_lazy(arrays)
             records = lazy and info.writes != "always"
             if not lazy:
-                recorder.report.ordinary[info.name] += 1
+                recorder.count_ordinary(info.name)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
         if not records or out is not None or is_np:
@@ -51,10 +50,11 @@ def _invoke_hook(original: Any) -> Any:
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
+        operands = arrays
         if info.name in SCALAR_OPERATORS:
-            token, arrays = recorder.lift_number(token, arrays)
+            token, operands = recorder.lift_number(token, arrays)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
-        results = recording.call(recorder, callee, arrays)
+        results = recording.call(recorder, callee, operands)
         if type(results) is str:
             recorder.report_immediate(callee, results)
             return original(handle, arrays, keys, values, out, is_np, as_list)
@@ -91,12 +91,17 @@ def _is_stock(block: Block) -> bool:
     return stock and all(map(_is_stock, block._children.values()))
 
 
+def _has_states(block: Block, args: Any) -> bool:
+    """Return whether the states of a cell are a list: a symbol has no rows, which an array has."""
+    return not isinstance(block, rnn.RecurrentCell) or isinstance(args[-1], (list, tuple))
+
+
 def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
     """Call a block that is not hybridized: record one call if it is stock and an array is lazy."""
-    if recording.any_lazy(args) and _is_stock(block):
+    if recording.any_lazy(args) and _is_stock(block) and _has_states(block, args):
         try:
             return recorder.call_block(block, args)
-        except DynBatchError:
+        except Exception:
             pass  # the original may still accept the arguments; if not, it raises
     return original(block, *args)
 
@@ -113,7 +118,7 @@ def _cached_op_hook(original: Any) -> Any:
 
 
 def _index_hook(original: Any) -> Any:
-    def read(array: NDArray, key: Any) -> NDArray:
+    def __getitem__(array: NDArray, key: Any) -> NDArray:
         key = key.real() if type(key) is LazyNDArray else key
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
@@ -122,7 +127,7 @@ def _index_hook(original: Any) -> Any:
             recorder.tracing.views[id(view)] = view, array, key
         return view
 
-    return read
+    return __getitem__
 
 
 def _assign_hook(original: Any) -> Any:
@@ -251,9 +256,16 @@ FOR_GOOD: Tuple[Replaced, ...] = (
     ),
     *_c_functions(
         "a graph is freed after its backward pass unless that was called with retain_graph=True; "
-        "gradients of gradients through a scope raise, where MXNet would return arrays in no graph",
+        "gradients of gradients through a scope raise: MXNet would return arrays in no graph; "
+        "and the error for a freed graph says that the arrays of a flush share it",
         None,
         "MXAutogradBackwardEx",
+    ),
+    *_c_functions(
+        "operations that two threads push to the engine at the same time may wait for each other, "
+        "forever",
+        None,
+        *("MXImperativeInvokeEx", "MXInvokeCachedOpEx"),
     ),
     *_c_functions(
         "pending backward passes must end before MXNet stops its threads, or it waits forever",

@@ -15,11 +15,9 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
 from mxnet.util import is_np_shape
 
-from ..errors import GradientError
 from ..native import recording
 from .state import STATE
 from .types import NODE_AT, TYPES
-from .where import user_line
 
 #: Types of basic indices: they select a part of an array or add an axis.
 BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
@@ -35,7 +33,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
     or elsewhere, makes it real: from then on, it behaves as any other array.
-    `recording.make_lazy` creates lazy arrays.
+    Native code creates lazy arrays.
     """
 
     __slots__ = ("_owner", "_value", "_offset", "_type", "_detached_from", "__weakref__")
@@ -123,7 +121,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
         base = None if self._detached_from is None else self._detached_from[key]
-        return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], base)
+        lazy: Optional[NDArray] = recording.view_of(self, *view, base)
+        return self.real()[key] if lazy is None else lazy
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
@@ -137,7 +136,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
         base = self._detached_from
         base = None if base is None else base.reshape(*shape, **kwargs)
-        return recording.make_lazy(self._owner, self._value, self._offset, type_id, base)
+        lazy: Optional[NDArray] = recording.view_of(self, 0, type_id, base)
+        return self.real().reshape(*shape, **kwargs) if lazy is None else lazy
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -152,30 +152,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         detached._detached_from = self if self._detached_from is None else self._detached_from
         return detached
 
-    def backward(
-        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
-    ) -> None:
-        """Compute the gradients of this array; as ``NDArray.backward``.
-
-        Raises
-        ------
-        GradientError
-            The array is not in a graph, or the graph has been freed: all arrays of one flush share
-            a graph, and backward frees it.
-        """
-        try:
-            self.real().backward(out_grad, retain_graph, train_mode)
-        except mx.MXNetError as error:
-            if "not in a computational graph" not in str(error):
-                raise
-            raise GradientError(
-                "this array is not in a graph: it was not recorded under autograd.record(), "
-                "or backward has already been called on an array of the same flush",
-                user_line(),
-                advice="call mx.autograd.backward(losses) once for all arrays, "
-                "or pass retain_graph=True",
-            ) from error
-
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
 
@@ -189,7 +165,7 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
 #: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
-    *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt"),
+    *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]

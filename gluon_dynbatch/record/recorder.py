@@ -12,6 +12,7 @@ import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from ..advice import Cause, Origin
 from ..errors import ArgumentError, ContextError, NotMergedError, ScopeError, StaleArrayError
 from ..modes import FLOATS
 from ..native import recording
@@ -20,7 +21,7 @@ from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .tape import Tape
 from .types import TYPES, ArrayType
-from .where import user_line
+from .where import inactive_block, user_call, user_line
 
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
@@ -29,23 +30,40 @@ SYMBOLS = "it is called with symbols"
 NUMBERS_PER_BUFFER = 1024
 
 
+class EndedScope:
+    """The scope of a recorder that is closed: nothing is pending, and nothing is recorded."""
+
+    def unrecorded(self, work: Any) -> Any:
+        """Run `work` and return its result."""
+        return work()
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    connect = run_ahead = await_flush = flush
+
+
+recording.ended_scope = EndedScope()
+
+
 class NumberBuffer:
     """An external array that holds numbers, each of them the operand of a call."""
 
     def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
         self.values, self.used = values, 0
         # from_numpy makes its argument read-only, so it gets a view.
-        self.array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
+        array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
+        self.owner = recording.Element(None, array)
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
     """Turns calls into nodes of a tape.
 
     Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
-    of a call.  Of the scope, a `Batch`, ``flush()`` and ``run_ahead()`` compute pending calls, the
-    latter only if that pays; ``connect()`` adds computed ones to MXNet's tape; ``unrecorded(work)``
-    runs work whose calls are not recorded.  With `strict`, calls that cannot be recorded raise,
-    instead of running at once.
+    of a call.  Of the scope, a `Batch`, ``flush()``, ``await_flush()`` and ``run_ahead()`` compute
+    pending calls, the last only if that pays; ``connect()`` adds computed ones to MXNet's tape;
+    ``unrecorded(work)`` runs work whose calls are not recorded.  With `strict`, calls that cannot
+    be recorded raise, instead of running at once.
     """
 
     def __init__(self, library: Any, scope: Any, report: Report, strict: bool, watch: Any):
@@ -73,8 +91,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                     advice="call batch.flush() in the scope's own thread first",
                 )
             self.refuse("it reads a value")
-            self.report.forced[user_line()] += 1
-            self.scope.await_flush()
+            self._count_forced(self.scope.await_flush)
         if lazy._owner is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -86,9 +103,26 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     def run_pending(self) -> None:
         """Compute the pending calls, if there are any."""
         if self.tape.node_entry:
-            self.report.forced[user_line()] += 1
-            self.scope.flush()
+            self._count_forced(self.scope.flush, changes=True)
             self.scope.connect()
+
+    def _count_forced(self, compute: Any, changes: bool = False) -> None:
+        """Compute pending calls by `compute`, and count this for the user's line.
+
+        `compute` returns whether a sample of ``map`` has waited.  With `changes`, an array is about
+        to change; otherwise a value is read.
+        """
+        report, where = self.report, user_line()
+        report.forced[where] += 1
+        waited = compute()
+        if where not in report.causes:
+            report.causes[where] = Cause.of(user_call(), changes, bool(waited))
+
+    def count_ordinary(self, name: str) -> None:
+        """Count an operator on ordinary arrays, which runs at once."""
+        if name not in self.report.ordinary:
+            self.report.origins[name] = Origin(user_line(), inactive_block())
+        self.report.ordinary[name] += 1
 
     def run_ahead(self) -> None:
         """Let the scope compute pending calls during recording, if they are enough to pay."""
@@ -108,7 +142,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             create = getattr(mx.nd._internal, name)
             created = self.scope.unrecorded(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, created)
-        lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
+        lazy: LazyNDArray = constant.make(0, constant.type)
         return lazy
 
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
@@ -131,8 +165,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
         """Append a number to the buffer of a dtype and context; return its element."""
-        # A flush between this and the call that reads the number would leave it on the old tape.
-        tape = recording.tape_of(self)
         buffer = self._numbers.get(like[1:])
         if buffer is None or buffer.used == len(buffer.values):
             # `Watch` must not see a buffer change, and other devices have a copy of the values.
@@ -140,16 +172,16 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
             created: NumberBuffer = self.scope.unrecorded(lambda: NumberBuffer(values, like))
             buffer = self._numbers[like[1:]] = created
-        buffer.values[buffer.used] = number
+        index = buffer.used
         buffer.used += 1
-        value = recording.external(tape, buffer.array)
+        buffer.values[index] = number
         type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = recording.make_lazy(tape, value, buffer.used - 1, type_id)
+        lazy: LazyNDArray = buffer.owner.make(index, type_id)
         return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block whose call is not recorded: its Python code, or its graph if it has none."""
-        if why is SYMBOLS:
+        if why is SYMBOLS or why is recording.ENDED:
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any, Iterator
 
 import mxnet as mx
+from mxnet.gluon import HybridBlock
 
 from ..errors import Where
 from ..native import recording
@@ -18,3 +21,35 @@ recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE
 def user_line() -> Where:
     """Return the line of the nearest caller outside the libraries."""
     return recording.user_place().where  # type: ignore[no-any-return]
+
+
+def _callers() -> Iterator[Any]:
+    """Yield the frames of the callers of the calling function, the innermost first."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def user_call() -> str:
+    """Return the name of the function of a library that the user's line calls; empty if unknown."""
+    called = ""
+    for frame in _callers():
+        name = frame.f_code.co_filename
+        # MXNet generates functions with this name; so is a program without a file called.
+        generated = name == "<string>" and frame.f_back is not None
+        if not (generated or name.startswith(recording.libraries)):
+            break
+        called = frame.f_code.co_name
+    return called
+
+
+def inactive_block() -> str:
+    """Return the name of the outermost block that is running and not hybridized, or nothing."""
+    found = ""
+    for frame in _callers():
+        if frame.f_code.co_name in ("forward", "hybrid_forward"):
+            block = frame.f_locals.get("self")
+            if isinstance(block, HybridBlock) and not block._active:
+                found = block.name
+    return found

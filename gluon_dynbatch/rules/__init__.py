@@ -28,13 +28,13 @@ This folder never imports MXNet.
 
 from __future__ import annotations
 
-from .ask import merge, why_not
+from .ask import MOST_DIMS, merge, why_not
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
 from .site import Site
 from .unsupported import UNSUPPORTED
 
 __all__ = [
-    "CREATION", "MERGED", "TABLE", "UNSUPPORTED", "Family", "Rule", "Site", "is_random", "merge",
-    "of", "why_not",
+    "CREATION", "MERGED", "MOST_DIMS", "TABLE", "UNSUPPORTED", "Family", "Rule", "Site",
+    "is_random", "merge", "of", "why_not",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Tuple
 
 from .axes import check_groups
 from .build import Builder
-from .site import Ref, Site, padded, require
+from .site import Ref, Shape, Site, padded, require
 
 
 def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -34,20 +34,35 @@ def leaky_relu(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if site.attrs.get("act_type") != "prelu":
         return build.same()
     data, slope = site.inputs
-    aligned = slope
-    if len(slope) < len(data):
-        # A vector of slopes belongs to axis 1.
-        aligned = (1, slope[0]) + (1,) * (len(data) - 2)
+    aligned = _aligned_slopes(site)
     x, slopes = build.refs
     if build.stacked:
         x = x if site.batched[0] else build.add("expand_dims", x, axis=0)
         slopes = build.reshape(slopes, -1 if site.batched[1] else 1, *aligned)
+    elif site.batched[1]:
+        # Fewer axes than two are those of a row, if their extent happens to be that of axis 1.
+        site.keep_rows(site.batched[0] and len(slope) == min(2, len(data)))
+        slopes = build.reshape(slopes, 0, *aligned[1:])
     else:
-        by_row = aligned == slope if site.batched[1] else aligned[0] == 1
-        site.keep_rows(site.batched[0] and by_row)
-        slopes = slopes if aligned == slope else build.reshape(slopes, *aligned)
+        site.keep_rows(aligned[0] == 1)
+        slopes = build.reshape(slopes, *aligned)
     negative = build.add("broadcast_mul", build.add("_minimum_scalar", x, scalar=0), slopes)
     return (build.add("broadcast_add", build.add("relu", x), negative),)
+
+
+def _aligned_slopes(site: Site) -> Shape:
+    """Return the shape in which the slopes of prelu broadcast to the data.
+
+    As in MXNet, the axes of the slopes, from the last to the first, belong to axis 1 and axis 0 of
+    the data; an axis that does not fit axis 1 belongs to axis 0.
+    """
+    data, slope = site.inputs[0], list(site.inputs[1])
+    aligned = [1] * len(data)
+    for axis in reversed(range(min(2, len(data)))):
+        if slope and slope[-1] in (1, data[axis]):
+            aligned[axis] = slope.pop()
+    require(not slope, f"The slopes of this {site.op} do not fit its data.")
+    return tuple(aligned)
 
 
 def loss(site: Site, build: Builder) -> Tuple[Ref, ...]:

@@ -32,11 +32,9 @@ def take(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def _take_from_own_tables(site: Site, build: Builder) -> Ref:
     """Take from the concatenated tables, with each index shifted to the table of its sample."""
     table, indices = site.inputs
-    index = build.add("BlockGrad", build.add("Cast", build.refs[1], dtype="int32"))
-    if site.attrs.get("mode", "clip") == "wrap":
-        index = build.add("_mod_scalar", index, scalar=table[0])
-    else:
-        index = build.add("clip", index, a_min=0, a_max=table[0] - 1)
+    # Taken from the numbers of rows, indices become integers of 64 bits within the table.
+    numbers = build.add("_arange", start=0, stop=table[0], dtype="int64")
+    (index,) = build.call(numbers, build.refs[1])
     index = build.reshape(index, -1, prod(indices))
     start = build.add("_contrib_arange_like", index, axis=0)
     start = build.reshape(build.add("_mul_scalar", start, scalar=table[0]), -1, 1)

@@ -29,7 +29,8 @@ class Rule(NamedTuple):
     no_gradient: Tuple[int, ...] = ()
     #: Whether two calls with equal inputs may give different results.
     random: bool = False
-    #: When a call writes to its inputs: ``"training"``, ``"always"``, or empty for never.
+    #: When a call writes to its inputs: ``"training"``, ``"always"``, or empty for never; in
+    #: ``"auxiliary"``, to auxiliary states, which some calls do not have.
     writes: str = ""
     #: Whether MXNet computes wrong gradients, or none, if it is to add them to existing ones.
     overwrites: bool = False

@@ -15,9 +15,9 @@ DISTRIBUTIONS = (
 
 #: Other properties of operators that never merge, by patterns of names.
 PROPERTIES: Tuple[Tuple[str, Dict[str, Any]], ...] = (
-    ("Custom", {"hangs_in_backward": True}),
+    ("Custom", {"hangs_in_backward": True, "writes": "auxiliary"}),
     ("Custom _random_* _sample_unique_zipfian _shuffle _image_random_*", {"random": True}),
-    ("Custom IdentityAttach* _contrib_SyncBatchNorm BatchNorm_v1", {"writes": "training"}),
+    ("IdentityAttach* _contrib_SyncBatchNorm BatchNorm_v1", {"writes": "training"}),
     ("*_update *_update_phase* reset_arrays _set_value fill_element*", {"writes": "always"}),
     ("shape_array size_array", {"no_gradient": (0,)}),
     ("_while_loop _cond _contrib_boolean_mask", {"sized_by_values": True}),

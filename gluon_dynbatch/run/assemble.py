@@ -89,3 +89,12 @@ def code_of_pieces(context: Any, dtype: str, pieces: np.ndarray) -> Optional[arr
     native_pieces = pieces + [0, 0, 1, 0, 0]
     native_pieces[:, 3] *= itemsize(dtype)
     return rows_record(dtype, native_pieces, (0, 0))
+
+
+def code_of_copies(dtype: str, starts: np.ndarray, size: int) -> np.ndarray:
+    """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
+    record = rows_record(dtype, np.array([[resolving.COPY, 0, 0, 0, size]]), (0, 0))
+    code = np.tile(np.array(record), (len(starts), 1))
+    code[:, 4] = np.arange(1, len(starts) + 1)  # the base of the target
+    code[:, 9] = starts * itemsize(dtype)  # the offset of the source
+    return code.reshape(-1)

@@ -18,12 +18,11 @@ import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..modes import FLOATS, RECORDING, TRAINING
+from ..modes import RECORDING, TRAINING
 from ..native import resolving
 from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
-from ..record.types import name_of
 from .buffers import bases_of, shaped, write_pieces, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
@@ -164,8 +163,7 @@ class GradientTape(Pass):
             # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
             if type(array) is not LazyNDArray and array not in self._leaves
         }
-        floats = (array for array in idle.values() if name_of(array.dtype) in FLOATS)
-        return list(map(with_dense_gradient, floats))
+        return list(map(with_dense_gradient, idle.values()))
 
     def pull(self, pieces: List[Piece], requests: List[Request]) -> List[Optional[Elements]]:
         """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""

@@ -12,23 +12,32 @@ from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
-from ..native.assembling import itemsize
 from ..native.recording import part
-from ..plan.plan import pieces_of
 from ..record.types import name_of
-from .assemble import code_of_pieces
-from .pool import allocate
+from .assemble import code_of_copies, code_of_pieces
+from .pool import allocate_like
+from .pushes import PUSHES
 
-_FUNCTIONS = [
-    getattr(_LIB, name)
-    for name in ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
-]
-# A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
-_FUNCTIONS.append(getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None))
-executing.connect(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in _FUNCTIONS))
+_FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
+#: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
+_REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
 
-#: Bytes of the largest buffer that copies share.  Each of them keeps the whole buffer alive.
-MOST_SHARED = 1 << 18
+
+def _addresses(names: Sequence[str]) -> List[int]:
+    """Return the addresses of symbols of MXNet's library, 0 if it does not have them."""
+    symbols = (getattr(_LIB, name, None) for name in names)
+    return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
+
+
+executing.connect(*_addresses([*_FUNCTIONS, _REORDER]))
+
+
+@PUSHES.one_at_a_time
+def push(
+    program: executing.Program, bases: executing.Bases, name: str, low: int = 0, high: int = -1
+) -> None:
+    """Push records [low, high) of a program to the engine, under a name for the profiler."""
+    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high))
 
 
 def address_of(array: NDArray) -> int:
@@ -51,7 +60,7 @@ def write_pieces(
         _write_by_operators(target, arrays, pieces)
         return
     bases = bases_of([target, *arrays], b"w" + use * len(arrays))
-    check_call(executing.Program(code).push(bases, b"gluon_dynbatch fill"))
+    push(executing.Program(code), bases, " fill")
 
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
@@ -69,16 +78,20 @@ def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.n
 
 
 def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
-    """Return copies of the arrays of one shape that start at given elements of an arena."""
-    size = prod(shape)
-    most = max(MOST_SHARED // max(size * itemsize(name_of(source.dtype)), 1), 1)
-    copies: List[NDArray] = []
-    for low in range(0, len(starts), most):
-        chunk = starts[low : low + most]
-        buffer = allocate((len(chunk), *shape), source.dtype, source.context)
-        targets = size * np.arange(len(chunk))
-        write_pieces(buffer, [source], pieces_of(resolving.COPY, targets, 0, chunk, size))
-        copies += recording.rows_of(buffer)
+    """Return copies of the arrays of one shape that start at given elements of an arena.
+
+    Each has memory of its own.  MXNet queues operations by memory: if a backward pass in Python
+    writes the gradient of one copy and reads another one, these must not be one memory.
+    """
+    copies, size = allocate_like(source, shape, len(starts)), prod(shape)
+    if source.context.device_type != "cpu":
+        flat = source.reshape((-1,))
+        for copy, first in zip(copies, starts):
+            part(flat, first, first + size).reshape(shape).copyto(copy)
+        return copies
+    code = code_of_copies(name_of(source.dtype), np.array(starts), size)
+    bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
+    push(executing.Program(code), bases, " copies")
     return copies
 
 

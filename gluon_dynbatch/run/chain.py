@@ -12,7 +12,7 @@ from typing import Dict, Iterable, List, Optional, Tuple, Union
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..modes import FLOATS
+from ..errors import ShapeError
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
@@ -30,10 +30,9 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
     These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
     """
     _, kind = TYPES.columns(spots.kind)
-    floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
     graph = plan.graph
     terms = graph.value_term[spots.container]
-    rows = np.flatnonzero(floats & (terms >= 0))
+    rows = np.flatnonzero(terms >= 0)
     rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
     if not rows.size:
         return None
@@ -56,8 +55,8 @@ class Chain:
     def __init__(self) -> None:
         #: Per flush, its backward pass.
         self._tapes: List[GradientTape] = []
-        #: Per result of the node: flush, head, and first element within the head.
-        self._outputs: List[Tuple[int, int, int]] = []
+        #: Per result of the node: flush, head, first element within the head, and size.
+        self._outputs: List[Tuple[int, int, int, int]] = []
         #: Whether the flushes have become a node.
         self.done = False
 
@@ -103,7 +102,8 @@ class Chain:
             heads = tape.heads_at(*find_spots(held)[:3])
             memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
             heads = tape.heads_at(memories.arena, memories.first, memories.size)
-            self._outputs += [(number, *head) for head in heads]
+            sizes = memories.size.tolist()
+            self._outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
             results.append((memories, tape.kept.copies(memories)))
         routes = (route for tape in self._tapes for route in tape.routes)
         inputs = [route for route in routes if isinstance(route, NDArray)]
@@ -120,8 +120,11 @@ class Chain:
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted."""
         pieces: List[List[Piece]] = [[] for _ in self._tapes]
-        for (number, head, offset), gradient in zip(self._outputs, head_gradients):
-            pieces[number].append((gradient, head, offset, 0, gradient.size))
+        for (number, head, offset, size), gradient in zip(self._outputs, head_gradients):
+            if gradient.size != size:  # MXNet passes on what the user gave it
+                text = f"a gradient of shape {gradient.shape} for an array of {size} elements"
+                raise ShapeError(text)
+            pieces[number].append((gradient, head, offset, 0, size))
         given = iter(requests)
         tape_requests = [
             [

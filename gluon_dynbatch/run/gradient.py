@@ -31,7 +31,7 @@ from mxnet.symbol import Symbol
 
 from ..errors import GradientError
 from ..native.executing import GIVE
-from ..record.intercept import replace_for_good
+from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
 from .buffers import add_to
 
@@ -62,10 +62,10 @@ _retained = 0
 
 
 def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
-    """Count backward passes that retain their graph, and refuse gradients of gradients.
+    """Count backward passes that retain their graph; raise for two that a scope does not allow.
 
-    MXNet would not complain about the latter, but return gradients that are not connected to the
-    inputs of the scope.
+    One is the gradient of a gradient: MXNet would return gradients that are not connected to the
+    inputs of the scope.  The other is a second pass, which MXNet refuses, too.
     """
 
     def backward(count: int, heads: Any, *arguments: Any) -> int:
@@ -78,7 +78,16 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 advice="compute the part that is differentiated twice outside of the scope",
             )
         _retained += bool(retain_graph)
-        return original(count, heads, *arguments)
+        failed = original(count, heads, *arguments)
+        if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
+            raise GradientError(
+                "an array is not in a graph: it was not recorded under autograd.record(), or "
+                "backward has already freed its graph, which all arrays of one flush share",
+                user_line(),
+                advice="call mx.autograd.backward(losses) once for all arrays, "
+                "or pass retain_graph=True",
+            )
+        return failed
 
     return backward
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import contextmanager
 from math import prod
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from ..errors import LaunchError
+from ..native import recording
 from ..native.assembling import itemsize
 from ..native.recording import part
 
@@ -27,8 +29,20 @@ MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
     """Return an uninitialized array."""
-    try:
+    with _explained(shape, dtype, context):
         return NDArray(_new_alloc_handle(shape, context, False, dtype))
+
+
+def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[NDArray]:
+    """Return uninitialized arrays of a shape, with the dtype and the context of another array."""
+    with _explained(shape, array.dtype, array.context):
+        return recording.arrays_like(array, shape, count)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _explained(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # beyond 2^31 elements, not of a class of MXNet
         raise LaunchError(
             f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",

@@ -146,9 +146,13 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
                 program = self.program(callee, spec, len(types), where)
-                callee.entries[key] = _why_at_once(program, mode) or Entry(
-                    callee, mode, program, types, places, where
-                )
+                why = _why_at_once(program, mode)
+                if not why:
+                    entry = Entry(callee, mode, program, types, places, where)
+                    arrays = *entry.in_types, *entry.out_array_types
+                    if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
+                        why = f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
+                callee.entries[key] = why or entry
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
@@ -182,8 +186,11 @@ def _why_at_once(program: Program, mode: int) -> str:
         return "its parameters are drawn for each call"
     if not program.compiles:
         return "MXNet cannot compile it"
-    if training and set(program.symbol.list_auxiliary_states()) & set(program.names):
-        return "in training it writes to its arguments"
+    if set(program.symbol.list_auxiliary_states()) & set(program.names):
+        if any(rules.of(op).writes == "auxiliary" for op in operators):
+            return "it writes to its arguments"
+        if training:
+            return "in training it writes to its arguments"
     if any(rules.of(op).sized_by_values for op in operators):
         return "the shapes of its results depend on values"
     if any(op.attrs.get("stype", "default") != "default" for op in program.ops):

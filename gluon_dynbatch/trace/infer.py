@@ -21,18 +21,29 @@ Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
     """Infer the shape of every visible value; initialize parameters of unknown shape."""
+    parameters = program.parameters.values()
     given = {program.names[i]: types[i].shape for i in program.argument_at.values()}
+    # When the program was traced, these shapes may have been unknown.
+    given.update((p.name, p._data[0].shape) for p in parameters if p._data is not None)
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **given)
     if outputs is None:
         raise MXNetError("the shapes of the results cannot be inferred; is an argument empty?")
-    deferred = [p for p in program.parameters.values() if p._deferred_init]
-    if deferred:
-        shapes = dict(zip(program.internals.list_arguments(), arguments))
-        shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
-        for parameter in deferred:
-            parameter.shape = shapes[parameter.name]
-            parameter._finish_deferred_init()
-    return dict(zip(chain(*program.outputs), outputs))
+    shapes = dict(zip(program.internals.list_arguments(), arguments))
+    shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
+    for name, shape in given.items():
+        if shapes[name] != shape:  # MXNet would read other elements than those of the array
+            raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
+    shape_of = dict(zip(chain(*program.outputs), outputs))
+    for op in program.ops:
+        # MXNet checks these only when it runs the operator.
+        if op.op == "stack" and len({shape_of[ref] for ref in op.inputs}) > 1:
+            raise MXNetError("stack takes arrays of one shape")
+        if op.op == "norm" and op.attrs.get("ord", "2") not in ("1", "2"):
+            raise MXNetError("norm takes ord=1 or ord=2")
+    for parameter in [p for p in parameters if p._deferred_init]:
+        parameter.shape = shapes[parameter.name]
+        parameter._finish_deferred_init()
+    return shape_of
 
 
 def infer(program: Program, types: Sequence[ArrayType], name: str, where: Where) -> Inferred:

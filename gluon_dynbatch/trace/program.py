@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
-from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
+from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
 from .. import rules
@@ -125,13 +125,16 @@ def is_redrawn(parameter: Parameter, training: bool) -> bool:
 
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
     """Call ``hybrid_forward`` with symbols and return its program."""
+    # Gluon's names for inputs, which users of exported models need.
+    names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
+    args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
     if isinstance(block, SymbolBlock):
         inputs, result = block._cached_graph
         names = [i.name for i in inputs]
+        if _gluon_refuses(block, args):
+            text = f"a SymbolBlock takes {len(names)} arrays ({', '.join(names)})"
+            raise ArgumentError(text, where, block.name, "pass these arrays, and no others")
     else:
-        # Gluon's names for inputs, which users of exported models need.
-        names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
-        args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
         result = _call_with_symbols(block, args, where)
     outputs, out_spec = _results(result, block.name, where)
     # A symbol with several outputs counts as a list.
@@ -144,11 +147,14 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     # MXNet creates a variable for each missing input of an operator.
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
-            text = f"hybrid_forward calls an operator without the array {name!r}"
-            raise CellError(text, where, block.name, "pass all arrays that the operator takes")
+            raise CellError.like(AssertionError)(*_missing_array(block, name, where))
     program = read_program(symbol, names, parameters, out_spec)
     _set_cached_graph(block, spec, program)
     return program
+
+
+#: Exceptions of Python code that gets arguments of a wrong structure.
+_MISUSE = AttributeError, TypeError, LookupError, AssertionError, ValueError
 
 
 def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) -> Any:
@@ -156,7 +162,11 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
     try:
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
-    except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
+    except (NotImplementedForSymbol, *_MISUSE) as error:
+        if _gluon_refuses(block, args):
+            text = f"hybrid_forward does not take these arguments: {error}"
+            advice = "pass the arguments that it takes, with the same nesting in each call"
+            raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
@@ -165,7 +175,51 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays; use forward() of a dynamic block for that"
         )
-        raise CellError(text, where, block.name, advice) from error
+        advice = _in_place(error) or advice
+        raise CellError.like(type(error))(text, where, block.name, advice) from error
+
+
+def _in_place(error: Exception) -> str:
+    """Return advice for an operator such as ``-=``, which symbols do not have; or nothing."""
+    alias = getattr(error, "alias", None) or ""
+    plain = alias[:-1] if getattr(error, "function", "").startswith("__i") else ""
+    return plain and f"write x = x {plain} y instead of x {alias} y: symbols do not change in place"
+
+
+def _missing_array(block: Block, name: str, where: Where) -> Tuple[str, Where, str, str]:
+    """Return the arguments of the error for an array that is no argument and no parameter."""
+    for owner in _descendants(block):
+        for attribute, held in vars(owner).items():
+            blocks = held.values() if isinstance(held, dict) else held
+            for child in blocks if isinstance(held, (list, tuple, dict)) else ():
+                if isinstance(child, Block) and name in child.collect_params():
+                    kind = type(held).__name__
+                    text = f"hybrid_forward calls {child.name}, which is not a child of a block: it"
+                    text += f" is in the {kind} {attribute!r} of {owner.name}"
+                    advice = "hold such blocks in nn.HybridSequential, or call register_child(...)"
+                    return text, where, block.name, f"{advice} for each of them"
+    text = f"hybrid_forward calls an operator without the array {name!r}"
+    advice = "pass all arrays that the operator takes, and make each block that is called a child: "
+    return text, where, block.name, f"{advice}an attribute, or registered by register_child"
+
+
+def _descendants(block: Block) -> Iterator[Block]:
+    """Yield a block and all blocks below it."""
+    yield block
+    for child in block._children.values():
+        yield from _descendants(child)
+
+
+def _gluon_refuses(block: HybridBlock, args: Sequence[Any]) -> bool:
+    """Return whether a hybridized Gluon block refuses arguments, without running its code.
+
+    It does if they hold numbers, or are nested in another way than those of its first call.
+    """
+    try:
+        _, structure = _flatten(args, "input")
+    except ValueError:
+        return True
+    return block._in_format not in (None, structure)
 
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
@@ -176,7 +230,8 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     if not outputs:
         text = f"hybrid_forward returns {result!r}, which holds no array"
         advice = "return an array, or a list, tuple or dictionary of arrays"
-        raise CellError(text, where, name, advice)
+        kind = CellError.like(TypeError if result is None else ValueError)
+        raise kind(text, where, name, advice)
     return outputs, spec
 
 

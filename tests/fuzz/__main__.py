@@ -1,5 +1,6 @@
 """``make fuzz``: compares random programs with the loop for a given time.
 
+A tenth of the time, threads train and call one model (`threads.py`).
 Prints every failing program as a script, shrunk unless it crashes its process.  Programs run in
 separate processes, as MXNet itself may crash or deadlock.
 """
@@ -140,6 +141,10 @@ def main():
     seed = int(start) % 1_000_000_000 if options.seed is None else options.seed
     findings = Findings(options.folder)
     print(f"first seed  {seed}", flush=True)
+    threads = f"from tests.fuzz.threads import main\nmain({6 * options.minutes})"
+    code = exit_code(threads, 6 * options.minutes + PATIENCE)
+    if code != 0:
+        findings.report(seed, threads, f"threads that share a model ended with {code}")
     while time.time() < start + 60 * options.minutes:
         findings.run_worker(seed)
         seed += 1

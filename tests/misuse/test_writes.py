@@ -352,3 +352,42 @@ def test_numpy_memory_may_be_freed_when_the_scope_ends():
     for i, result in enumerate(results):
         np.testing.assert_allclose(result.asnumpy(), np.full((1, 1000), 2 * i + 1), 1e-4)
     del reused
+
+
+class Counting(mx.operator.CustomOp):
+    """Doubles numbers, and counts its calls in its auxiliary state, in any mode."""
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        aux[0][:] += 1
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+
+@mx.operator.register("dynbatch_test_counting")
+class CountingProp(mx.operator.CustomOpProp):
+    def list_auxiliary_states(self):
+        return ["count"]
+
+    def infer_shape(self, in_shape):
+        return in_shape, in_shape, [(1, 4)]
+
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Counting()
+
+
+@pytest.mark.parametrize("in_cell", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("mode", [autograd.predict_mode, autograd.train_mode])
+def test_a_custom_operator_writes_its_auxiliary_state(mode, lazy, in_cell):
+    net, custom = dense(3, 4), functools.partial(mx.nd.Custom, op_type="dynbatch_test_counting")
+    if in_cell:
+        custom = cell(lambda F, x, a: F.Custom(F.tanh(x), a, op_type="dynbatch_test_counting"))
+
+    def program():
+        read = []
+        with mode():
+            count = net(array(1, 4))[:, :1] * mx.nd.zeros((1, 4)) if lazy else mx.nd.zeros((1, 4))
+            for x in (array(1, 4), array(1, 4, seed=1)):
+                read += [net(count), custom(mx.nd.tanh(x), count)]
+        return lambda: [*read, net(count), count]
+
+    assert same_as_loop(program)[-1].asnumpy().tolist() == [[2] * 4]

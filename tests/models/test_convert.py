@@ -120,3 +120,107 @@ def test_repr_apply_and_symbols_are_those_of_gluon():
     symbol = net(mx.sym.var("x"))
     assert symbol.list_arguments() == plain(mx.sym.var("x")).list_arguments()
     assert symbol.infer_shape(x=(3, WIDTH))[1] == [(3, 2)]
+
+
+class Cell(nn.HybridBlock):
+    """Features and a layer on top, as pretrained networks have them."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.features, self.output = stock(), nn.Dense(3, in_units=2)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+class Dynamic(Cell):
+    def forward(self, x):
+        return self.output(self.features(x))
+
+
+class Plain(nn.Block):
+    def __init__(self):
+        super().__init__()
+        self.features, self.output = stock(), nn.Dense(3, in_units=2)
+
+    def forward(self, x):
+        return self.output(self.features(x))
+
+
+class Special(nn.Dense):
+    def hybrid_forward(self, F, *args, **kwargs):
+        return 2 * super().hybrid_forward(F, *args, **kwargs)
+
+
+def child_of(net, layer):
+    net.register_child(layer, "output")
+    object.__setattr__(net, "output", layer)
+
+
+def child_in_dictionary(net, layer):
+    net._children["output"] = layer
+    object.__setattr__(net, "output", layer)
+    net.hybridize()  # Gluon does not notice it either
+
+
+def layer_of_features(net, layer):
+    net.features._children["1"] = layer
+    net.output = nn.Dense(2, in_units=4)
+    net.output.initialize()
+    net.hybridize()
+
+
+def features(net, layer):
+    net.features = several(nn.HybridSequential, nn.Dense(5, in_units=WIDTH), layer)
+    net.output = nn.Dense(2, in_units=4)
+    net.features[0].initialize()
+    net.output.initialize()
+
+
+#: How a layer of four units takes the place of another.
+WAYS = {
+    "attribute": lambda net, layer: setattr(net, "output", layer),
+    "register_child": child_of,
+    "_children": child_in_dictionary,
+    "layer of a sequence": layer_of_features,
+    "sequence": features,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [Cell, Dynamic, Plain])
+def test_a_layer_takes_the_place_of_another(kind, way):
+    """The usual step of fine-tuning: a new output layer, converted or not, hybridized or not."""
+    for convert, hybridize, layer in (
+        (False, True, nn.Dense), (True, True, Special), (False, False, Special),
+    ):  # fmt: skip
+        net = prepared(kind())
+        net.hybridize(hybridize)
+        check(net, inputs(2), net, granularities=["operator"])
+        new = layer(4, in_units=5 if "sequence" in way else 2)
+        new.initialize()
+        WAYS[way](net, gdb.convert(new) if convert else new)
+        check(net, inputs(2), net, granularities=["operator"])
+
+
+def test_a_layer_of_another_class_is_refused_as_in_gluon():
+    net = gdb.convert(Cell())
+    for wrong in (nn.Conv2D(3, 3), 3, None):
+        with pytest.raises(TypeError, match="Changing attribute type"):
+            net.output = wrong
+    net.output = gdb.convert(nn.Dense(4))
+    net.output = nn.Dense(5)
+
+
+def test_a_class_with_a_metaclass_is_converted():
+    class Meta(type):
+        def __instancecheck__(cls, instance):
+            return getattr(instance, "units", None) == 3 or super().__instancecheck__(instance)
+
+    class Odd(nn.HybridBlock, metaclass=Meta):
+        def hybrid_forward(self, F, x):
+            return x * 2
+
+    net = gdb.convert(Odd())
+    assert isinstance(net, Odd) and isinstance(type(net), Meta)
+    assert isinstance(net, gdb.DynamicHybridBlock)

@@ -82,7 +82,9 @@ def leaky(a, b, c):
     yield case("LeakyReLU", x)
     single, many = Array((1,)), Array((a,))
     for data, slope in [(x, many), (x, single), (cube, many), (cube, single), (x, Array((1, a))),
-                        (x, x), (Array((R,)), single), (many, many)]:  # fmt: skip
+                        (x, x), (Array((R,)), single), (many, many),
+                        (cube, Array((1, a))), (cube, Array((R, a))), (cube, Array((R, 1))),
+                        (Array((a, a, b)), Array((a, 1))), (Array((a, 5)), many)]:  # fmt: skip
         yield case("LeakyReLU", data, slope, act_type="prelu")
 
 

@@ -72,9 +72,21 @@ def broadcasts(draw):
     return case(op, *(Array(tuple(s), "positive") for s in shapes))
 
 
+@st.composite
+def slopes(draw):
+    """Draw a prelu whose slopes belong to one or both of the first two axes of the data."""
+    shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    axes = draw(st.sampled_from([(0,), (1,), (0, 1)] if len(shape) > 1 else [(0,)]))
+    if draw(st.booleans()):
+        # The only axis of a vector of slopes is not rows, unless the data is a vector, too.
+        shape[0] = R if len(axes) == len(shape[:2]) or axes == (1,) else 1
+    slope = [draw(st.sampled_from([1, shape[axis]])) for axis in axes]
+    return case("LeakyReLU", Array(tuple(shape)), Array(tuple(slope)), act_type="prelu")
+
+
 @examples(60)
-@given(reshapes() | broadcasts())
-def test_random_reshapes_and_broadcasts(c):
+@given(reshapes() | broadcasts() | slopes())
+def test_random_reshapes_broadcasts_and_slopes(c):
     # With a batch axis, MXNet's kernels may not support as many alternating axes.
     Checker(c).check(stack=max(len(a.shape) for a in c.inputs) < 4 or c.op == "Reshape", rows=False)
 

@@ -42,15 +42,21 @@ static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, in
     }
 #define CONVERT_TO_DOUBLE(S) CONVERT(double, S)
 #define CONVERT_TO_FLOAT(S) CONVERT(float, S)
+#define CONVERT_TO_INT32(S) CONVERT(int32_t, S)
+#define CONVERT_TO_INT64(S) CONVERT(int64_t, S)
 
 static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
                                                        int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same_type(to, from, rows, columns);
-    else if (to.dtype)
-        GDB_BY_TYPE(from.dtype, CONVERT_TO_DOUBLE)
-    else
+    else if (to.dtype == GDB_FLOAT32)
         GDB_BY_TYPE(from.dtype, CONVERT_TO_FLOAT)
+    else if (to.dtype == GDB_FLOAT64)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_DOUBLE)
+    else if (to.dtype == GDB_INT32)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_INT32)
+    else
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_INT64)
 }
 
 /* Broadcast an element of each row to all columns of a register. If `first` is not negative, it is
@@ -88,6 +94,18 @@ static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64
         LOAD_MOVED(double)
     else
         LOAD_MOVED(float)
+}
+
+#define LOAD_INDICES(D) \
+    for (int64_t row = 0; row < rows; row++) \
+        for (int64_t i = 0; i < columns; i++) \
+            ((D *)to.data)[row * columns + i] = (D)gdb_load_index32(&from, row, i);
+
+static void load_indices(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+    if (to.dtype)
+        LOAD_INDICES(double)
+    else
+        LOAD_INDICES(float)
 }
 
 /* ------------------------------------------------------------------ a run of a loop */
@@ -180,6 +198,8 @@ static void load_register(const run *r, const gdb_access *load, int64_t row, int
         load_moved(to, accessed(r, load, row, 0),
                    (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows,
                    columns);
+    else if (load->mode == GDB_INDEX)
+        load_indices(to, accessed(r, load, row, column), rows, columns);
     else
         copy(to, accessed(r, load, row, column), rows, columns);
 }

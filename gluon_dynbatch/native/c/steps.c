@@ -75,9 +75,13 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
 
 /* ------------------------------------------------------------------ rows by index */
 
-/* Clip an index to [0, rows); NaN becomes 0. */
-static inline int64_t clip(double index, int64_t rows) {
-    return !(index > 0) ? 0 : index < rows ? (int64_t)index : rows - 1;
+/* Return the number of a row in [0, rows). */
+static inline int64_t row_at(int64_t index, int64_t rows, int64_t wrap) {
+    if (wrap) {
+        index %= rows;
+        return index < 0 ? index + rows : index;
+    }
+    return index < 0 ? 0 : index < rows ? index : rows - 1;
 }
 
 #define ADD(T) \
@@ -94,8 +98,10 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
     for (int64_t row = 0; row < rows; row++) {
         char *to = address_of(slots, p->result, row);
         for (int64_t part = 0; part < p->parts; part++, to += size) {
-            const double index = gdb_load(&slots[p->left.slot], row, p->left.column + part);
-            const char *from = address_of(slots, p->matrix, 0) + size * clip(index, p->table_rows);
+            const int64_t index =
+                gdb_load_index(&slots[p->left.slot], row, p->left.column + part);
+            const char *from = address_of(slots, p->matrix, 0)
+                + size * row_at(index, p->table_rows, p->wrap);
             if (p->accumulate)
                 gdb_add(p->step.dtype, to, from, p->units);
             else
@@ -105,11 +111,11 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
 }
 
 void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units,
-                     const gdb_chunk *chunk, int64_t index_dtype) {
+                     const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap) {
     const int64_t size = gdb_size_of(dtype);
     const gdb_array indices = {(char *)chunk->x, chunk->x_row, index_dtype};
     for (int64_t row = 0; row < chunk->rows; row++) {
-        const int64_t index = clip(gdb_load(&indices, row, 0), table_rows);
+        const int64_t index = row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
         gdb_add(dtype, table + index * units * size,
                 (const char *)chunk->dy + row * chunk->dy_row * size, units);
     }

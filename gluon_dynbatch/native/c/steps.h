@@ -31,13 +31,38 @@ static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
     case GDB_FLOAT32: EXPAND(float) break; \
     case GDB_FLOAT64: EXPAND(double) break; \
     case GDB_INT32: EXPAND(int32_t) break; \
-    default: EXPAND(int64_t) \
+    case GDB_INT64: EXPAND(int64_t) break; \
+    default: __builtin_unreachable(); \
     }
 #define GDB_LOAD(T) return (double)((const T *)array->data)[row * array->pitch + column];
 
 /* Load an element of any type. */
 static inline double gdb_load(const gdb_array *array, int64_t row, int64_t column) {
     GDB_BY_TYPE(array->dtype, GDB_LOAD)
+}
+
+#define GDB_LOAD_FLOAT_INDEX(T) \
+    { \
+        const T index = ((const T *)array->data)[row * array->pitch + column]; \
+        return index >= (T)-0x1p63 && index < (T)0x1p63 ? (int64_t)index : INT64_MIN; \
+    }
+
+/* Load an index as an integer, as the processor converts it: a number that is too large, or that is
+ * not a number, becomes the least integer. */
+static inline int64_t gdb_load_index(const gdb_array *array, int64_t row, int64_t column) {
+    switch (array->dtype) {
+    case GDB_FLOAT32: GDB_LOAD_FLOAT_INDEX(float)
+    case GDB_FLOAT64: GDB_LOAD_FLOAT_INDEX(double)
+    case GDB_INT32: return ((const int32_t *)array->data)[row * array->pitch + column];
+    default: return ((const int64_t *)array->data)[row * array->pitch + column];
+    }
+}
+
+/* Load an index as an integer of 32 bits.  Of longer integers, these are the last bits. */
+static inline int32_t gdb_load_index32(const gdb_array *array, int64_t row, int64_t column) {
+    const int64_t index = gdb_load_index(array, row, column);
+    const int is_float = array->dtype == GDB_FLOAT32 || array->dtype == GDB_FLOAT64;
+    return is_float && index != (int32_t)index ? INT32_MIN : (int32_t)index;
 }
 
 /* The columns of an array from `column` on. */
@@ -54,11 +79,12 @@ typedef struct {
 
 /* GDB_PRODUCT: rows times a matrix, which is packed unless `unpacked`. A row of the launch has
  * `parts` rows of the product.
- * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row. */
+ * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row, which beyond
+ * either end start again at the other if they `wrap`, or else are clipped. */
 typedef struct {
     gdb_step step;
     gdb_place left, matrix, result, bias; /* no bias: slot -1 */
-    int64_t table_rows, inputs, units, parts, accumulate, unpacked;
+    int64_t table_rows, inputs, units, parts, accumulate, unpacked, wrap;
 } gdb_product;
 
 /* Products of matrices of which each row has its own: see `kernel.layout.Dot`. */
@@ -92,11 +118,12 @@ typedef struct {
  * GDB_BROADCAST   element `column`, broadcast to all columns
  * GDB_PERMUTED    columns by index, -1 for zeros; the int32 indices are `order` words after the
  *                 beginning of the loop
+ * GDB_INDEX       the same, loaded as integers of 32 bits
  * GDB_IOTA        element `column` plus the number of each column
  * GDB_SUM         stores the sum of the row
  * GDB_MAX         stores the maximum of the row; NaN wins
  */
-enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX };
+enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX };
 
 typedef struct {
     int64_t reg;
@@ -148,8 +175,8 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count);
 
 /* Add each row of dY of a chunk to the row of a table that an index in X, of type `index_dtype`,
- * selects. */
+ * selects; see GDB_GATHER. Like MXNet, this takes indices as integers of 32 bits. */
 void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units,
-                     const gdb_chunk *chunk, int64_t index_dtype);
+                     const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap);
 
 #endif

@@ -1,0 +1,188 @@
+"""Statistics of all scopes of a script, by the places that open them, for `explain`.
+
+The runtime calls an `Observer` for every scope and flush, and the `Site` of the scope after each
+launch; it waits for the results, to measure the time of the launch.  Backward passes are not
+measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections import Counter, defaultdict
+from typing import Any, DefaultDict, Dict, List, Tuple
+
+import mxnet as mx
+
+from .errors import Where
+from .record.state import STATE
+from .record.tape import parameters_of
+from .record.where import user_line
+from .report import Report
+from .scope import Batch
+
+#: Most elements of an array whose numbers are noted.
+FEW_ELEMENTS = 64
+#: MXNet's engine is idle if so many new arrays in a row are computed so quickly.
+QUICK_PROBES, QUICK_S, MOST_PROBES = 3, 1e-3, 1000
+
+
+class Line:
+    """Statistics of the calls of one line of the user's code."""
+
+    def __init__(self) -> None:
+        self.calls = self.launches = 0
+        #: Number of calls of operators outside of blocks, by name.
+        self.operators: Counter[str] = Counter()
+        self.running_ms = 0.0
+        #: Units that may merge, and their different signatures, in the flush with most such units.
+        self.kinds = 0, 0
+
+
+class Site:
+    """Statistics of scopes opened at one place: of the first, or of all others."""
+
+    def __init__(self, compiles: bool) -> None:
+        #: Whether it is of a first scope, whose analysis includes compiling.
+        self.compiles = compiles
+        self.reports: List[Report] = []
+        self.lines: DefaultDict[Where, Line] = defaultdict(Line)
+        #: Milliseconds of each call of ``mx.nd.array``, by line.
+        self.array_ms: DefaultDict[Where, List[float]] = defaultdict(list)
+        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line.
+        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
+        #: Milliseconds for which flushes waited for work from before.
+        self.earlier_ms = 0.0
+        #: Greatest common divisor of the calls per launch; 1 if a launch has several array sizes.
+        self.stacked = 0
+        #: Lines that read numbers, by the number; and the lines that calculate with these.
+        self.numbers: Dict[float, Where] = {}
+        self.arithmetic: Dict[Where, Where] = {}
+
+    def begin(self, tape: Any, graph: Any) -> None:
+        """Count the calls and units of a flush by line, before its launches run."""
+        #: Per unit, the line that recorded it.
+        self._where_of = [tape.places[node].where for node in graph.node.tolist()]
+        for place, number in zip(tape.places, tape.node_entry):
+            line, entry = self.lines[place.where], tape.entries[number]
+            line.calls += 1
+            if entry.block_id is None:
+                line.operators[entry.name] += 1
+        signatures: DefaultDict[Where, List[int]] = defaultdict(list)
+        for unit, where in enumerate(self._where_of):
+            if graph.segments[graph.segment[unit]].layout != "unbatched":
+                signatures[where].append(int(graph.dependencies.signature[unit]))
+        for where, numbers in signatures.items():
+            line = self.lines[where]
+            line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
+        self._last = time.perf_counter()
+
+    def launched(self, execution: Any, number: int) -> None:
+        """Wait for the launch just pushed, and divide its time among the lines of its units."""
+        launch = execution.plan.launch(number)
+        for region in launch.regions:
+            execution.region(region).wait_to_read()
+        now = time.perf_counter()
+        spent, self._last = 1e3 * (now - self._last), now
+        for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
+            self.lines[where].launches += 1
+            self.lines[where].running_ms += spent * units / len(launch.units)
+        batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
+        self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
+        reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
+        if isinstance(reason, str) and launch.segment.layout != "unbatched":
+            key = graph.name(unit), reason
+            total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
+            self.by_mxnet[key] = total + spent, where
+
+
+class Observer:
+    """Collects statistics of all scopes by the places that open them, as ``RUNTIME.observer``."""
+
+    def __init__(self) -> None:
+        #: Per place its first scope, which compiles what the others use, and all others.
+        self.sites: Dict[Where, List[Site]] = {}
+
+    def opened(self, scope: Batch) -> None:
+        """Add the report of a scope to its site."""
+        sites = self.sites.setdefault(scope.place.where, [])
+        if len(sites) < 2:
+            sites.append(Site(compiles=not sites))
+        sites[-1].reports.append(scope.report)
+
+    @property
+    def site(self) -> Site:
+        """The site of the open scope."""
+        return self.sites[STATE.batch.place.where][-1]
+
+    def timed(self, array: Any) -> Any:
+        """Wrap ``mx.nd.array`` to measure its time in scopes."""
+
+        @functools.wraps(array)
+        def create(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            result = array(*args, **kwargs)
+            if STATE.batch is not None:
+                self.site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
+            return result
+
+        return create
+
+    def noting(self, original: Any) -> Any:
+        """Wrap ``LazyNDArray.asnumpy`` to note which line reads which numbers in scopes."""
+
+        @functools.wraps(original)
+        def asnumpy(array: Any) -> Any:
+            pending = STATE.recorder is not None and array.pending
+            values = original(array)
+            if pending and STATE.batch is not None and values.size <= FEW_ELEMENTS:
+                where = user_line()
+                # Whole numbers may be equal by chance.
+                fractions = (x for x in map(float, values.flat) if not x.is_integer())
+                self.site.numbers.update(dict.fromkeys(fractions, where))
+            return values
+
+        return asnumpy
+
+    def calculating(self, lift_number: Any) -> Any:
+        """Wrap ``Recorder.lift_number`` to find which numbers were read before."""
+
+        @functools.wraps(lift_number)
+        def lift(recorder: Any, token: Any, arrays: Any) -> Any:
+            site, number = self.site, float(dict(zip(*token[2:])).get("scalar", 0))
+            if abs(number) in site.numbers or -abs(number) in site.numbers:
+                where = site.numbers.get(number, site.numbers.get(-number))
+                assert where is not None
+                site.arithmetic.setdefault(where, user_line())
+            return lift_number(recorder, token, arrays)
+
+        return lift
+
+    def settle(self, tape: Any) -> None:
+        """Wait for work from before a flush, so that its launches are not charged with it.
+
+        Not by ``waitall``, which would raise the errors of work that has nothing to do with the
+        flush, and would take them from the script.
+        """
+        started = time.perf_counter()
+        for array in tape.externals:
+            if type(array) is mx.nd.NDArray:  # a lazy one is the result of an earlier launch
+                array.wait_to_read()
+        for parameter in parameters_of(tape.entries.values()):
+            for array in parameter.list_data():
+                array.wait_to_read()
+        quick = 0
+        for _ in range(MOST_PROBES):  # a new array waits for nothing but busy threads
+            probed = time.perf_counter()
+            mx.nd.zeros((1,)).wait_to_read()
+            quick = quick + 1 if time.perf_counter() - probed < QUICK_S else 0
+            if quick == QUICK_PROBES:
+                break
+        self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
+
+    def begin_flush(self, tape: Any, graph: Any) -> Site:
+        """Return the site of the open scope, whose `launched` is called after each launch."""
+        site = self.site
+        site.begin(tape, graph)
+        return site

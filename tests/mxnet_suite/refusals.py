@@ -1,0 +1,64 @@
+"""Why tests of MXNet that pass plain may fail in a scope: reasons that the pages document."""
+
+import re
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """A documented reason."""
+
+    #: Pattern of the error, as ``kind: message``.
+    error: str
+    #: Page that documents it, and a text of the section that does.
+    page: str
+    section: str
+    #: Pattern of the tests that may fail so, as ``module.test``.
+    tests: str = ".*"
+
+
+REFUSALS = [
+    Refusal(
+        r"ArgumentError: an array of mx\.np cannot be batched", "docs/errors.md", "## ArgumentError"
+    ),
+    Refusal(
+        r"ArgumentError: an array of storage type '(csr|row_sparse)' cannot be batched",
+        "docs/errors.md",
+        "## ArgumentError",
+    ),
+    Refusal(
+        r"GradientError: gradients of gradients through a batching scope are not supported",
+        "docs/errors.md",
+        "## GradientError",
+    ),
+    # Two losses of one flush, and a backward pass for each.
+    Refusal(
+        r"GradientError: this array is not in a graph: .* backward has already been called on an",
+        "docs/limits.md",
+        "**One backward.**",
+    ),
+    # An array that is read only detached gets a gradient, of zeros.
+    Refusal(
+        r"AssertionError: $",
+        "docs/limits.md",
+        "**Zero gradients.**",
+        r"test_autograd\.test_detach_updated_grad",
+    ),
+    # The test counts the nodes of a hybridized block in the tape.
+    Refusal(r"AssertionError: $", "docs/limits.md", "**MXNet's tape**", r"test_gluon\.test_inline"),
+    # The test expects that a hybridized block refuses a number.
+    Refusal(
+        r"AssertionError: ValueError not raised by <lambda>",
+        "docs/errors.md",
+        "A call takes `mx.nd` arrays, numbers, strings",
+        r"test_gluon\.test_hybrid_block_hybrid_no_hybrid",
+    ),
+]
+
+
+def documented(test, result):
+    """Return the reason for which a test may fail as it did, or None."""
+    error = f"{result['kind']}: {result['message']}"
+    for refusal in REFUSALS:
+        if re.fullmatch(refusal.tests, test) and re.match(refusal.error, error):
+            return refusal
+    return None
