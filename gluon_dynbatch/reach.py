@@ -17,7 +17,7 @@ import numpy as np
 from mxnet.gluon import Block, Parameter, contrib, rnn
 
 from .record.hooks import REPLACES
-from .stores import stores_of
+from .stores import IN_PLACE, SETTERS, stores_of
 
 #: Methods that make, copy or show an object: no sample calls them on an object of all samples.
 NOT_CALLED = frozenset([
@@ -25,6 +25,8 @@ NOT_CALLED = frozenset([
     "__getattribute__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__",
     "__copy__", "__deepcopy__", "__init_subclass__", "__set_name__", "__post_init__",
 ])  # fmt: skip
+#: Special methods that count as called only where the source shows it.
+CALLED_BY_NAME = IN_PLACE | set(SETTERS.values())
 #: Methods that MXNet calls.
 CALLED = frozenset(["forward", "hybrid_forward"])
 #: Libraries whose code does not change the user's objects, but for MXNet's cells with state.
@@ -178,7 +180,7 @@ class Reach:
                 functions = list(_functions_of(member))
                 if functions and name not in NOT_CALLED:
                     self._methods[base, name] = functions
-                    if name.startswith("__"):
+                    if name.startswith("__") and name not in CALLED_BY_NAME:
                         self._names.add(name)
 
     def _look_at_code(self, function: types.FunctionType, class_: Any = None) -> None:

@@ -37,6 +37,16 @@ INTERNAL = IGNORED | {"_modified", "_active", "_flags", "_children", "_reg_param
 #: Instructions that change an item of a container.
 ITEM_STORES = frozenset(["STORE_SUBSCR", "DELETE_SUBSCR"])
 
+#: Expressions whose value is a new container or number: no other object has a method called on it.
+NEW = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant)
+CONSTRUCTORS = frozenset([
+    "list", "dict", "set", "tuple", "deque", "defaultdict", "OrderedDict", "Counter", "str", "int",
+    "float", "len", "range", "sorted",
+])  # fmt: skip
+#: Methods that ``x[i] = y``, ``del x[i]``, and ``x += y`` and its like call.
+SETTERS = {ast.Store: "__setitem__", ast.Del: "__delitem__"}
+IN_PLACE = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ior__", "__iand__"])
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -105,6 +115,7 @@ def _without_source(code: types.CodeType) -> Stores:
             stored, loaded = stored | stores.foreign, loaded | stores.changed
             names |= stores.names
     changed = loaded if changes_items else ()
+    names |= IN_PLACE | set(SETTERS.values())
     sets = (), stored - INTERNAL, changed, loaded if stored else (), names
     return Stores(*map(frozenset, sets), changes_items)
 
@@ -127,6 +138,8 @@ class _Search(ast.NodeVisitor):
     def find_aliases(self, function: ast.AST) -> None:
         """Note what each variable may be: after ``h = self.h``, a change of ``h`` is one of it."""
         for node in ast.walk(function):
+            if isinstance(node, ast.arg):
+                self._values.setdefault(node.arg, []).append(node)
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
@@ -135,9 +148,19 @@ class _Search(ast.NodeVisitor):
                 continue
             value = node.iter if hasattr(node, "iter") else node.value
             for target in targets:
-                for name in ast.walk(target):
-                    if isinstance(name, ast.Name):
-                        self._values.setdefault(name.id, []).append(value)
+                self._find_values(target, value)
+
+    def _find_values(self, target: ast.AST, value: ast.AST) -> None:
+        """Note what an assignment, or the items of one, give to variables."""
+        both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        if both and len(target.elts) == len(value.elts):
+            for pair in zip(target.elts, value.elts):
+                self._find_values(*pair)
+            return
+        for name in ast.walk(target):
+            # Not ``names`` in ``names[0] = value``.
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                self._values.setdefault(name.id, []).append(value)
 
     def visit_Name(self, node: ast.Name) -> None:
         """Note a name."""
@@ -150,7 +173,8 @@ class _Search(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """Note an attribute, and whether it is set or deleted."""
-        self.names.add(node.attr)
+        if not self._is_new(node.value):
+            self.names.add(node.attr)
         if not isinstance(node.ctx, ast.Load):
             self._set(node.value, node.attr)
         self.generic_visit(node)
@@ -159,11 +183,15 @@ class _Search(ast.NodeVisitor):
         """Note the attribute of which an item is set or deleted."""
         if not isinstance(node.ctx, ast.Load):
             self._change(node.value)
+            if not self._is_new(node.value):
+                self.names.add(SETTERS[type(node.ctx)])
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         """Note the attribute that ``items += more`` changes in place."""
         self._change(node.target)
+        if not self._is_new(node.target):
+            self.names |= IN_PLACE
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -178,6 +206,17 @@ class _Search(ast.NodeVisitor):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
                     self._set(node.args[0], part.value)
         self.generic_visit(node)
+
+    def _is_new(self, node: ast.AST) -> bool:
+        """Return whether an object was made in the function, as a container or number of Python."""
+        if isinstance(node, ast.Name):
+            values = self._values.get(node.id, [node])
+            return not any(isinstance(v, ast.Name) or not self._is_new(v) for v in values)
+        if isinstance(node, ast.BinOp):  # ``[None] * n``
+            sides = [side for side in (node.left, node.right) if not isinstance(side, ast.Name)]
+            return any(map(self._is_new, sides))
+        is_made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        return isinstance(node, NEW) or (is_made and _called(node) in CONSTRUCTORS)
 
     def _set(self, owner: ast.AST, name: str) -> None:
         if name not in INTERNAL:
