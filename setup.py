@@ -85,10 +85,8 @@ setup(
             + [str(path.relative_to(ROOT)) for path in sorted(C.glob("*.c"))],
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
-            # No flag may depend on the processor, or change results.  Exceptions of C++ pass C.
-            extra_compile_args=[
-                *("-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread", "-fexceptions"),
-            ],
+            # No flag may depend on the processor, or change results.
+            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
             extra_link_args=["-pthread"],
         )
     ]

@@ -1,6 +1,6 @@
 """Run GluonNLP's BERT on sentence pairs of different lengths: batched, and padded."""
 
-import argparse
+import math
 import time
 
 import gluonnlp as nlp
@@ -8,6 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+import arguments
 import gluon_dynbatch as gdb
 
 WORDS, LONGEST = 1000, 64
@@ -15,7 +16,8 @@ WORDS, LONGEST = 1000, 64
 
 def make_net(layers, units):
     """Make a classifier of pairs: a small BERT with random weights."""
-    sizes = {"units": units, "hidden_size": 4 * units, "num_heads": max(units // 32, 1)}
+    heads = math.gcd(units, max(units // 32, 1))
+    sizes = {"units": units, "hidden_size": 4 * units, "num_heads": heads}
     encoder = nlp.model.BERTEncoder(num_layers=layers, max_length=LONGEST, dropout=0.0, **sizes)
     parts = {"use_classifier": False, "use_decoder": False}
     bert = nlp.model.BERTModel(encoder, WORDS, 2, units, units, **parts)
@@ -34,18 +36,14 @@ def make_pairs(count, rng):
 def padded(pairs, multiple=1):
     """Pad pairs to a multiple of a length and stack them; return words, segments, lengths."""
     lengths = [pair.shape[1] for pair in pairs]
-    longest = -(-max(lengths) // multiple) * multiple
+    longest = min(-(-max(lengths) // multiple) * multiple, LONGEST)
     rows = [np.pad(p, ((0, 0), (0, longest - p.shape[1]))) for p in pairs]
     return [*map(mx.nd.array, np.stack(rows, axis=1)), mx.nd.array(lengths)]
 
 
 def main(argv=None):
     """Time both ways on the same minibatches, and compare scores and gradients."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    for name, default in dict(layers=4, units=128, pairs=64, rounds=8, multiple=8).items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, layers=4, units=128, pairs=64, rounds=8, multiple=8)
     rng, net = np.random.RandomState(0), make_net(args.layers, args.units)
     parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
     loss_fn, seconds = gluon.loss.SoftmaxCrossEntropyLoss(), {}

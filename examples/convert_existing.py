@@ -1,12 +1,12 @@
 """Rank candidates with a stock Gluon network: requests of different sizes run together."""
 
-import argparse
 import time
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
+import arguments
 import gluon_dynbatch as gdb
 
 
@@ -29,10 +29,7 @@ def best(scores):
 
 def main(argv=None):
     """Answer the same requests one by one and together, and compare the answers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--requests", type=int, default=500)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, requests=500)
     rng = np.random.RandomState(1)
     sizes = rng.randint(1, 30, args.requests)
     requests = [mx.nd.array(rng.normal(size=(size, 16))) for size in sizes]

@@ -1,6 +1,5 @@
 """Train on samples of different lengths with Gluon's Estimator: a batch processor opens scopes."""
 
-import argparse
 import logging
 
 import mxnet as mx
@@ -9,6 +8,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import BatchProcessor, Estimator
 
+import arguments
 import gluon_dynbatch as gdb
 
 
@@ -50,10 +50,7 @@ def make_sample(rng):
 
 def main(argv=None):
     """Fit and validate, then compare values and gradients with those of the loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=5)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=5)
     samples = [make_sample(np.random.RandomState(seed)) for seed in range(320)]
 
     def together(chosen):

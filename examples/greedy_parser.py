@@ -4,13 +4,13 @@ The parser is that of Dyer et al. (2015, arXiv:1505.08075), without labels. In i
 every word has a strength, and its head is the weaker of the two nearest stronger words.
 """
 
-import argparse
 import time
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Trainer, loss, nn, rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 WORDS, WIDTH = 20, 64
@@ -95,11 +95,7 @@ def right_action(stack, next_word, strengths):
 
 def main(argv=None):
     """Train on right actions, then parse greedily: sentence by sentence, and all together."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sentences", type=int, default=512)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=10, sentences=512)
     mx.random.seed(1)
     rng = np.random.RandomState(1)
     strengths = [rng.permutation(WORDS)[: rng.randint(3, 12)] for _ in range(2 * args.sentences)]

@@ -1,18 +1,15 @@
 """Inspect a scope: its report, its plan, calls that do not merge, and checks."""
 
-import argparse
-
 import mxnet as mx
 from mxnet.gluon import rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 
 def main(argv=None):
     """Show the tools for inspection, one after another."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default=None, metavar="MS")
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, analysis_budget="none")
     cell = gdb.convert(rnn.LSTMCell(8, input_size=4))
     cell.initialize()
     cell.hybridize()

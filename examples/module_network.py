@@ -1,12 +1,11 @@
 """Train a module network (Andreas et al. 2016, arXiv:1511.02799): a network for every question."""
 
-import argparse
-
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+import arguments
 import gluon_dynbatch as gdb
 
 CONCEPTS = ("red", "green", "blue", "cube", "ball")
@@ -52,10 +51,7 @@ def make_sample(rng):
 
 def main(argv=None):
     """Train for some epochs, then compare values and gradients with those of the loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=20)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=20)
     samples = [make_sample(np.random.RandomState(seed)) for seed in range(256)]
     net, loss_fn = ModuleNetwork(), gluon.loss.L2Loss()
     net.initialize(mx.init.Xavier())

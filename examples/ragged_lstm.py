@@ -1,6 +1,5 @@
 """Train Gluon's LSTMCell on sequences of different lengths, without padding or masks."""
 
-import argparse
 import time
 
 import mxnet as mx
@@ -8,6 +7,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 
@@ -34,10 +34,7 @@ def make_sample(rng, size=4):
 
 def main(argv=None):
     """Train for some epochs, then compare values and gradients with those of the plain loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=16)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=16)
     samples = [make_sample(np.random.RandomState(seed)) for seed in range(128)]
     net = gdb.convert(Classifier(size=4, hidden=16))
     loss_fn = gluon.loss.SoftmaxCrossEntropyLoss()

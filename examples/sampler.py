@@ -1,12 +1,12 @@
 """Sample words letter by letter: each step reads the letter that was drawn before."""
 
-import argparse
 import time
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Trainer, loss, nn, rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
@@ -59,11 +59,7 @@ def right(word):
 
 def main(argv=None):
     """Train on words, then draw new ones: word by word, and all together."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--words", type=int, default=256)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=10, words=256)
     mx.random.seed(1)
     random = np.random.RandomState(1)
     words = [example(random) for _ in range(args.words)]

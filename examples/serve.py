@@ -10,13 +10,13 @@ file that ``experiments/tree_lstm_relatedness.py train`` wrote; without it, a mo
 the built-in corpus, which takes seconds. ``/metrics`` returns figures for Prometheus.
 """
 
-import argparse
 import asyncio
 import functools
 import gc
 import json
 import logging
 import math
+import socket
 import sys
 import time
 from pathlib import Path
@@ -29,10 +29,10 @@ from mxnet import gluon
 import gluon_dynbatch as gdb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from command import run_program  # noqa: E402
+from command import POSITIVE, SECONDS, Parser, UsageError, add_options, between, run_program  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
-from relatedness.options import restored  # noqa: E402
+from relatedness.options import TASKS, restored  # noqa: E402
 from relatedness.trees import Tree, TreeError  # noqa: E402
 from workloads.pairs import RelatednessModel  # noqa: E402
 from workloads.text import build_vocab, encode  # noqa: E402
@@ -48,6 +48,7 @@ def trained(epochs=2, size=25):
     vocab = build_vocab(pair.words for pair in pairs)
     samples, loss = encode(pairs, vocab), gluon.loss.KLDivLoss(from_logits=True)
     model = RelatednessModel(len(vocab), embedding_size=300, hidden_size=150)
+    mx.random.seed(1)
     model.initialize(mx.init.Xavier())
     model.hybridize()
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
@@ -63,6 +64,8 @@ def trained(epochs=2, size=25):
 def loaded(path):
     """Load a model and its vocabulary from a checkpoint."""
     parts = restored(read_checkpoint(path))
+    if parts.task is not TASKS["relatedness"]:
+        raise UsageError(f"{path}: a model of sentences, and this service is for pairs")
     parts.model.hybridize()
     return parts.model, parts.vocab
 
@@ -80,6 +83,10 @@ def scorer(model):
         return model(words_a, tree(heads_a), words_b, tree(heads_b))
 
     return score
+
+
+#: Bytes after the limit that are received before a body is refused.
+DISCARDED = 2**28
 
 
 class Refused(Exception):
@@ -144,16 +151,21 @@ class Service:
         return JSON, ENCODE({"score": round(score, 5)})
 
     async def body(self, receive):
-        """Return the body; refuse a long one."""
-        body, more = b"", True
-        while more:
+        """Return the body; refuse a long one.
+
+        The rest of a long one is received but not kept: a client that still sends does not read the
+        answer, and Uvicorn closes the connection after an early one.
+        """
+        body, size, more = b"", 0, True
+        while more and size <= self.max_bytes + DISCARDED:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Refused(499, "the body is not complete")
-            body += message.get("body", b"")
+            size += len(message.get("body", b""))
+            body = body + message.get("body", b"") if size <= self.max_bytes else b""
             more = message.get("more_body", False)
-            if len(body) > self.max_bytes:
-                raise Refused(413, f"the body has more than {self.max_bytes} bytes")
+        if size > self.max_bytes:
+            raise Refused(413, f"the body has more than {self.max_bytes} bytes")
         return body
 
     def parse(self, body):
@@ -211,18 +223,21 @@ def metrics(stats):
 UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "off", "ws": "none"}
 
 
-def main(argv=None):
+def check_address(host, port):
+    """Raise an error unless the service can listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen at --host {host} --port {port}: {reason}") from None
+
+
+def serve(args):
     """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, help="model to serve (default: train one)")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--max-batch-size", type=int, default=64)
-    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.01)
-    parser.add_argument("--max-queue", type=int, default=1024)
-    parser.add_argument("--max-bytes", type=int, default=65536, help="limit of a request's body")
-    parser.add_argument("--max-words", type=int, default=200, help="limit of a sentence")
-    args = parser.parse_args(argv)
+    check_address(args.host, args.port)
     model, vocab = loaded(args.checkpoint) if args.checkpoint else trained()
     batcher = gdb.RequestBatcher(
         scorer(model), args.max_batch_size, args.batch_wait_timeout_s, args.max_queue
@@ -236,5 +251,23 @@ def main(argv=None):
         uvicorn.run(service, host=args.host, port=args.port, **UVICORN)
 
 
+def main(argv=None):
+    """Run the program."""
+    parser = Parser(description=__doc__.splitlines()[0])
+    add_options(
+        parser,
+        ("--checkpoint", Path, None, "FILE", "model to serve (default: train one)"),
+        ("--host", str, "127.0.0.1", None, "address to listen at"),
+        ("--port", between(int, 0, 65535), 8000, "N", "0: an unused one"),
+        ("--max-batch-size", POSITIVE, 64, "N", "limit of a minibatch"),
+        ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "longest wait for a minibatch"),
+        ("--max-queue", POSITIVE, 1024, "N", "limit of waiting requests"),
+        ("--max-bytes", POSITIVE, 65536, "N", "limit of a request's body"),
+        ("--max-words", POSITIVE, 200, "N", "limit of a sentence"),
+    )
+    args = parser.parse_args(argv)
+    return run_program(lambda: serve(args))
+
+
 if __name__ == "__main__":
-    sys.exit(run_program(main))
+    sys.exit(main())

@@ -1,12 +1,11 @@
 """Batch a network of Gluon's recurrent cells, unchanged, on sequences of different lengths."""
 
-import argparse
-
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 
@@ -39,10 +38,7 @@ def make_sample(rng, size=4):
 
 def main(argv=None):
     """Train for some epochs, then compare values and gradients with those of the loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=10)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=10)
     rng = np.random.RandomState(0)
     samples = [make_sample(rng) for _ in range(64)]
     net, loss_fn = gdb.convert(Tagger(4, 16)), gluon.loss.SoftmaxCrossEntropyLoss()

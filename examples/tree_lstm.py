@@ -1,11 +1,11 @@
 """Train a binary Tree-LSTM (Tai et al. 2015, arXiv:1503.00075), written for one tree."""
 
-import argparse
 import random
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
+import arguments
 import gluon_dynbatch as gdb
 
 
@@ -55,10 +55,7 @@ def make_sample(rng):
 
 def main(argv=None):
     """Train for some epochs, then compare values and gradients with those of the loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=16)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=16)
     samples = [make_sample(random.Random(seed)) for seed in range(256)]
     net, loss_fn = TreeLSTM(words=20, hidden=32), gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(mx.init.Xavier())

@@ -1,13 +1,12 @@
 """Train on sentences with GluonNLP's vocabulary, embedding and batchify, without padding."""
 
-import argparse
-
 import gluonnlp as nlp
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
+import arguments
 import gluon_dynbatch as gdb
 
 GOOD, BAD, OTHER = ("good", "fine"), ("bad", "poor"), ("the", "film", "plot", "is", "and")
@@ -41,10 +40,7 @@ class Reader(gluon.Block):
 
 def main(argv=None):
     """Train for some epochs, then compare values and gradients with those of the loop."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    parser.add_argument("--epochs", type=int, default=15)
-    args = parser.parse_args(argv)
+    args = arguments.read(__doc__, argv, epochs=15)
     rng = np.random.RandomState(0)
     sentences = [make_sentence(rng) for _ in range(256)]
     vocab = nlp.Vocab(nlp.data.count_tokens([word for words, _ in sentences for word in words]))

@@ -29,7 +29,18 @@ import scipy
 from tqdm import tqdm
 
 import gluon_dynbatch as gdb
-from command import POSITIVE, Parser, UsageError, add_options, at_least, listed, run_program
+from command import (
+    ABOVE_ZERO,
+    POSITIVE,
+    SEED,
+    SIZE,
+    Parser,
+    UsageError,
+    add_options,
+    between,
+    listed,
+    run_program,
+)
 from suite import bars, pictures, tables, ways
 from suite.contest import contest
 from suite.remote import PYTHON
@@ -52,18 +63,19 @@ OPTIONS = (
      "workload)"),
     *((f"--{option}", Path, None, "DIR", text) for option, (_, text) in FOLDERS.items()),
     ("--rounds", POSITIVE, 5, "N", "rounds; each way has one turn in each"),
-    ("--seconds", at_least(float, 0), 2.0, "N", "approximate length of a turn, which has at least "
-     "one minibatch; in short turns, successive minibatches of training hardly overlap"),
-    ("--minutes", at_least(float, 0, exclusive=True), None, "N", "approximate time for all "
+    ("--seconds", between(float, 0, 1e6), 2.0, "N", "approximate length of a turn, which has at "
+     "least one minibatch; in short turns, successive minibatches of training hardly overlap"),
+    ("--minutes", ABOVE_ZERO, None, "N", "approximate time for all "
      "measurements: each part gets a share of the time that is left, and first shortens turns, "
      "then drops rounds after the first; parts that there is no time for are named"),
     ("--loop-samples", POSITIVE, 16, "N", "largest minibatch of the loops over samples, whose time "
      "per sample does not depend on it"),
-    ("--points", at_least(int, 2), 9, "N", "budgets of a curve between none and no limit"),
-    ("--seed", at_least(int, 0), 1, "N", "seed of all random numbers"),
-    ("--limit", POSITIVE, None, "N", "use only the first N samples of every workload"),
-    ("--embedding-size", POSITIVE, None, "N", "size of the inputs (default: each model's own)"),
-    ("--hidden", POSITIVE, None, "N", "size of the states (default: each model's own)"),
+    ("--points", between(int, 2, 1000), 9, "N", "budgets of a curve between none and no limit"),
+    ("--seed", SEED, 1, "N", "seed of all random numbers"),
+    ("--limit", between(int, 1, 1_000_000), None, "N", "use only the first N samples of every "
+     "workload"),
+    ("--embedding-size", SIZE, None, "N", "size of the inputs (default: each model's own)"),
+    ("--hidden", SIZE, None, "N", "size of the states (default: each model's own)"),
     ("--alone-minibatches", POSITIVE, None, "N", "also measure memory and the first minibatch in "
      "processes that run only gdb or hand, for at most N minibatches"),
     ("--counts", None, False, None, "count the launches of a minibatch at granularities operator "

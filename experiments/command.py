@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import sys
+import threading
 from pathlib import Path
 
 import gluon_dynbatch as gdb
@@ -20,23 +21,43 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
 
 
-def at_least(number, least, exclusive=False):
-    """Make an argparse type for numbers of at least `least`; if `exclusive`, of more."""
+def between(number, least, most=math.inf, excluded=None):
+    """Make an argparse type for finite numbers from `least` to `most`, except `excluded`."""
 
     def parse(text):
         value = number(text)
-        if not math.isfinite(value):
+        if number is float and not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text} is not a finite number")
-        if not (value > least if exclusive else value >= least):
-            sign = "greater than" if exclusive else "at least"
-            raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
+        for bound, holds, beside in (
+            (least, value >= least, "greater than"), (most, value <= most, "less than"),
+        ):  # fmt: skip
+            if not holds or value == bound == excluded:
+                at = "at least" if bound == least else "at most"
+                limit = f"{beside if bound == excluded else at} {bound}"
+                raise argparse.ArgumentTypeError(f"{text} is not {limit}")
         return value
 
     parse.__name__ = number.__name__
     return parse
 
 
-POSITIVE = at_least(int, 1)
+#: Counts that only take time, or cut what there is; and sizes of arrays, which must fit in memory.
+POSITIVE, SIZE = between(int, 1), between(int, 1, 10_000)
+ABOVE_ZERO, FRACTION = between(float, 0, excluded=0), between(float, 0, 1, excluded=1)
+#: Seeds that all generators accept.
+SEED = between(int, 0, 2**31 - 1)
+#: Seconds that Python can wait for.
+SECONDS = between(float, 0, threading.TIMEOUT_MAX)
+
+
+def budget(text):
+    """Check an analysis budget as `gluon_dynbatch.batching` takes it."""
+    try:
+        gdb.batching(text)
+    except gdb.BudgetError:
+        wanted = 'milliseconds, "none" or "auto"'
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+    return text
 
 
 def add_options(parser, *rows, **defaults):
@@ -60,7 +81,10 @@ def listed(kind, allowed=()):
     """Make an argparse type for comma-separated values; repetitions are dropped."""
 
     def parse(text):
-        values = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts):
+            raise argparse.ArgumentTypeError(f"{text!r} has an empty part")
+        values = list(dict.fromkeys(map(kind, parts)))
         unknown = [value for value in values if allowed and value not in allowed]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(allowed)}")

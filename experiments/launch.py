@@ -7,21 +7,24 @@ All processes run on this machine; ``--hosts a,b`` only prints the command for e
 If a process fails, the others are stopped, and an error names it.
 """
 
+import argparse
 import contextlib
 import ctypes
 import math
 import os
+import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from command import POSITIVE, Parser, UsageError, add_options, listed, run_program
+import tree_lstm_relatedness as program
+from command import Parser, UsageError, add_options, between, listed, run_program
 
-PROGRAM = Path(__file__).with_name("tree_lstm_relatedness.py")
+#: A machine has no room for more.
+PROCESSES = between(int, 1, 1000)
 #: Seconds that the other processes have to end after the first one has ended.
 PARTING = 60.0
 #: With this option, Linux kills a process when its parent ends; see prctl(2).
@@ -37,7 +40,7 @@ def roles(workers, servers, address, port, options):
         "DMLC_NUM_SERVER": str(servers),
     }
     serve = [sys.executable, "-c", "import mxnet"]  # with DMLC_ROLE set, the import serves
-    work = [sys.executable, str(PROGRAM), *options]
+    work = [sys.executable, program.__file__, *options]
     processes = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
     return [
         (f"{role} {i + 1}" if count > 1 else role, {"DMLC_ROLE": role, **common}, command)
@@ -51,6 +54,13 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def host(text):
+    """Check the name or address of a machine."""
+    if not re.fullmatch(r"[\w.:-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a host")
+    return text
 
 
 def print_commands(planned, hosts):
@@ -114,22 +124,29 @@ def main(argv=None):
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(
         parser,
-        ("--workers", POSITIVE, 2, "N", "processes that train"),
-        ("--servers", POSITIVE, 1, "N", "servers of the key-value store"),
-        ("--port", POSITIVE, None, "N", "port of the scheduler (default: an unused one)"),
-        ("--hosts", listed(str), None, "X,X,...",
+        ("--workers", PROCESSES, 2, "N", "processes that train"),
+        ("--servers", PROCESSES, 1, "N", "servers of the key-value store"),
+        ("--port", between(int, 0, 65535), None, "N",
+         "port of the scheduler (default: an unused one)"),
+        ("--hosts", listed(host), None, "X,X,...",
          "start nothing; print the command for each host, to run in the same folder"),
     )  # fmt: skip
     parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="for the training program")
     args = parser.parse_args(argv)
     if args.options[0] != "train":
         parser.error("the options after -- must begin with train")
+    training = program.read_arguments(args.options)
     address = args.hosts[0] if args.hosts else "127.0.0.1"
     planned = roles(args.workers, args.servers, address, args.port or free_port(), args.options)
     if args.hosts:
         print_commands(planned, args.hosts)
         return 0
-    return run_program(lambda: run(planned))
+
+    def check_and_run():
+        program.read_inputs(training)  # fails once, before any process starts
+        run(planned)
+
+    return run_program(check_and_run)
 
 
 if __name__ == "__main__":

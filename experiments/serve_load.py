@@ -20,7 +20,7 @@ import mxnet as mx
 import numpy as np
 import uvloop
 
-from command import POSITIVE, Parser, add_options, at_least
+from command import POSITIVE, SECONDS, Parser, add_options, between, run_program
 from relatedness.checkpoint import write_checkpoint
 from relatedness.options import TASKS, assemble
 from tree_lstm_relatedness import read_arguments
@@ -174,18 +174,8 @@ def load(port, scores, seconds, clients, rude):
     }
 
 
-def main(argv=None):
-    """Measure with and without batching."""
-    parser = Parser(description=__doc__)
-    add_options(
-        parser,
-        ("--clients", POSITIVE, 64, "N", "clients that send valid requests"),
-        ("--rude", at_least(int, 0), 2, "N", "clients that misbehave at the same time"),
-        ("--seconds", POSITIVE, 60, "S", "length of a measurement"),
-        ("--warmup", POSITIVE, 10, "S", "length of the load before it"),
-        ("--batch-wait-timeout-s", at_least(float, 0), 0.01, "S", "longest wait for a minibatch"),
-    )
-    args = parser.parse_args(argv)
+def measure(args):
+    """Print the figures of both."""
     speeds = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "model"
@@ -202,5 +192,20 @@ def main(argv=None):
     print(f"batching: {speeds[0] / speeds[1]:.2f} times as many requests per second")
 
 
+def main(argv=None):
+    """Measure with and without batching."""
+    parser = Parser(description=__doc__)
+    add_options(
+        parser,
+        ("--clients", between(int, 1, 1000), 64, "N", "clients that send valid requests"),
+        ("--rude", between(int, 0, 1000), 2, "N", "clients that misbehave at the same time"),
+        ("--seconds", POSITIVE, 60, "S", "length of a measurement"),
+        ("--warmup", POSITIVE, 10, "S", "length of the load before it"),
+        ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "longest wait for a minibatch"),
+    )
+    args = parser.parse_args(argv)
+    return run_program(lambda: measure(args))
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

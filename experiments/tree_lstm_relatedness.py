@@ -25,8 +25,8 @@ from workloads.text import read_lines
 MODES = ("imperative", "hybridized", "dynamic")
 
 
-def train(args, overwrite=False):
-    """Train, from the start or from the last checkpoint in the output folder."""
+def read_inputs(args, overwrite=False):
+    """Check the files of `train`; return the checkpoint to resume, or None, and the data."""
     if args.checkpoint is not None:
         raise UsageError("--checkpoint is not for train; --resume continues from DIR/last")
     output = args.output or options.OUTPUT
@@ -37,7 +37,16 @@ def train(args, overwrite=False):
     items = options.TASKS[args.task].read(args, SPLITS)
     if checkpoint is not None:
         options.check_resumable(args, items, checkpoint)
-    options.batching_options(args)  # fails before other processes wait for this one
+    if args.embedding is not None and not args.embedding.is_file():
+        raise UsageError(f"{args.embedding}: no such file")
+    output.mkdir(parents=True, exist_ok=True)
+    return checkpoint, items
+
+
+def train(args, overwrite=False):
+    """Train, from the start or from the last checkpoint in the output folder."""
+    checkpoint, items = read_inputs(args, overwrite)
+    output = args.output or options.OUTPUT
     # Wait for the other processes only now: all check the folder before one writes to it.
     group = Group(args.kvstore_timeout)
     parts = options.restored(checkpoint, args.ctx) if checkpoint else options.assemble(args, items)
@@ -57,7 +66,8 @@ def train(args, overwrite=False):
     try:
         run.run(args.epochs)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; {last} holds epoch {run.epoch}; use --resume", file=sys.stderr)
+        saved = f"{output / 'last'} holds epoch {run.epoch}"
+        print(f"\ninterrupted; {saved}; use --resume", file=sys.stderr)
         raise
     return run
 
@@ -69,8 +79,11 @@ def _predict(args, split):
     if args.checkpoint is None:
         raise UsageError("--checkpoint is required: a file that train wrote, such as DIR/best")
     parts = options.restored(read_checkpoint(args.checkpoint), args.ctx)
-    if not split and parts.task is not options.TASKS["relatedness"]:
-        raise UsageError("--input is only for relatedness")
+    if parts.task is not options.TASKS["relatedness"]:
+        if not split:
+            raise UsageError("--input is only for relatedness")
+        if args.on_bad_sample == "skip":
+            raise UsageError("--on-bad-sample is only for relatedness")
     if split:
         items = parts.task.read(args, (split,))[split]
     else:
@@ -139,17 +152,18 @@ def run_demo(args):
         print(speeds(f"pairs per second, {kind}", rows).markdown())
 
 
-#: Name, function, help, defaults, and additional options.
+#: Name, function, help, defaults, options that it does not have, and additional options.
 VERBS = (
-    ("train", train, "train a model", {}, ()),
+    ("train", train, "train a model", {}, (), ()),
     ("evaluate", run_evaluate, "print the metrics of a checkpoint", {"batch_size": 256},
+     (*options.OF_TRAINING, "--output"),
      [("--split", SPLITS, "test", None, "split to evaluate on")]),
-    ("predict", run_predict, "write name<TAB>answer", {"batch_size": 256},
+    ("predict", run_predict, "write name<TAB>answer", {"batch_size": 256}, options.OF_TRAINING,
      [("--split", SPLITS, None, None, "split to answer for (default test)"),
       ("--input", Path, None, "FILE", "pairs instead of a split, a line of JSON each (see "
        'README.md); "-": standard input')]),
     ("demo", run_demo, "train on the built-in corpus and compare speeds",
-     {"output": Path("runs/demo"), "epochs": 6, "lr_decay": 1.0, "weight_decay": 1e-4},
+     {"output": Path("runs/demo"), "epochs": 6, "lr_decay": 1.0, "weight_decay": 1e-4}, (),
      [("--pairs", POSITIVE, 64, "N", "pairs in a timed minibatch"),
       ("--rounds", POSITIVE, 3, "N", "rounds; each mode has one turn in each")]),
 )  # fmt: skip
@@ -160,11 +174,16 @@ def make_parser(task="relatedness"):
     parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
-    for name, run, summary, defaults, more in VERBS:
+    for name, run, summary, defaults, without, more in VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
         defaults = {**options.TASKS[task].defaults, **defaults}
         for title, rows in options.OPTIONS.items():
-            add_options(verb.add_argument_group(title), *rows, **defaults)
+            group = verb.add_argument_group(title)
+            for row in rows:
+                if row[0] in without:
+                    defaults.setdefault(row[0][2:].replace("-", "_"), row[2])
+                else:
+                    add_options(group, row, **defaults)
         add_options(verb, *more, ("--resume", None, False, None, "continue from the last epoch"))
         verb.set_defaults(run=run, **defaults)
     return parser
@@ -173,7 +192,12 @@ def make_parser(task="relatedness"):
 def read_arguments(argv):
     """Parse the command line, with the defaults of its task."""
     args = make_parser().parse_args(argv)
-    args = make_parser(args.task).parse_args(argv)
+    parser = make_parser(args.task)
+    args = parser.parse_args(argv)
+    try:
+        options.check_effect(args, parser.parse_args([args.verb]))
+    except UsageError as error:
+        parser.error(str(error))
     if args.no_freeze_embedding:
         args.freeze_embedding = False
     return args

@@ -71,6 +71,7 @@ WRITTEN = {
     "__bool__": "if or bool()",
     "__nonzero__": "if or bool()",
     "__array__": "numpy",
+    "__reduce__": "pickle or copy",
     "__repr__": "print()",
     "__str__": "print()",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
@@ -12,14 +13,16 @@ from .errors import MismatchError
 from .lower.expand import expand
 from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
-from .record.types import TYPES, ArrayType, memory_of
-from .run.buffers import view
+from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.prepare import Prepared
 
 #: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
+
+#: Elements that are compared at a time.
+MOST_COMPARED = 1 << 20
 
 
 class Snapshot(NamedTuple):
@@ -109,21 +112,32 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     dtypes = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
     tolerance = max((TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
     graph, launch_of = merged.plan.graph, merged.plan.members.launch
-    for node, value in _deterministic_results(recording):
-        if graph.value_term[value] < 0:
-            continue
-        array_type = TYPES[recording.value_type[value]]
-        expected, actual = (_values(run, value, array_type) for run in (alone, merged))
-        relative, absolute = tolerance if array_type.dtype in TOLERANCES else (0, 0)
-        if not np.allclose(actual, expected, relative, absolute, equal_nan=True):
-            number = launch_of[graph.slot_unit[graph.value_term[value]]]
-            raise MismatchError(
-                f"call {node} has other values in launch {number} than alone: they differ "
-                f"by up to {np.abs(actual - expected).max():g}, in shape {array_type.shape}",
-                recording.places[node].where,
-                recording.entries[recording.node_entry[node]].name,
-                "please report this with the program; analysis_budget=0 avoids batching",
-            )
+    results = np.array(list(_deterministic_results(recording)), np.int64).reshape(-1, 2)
+    results = results[graph.value_term[results[:, 1]] >= 0]
+    expected, actual = _Values(alone), _Values(merged)
+    wrong = []
+    for kind in np.unique(np.asarray(recording.value_type)[results[:, 1]]):
+        array_type = TYPES[kind]
+        limits = tolerance if array_type.dtype in TOLERANCES else (0, 0)
+        of_type = results[np.asarray(recording.value_type)[results[:, 1]] == kind]
+        most = max(MOST_COMPARED // max(prod(array_type.shape), 1), 1)
+        for low in range(0, len(of_type), most):
+            some = of_type[low : low + most]
+            rows = [run.rows(some[:, 1], prod(array_type.shape)) for run in (expected, actual)]
+            equal = np.isclose(rows[1], rows[0], *limits, equal_nan=True).all(axis=1)
+            if not equal.all():
+                first = int(np.argmin(equal))
+                wrong.append((*some[first].tolist(), rows[0][first], rows[1][first], array_type))
+    if wrong:
+        node, value, one, other, array_type = min(wrong, key=lambda found: found[:2])
+        number = launch_of[graph.slot_unit[graph.value_term[value]]]
+        raise MismatchError(
+            f"call {node} has other values in launch {number} than alone: they differ "
+            f"by up to {np.abs(other - one).max():g}, in shape {array_type.shape}",
+            recording.places[node].where,
+            recording.entries[recording.node_entry[node]].name,
+            "please report this with the program; analysis_budget=0 avoids batching",
+        )
 
 
 def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
@@ -136,7 +150,24 @@ def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
             yield from ((node, value) for value in call.results)
 
 
-def _values(execution: Execution, value: int, array_type: ArrayType) -> Any:
-    plan = execution.plan
-    (arena,), (element,) = plan.locate(plan.graph.value_term[[value]])
-    return view(execution.arenas[arena], int(element), array_type.shape).asnumpy()
+class _Values:
+    """The values of an execution.  Each arena is copied to NumPy once."""
+
+    def __init__(self, execution: Execution):
+        self._execution = execution
+        self._arenas: Dict[int, Any] = {}
+
+    def rows(self, values: Any, size: int) -> Any:
+        """Return values of one type, each as a row."""
+        plan = self._execution.plan
+        arenas, elements = plan.locate(plan.graph.value_term[values])
+        parts = []
+        for arena in np.unique(arenas):
+            if arena not in self._arenas:
+                self._arenas[arena] = self._execution.arenas[arena].asnumpy().reshape(-1)
+            chosen = np.flatnonzero(arenas == arena)
+            parts.append((chosen, self._arenas[arena][elements[chosen, None] + np.arange(size)]))
+        found = np.empty((len(values), size), parts[0][1].dtype)
+        for chosen, rows in parts:
+            found[chosen] = rows
+        return found

@@ -109,6 +109,10 @@ class ArgumentError(DynBatchError, _MXNetsOwn, TypeError, ValueError):
     """A call got an argument that cannot be recorded, or `map` got an unsuitable function."""
 
 
+class NestingError(DynBatchError, RecursionError):
+    """Arguments or results of a call are nested too deep, or contain themselves."""
+
+
 class ShapeError(DynBatchError, _MXNetsOwn, ValueError):
     """The operators of a call refuse these shapes, within a scope and without."""
 

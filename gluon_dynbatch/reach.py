@@ -7,6 +7,7 @@ import enum
 import functools
 import itertools
 import os
+import sys
 import sysconfig
 import types
 from typing import Any, Dict, Iterator, List, Set, Tuple
@@ -72,6 +73,8 @@ class Reach:
         self._foreign: Set[str] = set()
         self._changed: Set[str] = set()
         self._owners: Set[str] = set()
+        #: Classes of containers whose methods change these in place.
+        self._changing: Set[type] = set()
         #: Objects of Python classes, by class.
         self._objects: Dict[type, List[Any]] = {}
         #: Methods that are not known to be called, with the classes that define them.
@@ -101,11 +104,27 @@ class Reach:
                 stored |= self._own.get(base, set())
             # The strongest comes last.
             hows = dict.fromkeys(self._owners & present, How.OWNER)
-            hows.update(dict.fromkeys(self._changed & present, How.CHANGED))
+            changed = self._changed & present | self._with_own_methods(objects)
+            hows.update(dict.fromkeys(changed, How.CHANGED))
             hows.update(dict.fromkeys(stored, How.SET))
             if hows:
                 found[class_] = hows
         return found
+
+    def _with_own_methods(self, objects: List[Any]) -> Set[str]:
+        """Return the attributes that hold containers whose methods change them in place."""
+        if not self._changing:
+            return set()
+        fields = itertools.chain(*(vars(x).items() for x in objects if hasattr(x, "__dict__")))
+        kinds = tuple(self._changing)
+        containers = (*CONTAINERS, dict)
+        return {n for n, x in fields if isinstance(x, containers) and isinstance(x, kinds)}
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks that the program reaches."""
+        for class_, objects in self._objects.items():
+            if issubclass(class_, Block):
+                yield from objects
 
     def places(self) -> Iterator[Tuple[Any, str]]:
         """Yield the objects whose attributes may change, with the names of these."""
@@ -128,10 +147,11 @@ class Reach:
             self._pending += [value.func, *value.args, *value.keywords.values()]
         elif isinstance(value, type):
             self._look_at_class(value)
-        elif isinstance(value, CONTAINERS):
-            self._pending += itertools.islice(value, MOST_ITEMS)
-        elif isinstance(value, dict):
-            self._pending += itertools.islice(value.values(), MOST_ITEMS)
+        elif isinstance(value, (*CONTAINERS, dict)):
+            items = dict.values(value) if isinstance(value, dict) else value
+            self._pending += itertools.islice(items, MOST_ITEMS)
+            if is_python(type(value)):
+                self._look_at_class(type(value))
         elif not isinstance(value, types.ModuleType):
             self._look_at_object(value)
 
@@ -175,6 +195,8 @@ class Reach:
         self._foreign |= stores.foreign
         self._changed |= stores.changed
         self._owners |= stores.owners
+        if class_ is not None and stores.changes_first:
+            self._changing.add(class_)
         self._names |= stores.names
         self._pending += _closed_over(function)
         globals_ = function.__globals__
@@ -196,10 +218,10 @@ def _closed_over(function: types.FunctionType) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _is_library(module: str) -> bool:
-    top = module.split(".")[0]
-    if module.startswith((rnn.__name__, contrib.rnn.__name__)):
-        return False
-    return top in ("mxnet", "numpy", "gluon_dynbatch", "greenlet", "typing", "abc")
+    """Return whether the classes of a module change attributes in code that is not looked at."""
+    filename = getattr(sys.modules.get(module), "__file__", None)
+    is_built_in = module in sys.builtin_module_names and module not in ("builtins", "__main__")
+    return is_built_in or (filename is not None and _is_skipped(filename))
 
 
 def is_python(class_: type) -> bool:
@@ -208,9 +230,12 @@ def is_python(class_: type) -> bool:
 
 
 def _functions_of(member: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions behind a member of a class: a method, a property, a decorated method."""
-    parts = [member, getattr(member, "__func__", None), getattr(member, "__wrapped__", None)]
-    parts += [getattr(member, name, None) for name in ("fget", "fset", "fdel", "func")]
-    for part in parts:
-        if isinstance(part, types.FunctionType):
-            yield part
+    """Yield the functions behind a member of a class, such as a method or a property."""
+    parts = [member]
+    if isinstance(member, (staticmethod, classmethod)):
+        parts = [member.__func__]
+    elif isinstance(member, property):
+        parts = [member.fget, member.fset, member.fdel]
+    elif isinstance(member, (functools.cached_property, functools.partialmethod)):
+        parts = [member.func]
+    return (part for part in parts if isinstance(part, types.FunctionType))

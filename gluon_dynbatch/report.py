@@ -227,15 +227,17 @@ class Report:
 
     def add_missing(self, earlier: Reasons) -> None:
         """Add the reasons of an earlier scope that this report does not have."""
-        known = {(calls.name, calls.reason) for calls in (*self.alone, *self.split)}
         for where in earlier.forced.keys() - self.forced.keys():
             self.forced[where] = earlier.forced[where]
         self.causes = {**earlier.causes, **self.causes}
-        alone, split = (
-            tuple(calls for calls in group if (calls.name, calls.reason) not in known)
-            for group in (earlier.alone, earlier.split)
-        )
-        self.earlier = earlier._replace(alone=alone, split=split)
+        if self.flushes or self.immediate:
+            known = {(calls.name, calls.reason) for calls in (*self.alone, *self.split)}
+            alone, split = (
+                tuple(calls for calls in group if (calls.name, calls.reason) not in known)
+                for group in (earlier.alone, earlier.split)
+            )
+            earlier = earlier._replace(alone=alone, split=split)
+        self.earlier = earlier
 
     def count_wait(self, milliseconds: float) -> None:
         """Add time spent waiting for a value, and attribute it to the last flush."""

@@ -164,9 +164,10 @@ class Batch(Statements):
         objects that reference counting frees.  The collector would treat them as long-lived, and
         scan the whole heap because of them.
         """
-        before = {name: self._thread_state[name] for name in ("recorder", "at_once")}
+        state = self._thread_state  # empty if the collector has just ended the scope
+        before = {name: state[name] for name in ("recorder", "at_once") if name in state}
         try:
-            self._thread_state.update(recorder=None, at_once=False)
+            state.update(recorder=None, at_once=False)
             return without_collector(work)  # type: ignore[no-any-return]
         finally:
             if self.members:

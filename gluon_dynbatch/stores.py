@@ -52,6 +52,8 @@ class Stores(NamedTuple):
     owners: FrozenSet[str]
     #: Names and attributes that it refers to.
     names: FrozenSet[str]
+    #: Whether it may change its first argument in place.
+    changes_first: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -66,7 +68,7 @@ def stores_of(code: types.CodeType) -> Stores:
         search.find_aliases(node)
         search.visit(node)
     found = search.own, search.foreign, search.changed, search.owners, search.names
-    return Stores(*map(frozenset, found))
+    return Stores(*map(frozenset, found), search.changes_first)
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,7 +106,7 @@ def _without_source(code: types.CodeType) -> Stores:
             names |= stores.names
     changed = loaded if changes_items else ()
     sets = (), stored - INTERNAL, changed, loaded if stored else (), names
-    return Stores(*map(frozenset, sets))
+    return Stores(*map(frozenset, sets), changes_items)
 
 
 class _Search(ast.NodeVisitor):
@@ -118,6 +120,7 @@ class _Search(ast.NodeVisitor):
         self.changed: Set[str] = set()
         self.owners: Set[str] = set()
         self.names: Set[str] = set()
+        self.changes_first = False
         #: Per variable, the expressions that it may be, or be an item of.
         self._values: Dict[str, List[ast.AST]] = {}
 
@@ -183,6 +186,9 @@ class _Search(ast.NodeVisitor):
             self.owners.update(set(self._attributes(owner, frozenset())) - INTERNAL)
 
     def _change(self, node: ast.AST) -> None:
+        is_super = isinstance(node, ast.Call) and _called(node) == "super"
+        is_first = isinstance(node, ast.Name) and node.id == self._first
+        self.changes_first = self.changes_first or is_super or is_first
         self.changed.update(set(self._attributes(node, frozenset())) - INTERNAL)
 
     def _attributes(self, node: ast.AST, seen: FrozenSet[str]) -> Iterator[str]:

@@ -170,7 +170,7 @@ class Guard:
 
 def _first_item(value: Any) -> Any:
     """Return the first item of a container, or of the first container in it; or another value."""
-    while isinstance(value, (dict, list, tuple, set)):
+    while type(value) in (dict, list, tuple, set):  # others may have attributes
         value = next(iter(value.values() if isinstance(value, dict) else value), None)
     return value
 
@@ -206,6 +206,14 @@ def getattr_static(class_: type, name: str) -> Any:
     return MISSING
 
 
+def _within(block: Block) -> Iterator[Any]:
+    """Yield a block, those below it, and the objects in their attributes."""
+    yield block
+    yield from vars(block).values()
+    for child in block._children.values():
+        yield from _within(child)
+
+
 #: The guards in place, with the number of maps that need each of them.
 _GUARDS: Dict[Tuple[type, str], List[Any]] = {}
 _LOCK = threading.Lock()
@@ -216,12 +224,21 @@ class Guards:
 
     def __init__(self, program: Any):
         self._keys: List[Tuple[type, str]] = []
-        for class_, names in Reach(program).attributes().items():
+        reach = Reach(program)
+        for class_, names in reach.attributes().items():
             for name, how in names.items():
                 default = getattr_static(class_, name)
                 is_slot = isinstance(default, types.MemberDescriptorType)
                 if is_slot or not hasattr(type(default), "__set__"):
                     self._add(class_, name, how)
+        #: Blocks whose recordings would not notice guards, with these recordings.
+        self._paused: List[Tuple[Block, Any]] = []
+        classes = tuple({class_ for class_, _ in self._keys})
+        for block in reach.blocks() if classes else ():
+            pieces = vars(block).get("_pieces")
+            if pieces is not None and any(isinstance(x, classes) for x in _within(block)):
+                self._paused.append((block, pieces))
+                vars(block)["_pieces"] = None
 
     def _add(self, class_: type, name: str, how: How) -> None:
         with _LOCK:
@@ -242,6 +259,9 @@ class Guards:
 
     def remove(self) -> None:
         """Remove the guards that no other map needs."""
+        while self._paused:
+            block, pieces = self._paused.pop()
+            vars(block)["_pieces"] = pieces
         while self._keys:
             key = self._keys.pop()
             with _LOCK:

@@ -5,9 +5,8 @@ import ctypes
 import mxnet as mx
 import pytest
 
-
 import gluon_dynbatch as gdb
-from tests.cells import dense, equal
+from tests.cells import dense
 from tests.common import SAMPLES, SCOPES, output_of
 
 

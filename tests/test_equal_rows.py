@@ -134,3 +134,15 @@ def test_equal_rows_are_computed_once_unless_they_are_few(keys, index_dtype, bac
     else:
         wanted = [rows[ids.index(row_id)] for row_id in ids]
     np.testing.assert_array_equal(arrays[Slot("out", 0)], np.reshape(wanted, rows.shape))
+
+
+def test_indices_of_two_types_with_equal_bits():
+    """The bits of 1.0 are also an integer, which is clipped to the last row."""
+    net = ready(Words(), 0.05)
+    bits = int(np.float32(1).view(np.int32))
+    samples = [mx.nd.array([1, 1, 1], dtype="float32"), mx.nd.array([bits] * 3, dtype="int32")] * 4
+    check_against_loop(net, samples, net.collect_params(), (1e-5, 1e-5))
+    with gdb.batching(granularity="operator", policy="depth") as batch:
+        one, other = [net.score(net.tables[0](words)) for words in samples[:2]]
+    assert batch.report.launches == 3, "the products share a launch"
+    assert not np.allclose(one.asnumpy(), other.asnumpy())

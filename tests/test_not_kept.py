@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import threading
+from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -10,8 +12,13 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from tests.cells import WIDTH, dense
-from tests.common import FIXED, named_lines
+from tests.common import FIXED, in_thread, named_lines
 from tests.test_pieces import RUNS, Node, chain, scope, traced, x
+
+
+class Extended(NamedTuple("Extended", [("first", int)])):
+    """A tuple with attributes."""
+
 
 NET, FOREIGN, ELSEWHERE = dense(WIDTH), x(8), []
 
@@ -108,17 +115,55 @@ def test_calls_that_are_not_kept_and_differ_from_the_loop(fn, more, because):
         assert because in refusal.reason and got.shape == (1, WIDTH)
 
 
-def test_arguments_that_are_nested_too_deep():
-    def linked(count):
-        node = None
-        for _ in range(count):
-            node, following = Node(1), node
-            node.next = following
-        return node
+def linked(count):
+    node = None
+    for _ in range(count):
+        node, following = Node(1), node
+        node.next = following
+    return node
 
-    block = traced(lambda block, x, node: block.net(x))
-    assert scope(block, [(x(), linked(1000))] * 2).known == 1
-    not_kept(block, (x(), linked(5000)), because="nested too deep")
+
+@pytest.mark.parametrize("wrap", [lambda v: (v,), lambda v: {0: [v]}, Node])
+def test_arguments_that_are_nested_deep(wrap):
+    """Keys are written without recursion, so the stack of a thread may be small."""
+
+    def nested(count):
+        value = 1
+        for _ in range(count):
+            value = wrap(value)
+        return value
+
+    block = traced(ignoring)
+    assert in_small_thread(lambda: run_twice(block, nested(5_000)).known) == 1
+    (refusal,) = run_twice(block, nested(101_000)).refused.values()
+    assert "an argument is nested too deep" in refusal.reason
+
+
+def in_small_thread(work):
+    """Return the result of a function, run in a thread with the stack of a small server."""
+    before = threading.stack_size(256 << 10)
+    try:
+        return in_thread(work)
+    finally:
+        threading.stack_size(before)
+
+
+def test_arguments_that_contain_themselves():
+    block, ring = traced(ignoring), [1]
+    ring.append(ring)
+    assert run_twice(block, ring).known == 1
+    endless = Extended((1,))
+    endless.itself = endless
+    assert run_twice(block, endless).known == 1
+
+
+def run_twice(block, nest):
+    """Return the report of two calls with an argument that flattening would not take."""
+    with gdb.batching(**FIXED) as batch:
+        results = [block(x(i), nest) for i in range(2)]
+    for i, result in enumerate(results):
+        np.testing.assert_allclose(result.asnumpy(), block.net(x(i)).asnumpy(), 1e-5, 1e-6)
+    return batch.report.traced
 
 
 def test_a_random_number_generator_in_the_block():

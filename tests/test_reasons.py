@@ -1,5 +1,7 @@
 """Reports say why launches were narrow: also those of scopes whose calls all ran at once."""
 
+import pickle
+
 import mxnet as mx
 import pytest
 from mxnet import autograd
@@ -19,6 +21,7 @@ READS = {
     "if": ("value", "if or bool()", lambda y, x, net: 1 if y.sum() > 0 else 2),
     "int": ("value", "asscalar()", lambda y, x, net: int(y.sum().asscalar())),
     "print": ("value", "print()", lambda y, x, net: f"{y}"),
+    "pickle": ("value", "pickle or copy", lambda y, x, net: pickle.dumps(y)),
     "metric": ("value", "update()", lambda y, x, net: mx.metric.MSE().update([y], [y])),
     "all": ("value", "waitall()", lambda y, x, net: mx.nd.waitall()),
     "rows": ("index", "an index array", lambda y, x, net: y[mx.nd.array([0])]),

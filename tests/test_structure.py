@@ -14,6 +14,7 @@ from gluon_dynbatch.native.recording import Structure, flatten, unflatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gluon_dynbatch as gdb
 from tests.test_pieces import Node, chain, scope, traced, x
 
 
@@ -201,3 +202,102 @@ def test_one_array_twice_is_another_structure_than_two_arrays():
     same = x(1)
     account = scope(block, [(same, same), (x(1), x(2)), (x(3), x(4)), (same, same)])
     assert (account.new, account.known) == (2, 2)
+
+
+class Token(int):
+    """A number whose text does not tell which one it is."""
+
+    def __repr__(self):
+        return "token"
+
+
+class Word(str):
+    """A string with an attribute."""
+
+
+def word(text, tag):
+    value = Word(text)
+    value.tag = tag
+    return value
+
+
+class Color(enum.IntEnum):
+    RED, GREEN = 1, 2
+
+
+TYPE = np.dtype([("a", "i4"), ("b", "i4")])
+OTHER_TYPE = np.dtype([("a", "i4"), ("c", "f4")])
+#: Values that look alike.
+ALIKE = [
+    1, True, 1.0, "1", b"1", Token(1), Token(2), Color.RED, Color.GREEN, word("1", "a"),
+    word("1", "b"), Word("1"), complex(0, 0), complex(-0.0, 0), 2**64, -(2**64), 2**64 + 2**80,
+    np.float32(0), np.float32(-0.0), np.float64(0), np.int8(1), np.bool_(True), np.str_("1"),
+    np.bytes_(b"1"), np.datetime64(1, "D"), np.datetime64(1, "s"), np.zeros(1, TYPE)[0],
+    np.zeros(1, OTHER_TYPE)[0], slice(1), slice(True), slice(1.0), slice(Token(1)),
+    slice(Token(2)), "\ud800", "\ud801", {1: 0}, {True: 0}, {1.0: 0}, {(1, 2): 0}, {(True, 2): 0},
+]  # fmt: skip
+
+
+def test_values_that_look_alike_have_different_specs():
+    values = [*enumerate(ALIKE), *enumerate(copy.deepcopy(ALIKE))]
+    specs = [(i, flatten(value, Leaf)[1]) for i, value in values]
+    for (i, spec), (j, other) in product(specs, specs):
+        assert (spec == other) == (i == j), (spec, other)
+        assert spec != other or hash(spec) == hash(other)
+
+
+def test_values_that_look_alike_have_different_keys():
+    """Calls with objects of subclasses, which may have attributes, have no keys."""
+    keys = []
+    for i, value in [*enumerate(ALIKE), *enumerate(copy.deepcopy(ALIKE))]:
+        if type(getattr(value, "stop", value)) in (Token, Word):
+            with pytest.raises(TypeError):
+                key(value)
+        else:
+            keys.append((i, key(value)))
+    for (i, one), (j, other) in product(keys, keys):
+        assert (one == other) == (i == j), (one, other)
+    arrays = [np.zeros(2, TYPE), np.zeros(2, OTHER_TYPE)]
+    assert key(arrays[0]) != key(arrays[1])
+
+
+def test_values_that_cannot_be_compared_are_refused():
+    for value in (word("1", [1]), np.array([None], object)[0:1], slice(slice(1)), slice(Leaf())):
+        with pytest.raises(TypeError):
+            flatten(value, Node)
+
+
+#: Integers around the limits of machine integers, and of any size.
+WHOLE = st.builds(lambda sign, bits, more: sign * 2**bits + more, st.sampled_from([-1, 1]),
+                  st.integers(0, 700), st.integers(-2, 2)) | st.integers()  # fmt: skip
+VALUES = nests(STATICS | WHOLE)
+
+
+@settings(max_examples=100)
+@given(VALUES, VALUES)
+def test_keys_and_specs_are_equal_exactly_if_random_values_are(one, other):
+    for a, b in ((one, other), (one, copy.deepcopy(one)), ([one, other], [other, one])):
+        same = described(a) == described(b)
+        assert (flatten(a, Leaf)[1] == flatten(b, Leaf)[1]) == same
+        assert (key(a) == key(b)) == same
+
+
+@given(st.text(max_size=300), WHOLE, WHOLE)
+def test_keys_of_long_integers(before, one, other):
+    """Keys hold all digits, wherever in memory they are."""
+    for whole in (one, other):
+        assert abs(whole) < 2**63 or hex(whole).encode() in key([before, whole])
+    assert (key([before, one]) == key([before, other])) == (one == other)
+
+
+def test_arguments_of_cells_have_a_deepest_nesting():
+    """Flattening does not recurse, and ends if a list contains itself."""
+    nest = ring = []
+    for _ in range(5000):
+        nest = [nest, 1]
+    leaves, spec = flatten(nest, Leaf)
+    assert flatten(unflatten(spec, leaves), Leaf) == (leaves, spec)
+    ring.append(ring)
+    with pytest.raises(gdb.NestingError, match="contain themselves") as error:
+        flatten(ring, Leaf)
+    assert isinstance(error.value, RecursionError)

@@ -233,6 +233,16 @@ class Counter:
         return self.value
 
 
+class Stack(list):
+    def push(self, value):
+        self.append(value)
+
+
+class Options(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
 class Model(mx.gluon.Block):
     """Each way to change state is a method; the state decides what a sample returns."""
 
@@ -247,6 +257,8 @@ class Model(mx.gluon.Block):
         self.numbers, self.weights = itertools.count(), mx.nd.ones((1, WIDTH))
         self.metric, self.default = mx.metric.Loss(), collections.defaultdict(list)
         self.rows = [[0], [0]]
+        self.stack, self.options, self.tally = Stack(), Options(n=0), collections.Counter()
+        self.spaces, self.objects = [types.SimpleNamespace(n=0)], {"a": Counter()}
 
     def read(self, x):
         """Return an array and a number, which is read."""
@@ -341,6 +353,42 @@ class Model(mx.gluon.Block):
         y, value = self.read(x)
         self.dense.total = getattr(self.dense, "total", 0) + value
         return self.read(y + self.dense.total)[0]
+
+    def has_a_stack(self, x):
+        y, value = self.read(x)
+        self.stack.push(value)
+        return self.read(y + sum(self.stack))[0]
+
+    def has_options(self, x):
+        y, value = self.read(x)
+        self.options.n += value
+        return self.read(y + self.options.n)[0]
+
+    def tallies(self, x):
+        y, value = self.read(x)
+        self.tally.update([value > 0])
+        return self.read(y + self.tally[True])[0]
+
+    def has_a_list_of_namespaces(self, x):
+        y, value = self.read(x)
+        for space in self.spaces:
+            space.n += value
+        return self.read(y + self.spaces[0].n)[0]
+
+    def has_objects_in_a_dictionary(self, x):
+        y, value = self.read(x)
+        self.objects["a"].value += value
+        return self.read(y + self.objects["a"].value)[0]
+
+    def sets_an_item_of_a_slice(self, x):
+        y, value = self.read(x)
+        self.rows[:] = [[value], *self.rows[:1]]
+        return self.read(y + self.rows[0][0] + self.rows[1][0])[0]
+
+    def swaps(self, x):
+        y, value = self.read(x)
+        self.last, value = value, self.last
+        return self.read(y + value)[0]
 
     def changes_its_class(self, x):
         y, value = self.read(x)
@@ -535,6 +583,47 @@ def test_functions_without_source():
                       "x = x + self.items[-1] * self.count", "self.items.append(x)"])  # fmt: skip
     linecache.cache.clear()
     assert check(source).turns
+
+
+@pytest.mark.parametrize("place", ["block", "object"])
+def test_state_that_blocks_traced_once_read(place):
+    """A recording of such a block would use the value that is in place when it is looked up."""
+
+    class Adds(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
+            self.h, self.space = mx.nd.zeros((1, WIDTH)), Slots()
+            self.space.h = self.h
+
+        def forward(self, x):
+            return self.dense(x) + (self.h if place == "block" else self.space.h)
+
+    class Slots:
+        __slots__ = ("h",)
+
+    def run(apply):
+        net = Adds()
+        ready(net, 1).hybridize(trace_once=True)
+        owner = net if place == "block" else net.space
+
+        def fn(x):
+            y = net(x)
+            if y.sum().asscalar() > -9:
+                owner.h = y
+            return net(y)
+
+        with gdb.batching(**FIXED):  # makes the recordings
+            [net(x) for x in inputs(3)]
+        return [y.asnumpy() for y in apply(fn, inputs(4))], net
+
+    wanted, _ = run(lambda fn, samples: list(map(fn, samples)))
+    got, net = run(lambda fn, samples: gdb.map(fn, samples, **FIXED))
+    equal(got, wanted, 1e-4, 1e-5)
+    net.h = net.space.h = mx.nd.zeros((1, WIDTH))
+    with gdb.batching(**FIXED) as batch:
+        [net(x) for x in inputs(3)]
+    assert batch.report.traced.known  # recordings are used again after the map
 
 
 def test_cells_of_mxnet_that_keep_state():

@@ -132,7 +132,9 @@ def first_line(body):
 def read_checkpoint(path):
     """Read a checkpoint; raise `UsageError` if it is missing, damaged or of another format."""
     path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder; name a file in it, such as {path / 'best'}")
+    if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not a file")
     try:
         with path.open("rb") as file:

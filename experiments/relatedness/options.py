@@ -12,8 +12,9 @@ import gluonnlp
 import mxnet as mx
 from mxnet import gluon
 
-import gluon_dynbatch as gdb
-from command import POSITIVE, UsageError, at_least
+from command import ABOVE_ZERO, FRACTION, POSITIVE, SECONDS, SEED, SIZE, UsageError, between, budget
+from gluon_dynbatch.options import GRANULARITIES
+from gluon_dynbatch.schedule import POLICIES
 from suite.runner import MODES, Runner
 from workloads.pairs import RELATEDNESS
 from workloads.text import build_vocab, encode, read_vectors
@@ -39,7 +40,7 @@ os.environ.setdefault("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
 
 def context(text):
     """Parse a context such as "cpu" or "gpu(0)"."""
-    match = re.fullmatch(r"(cpu|gpu)(?:\((\d+)\))?", text.strip())
+    match = re.fullmatch(r"(cpu|gpu)(?:\((\d{1,4})\))?", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f'{text!r} is not a context; use "cpu" or "gpu(0)"')
     device, number = match.group(1), int(match.group(2) or 0)
@@ -48,7 +49,16 @@ def context(text):
     return mx.Context(device, number)
 
 
-_ABOVE_ZERO = at_least(float, 0, exclusive=True)
+def optimizer(text):
+    """Check the name of an optimizer."""
+    names = sorted({*mx.optimizer.Optimizer.opt_registry} - NO_OPTIMIZERS)
+    if text.lower() not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
+    return text.lower()
+
+
+#: Names that MXNet lists, but which do not train this model: one takes only matrices.
+NO_OPTIMIZERS = {"groupadagrad", "test"}
 #: By group: option, type or choices, default, name of its value, help.
 OPTIONS = {
     "data": (
@@ -56,40 +66,39 @@ OPTIONS = {
          "sentiment of sentences by a binary Tree-LSTM over phrases"),
         ("--data", Path, None, "DIR", "folder with the data (default: built-in corpus)"),
         ("--on-bad-sample", ("error", "skip"), "error", None, "stop at an invalid pair, or skip it "
-         "with a message"),
+         "with a message (relatedness)"),
         ("--limit", POSITIVE, None, "N", "use only the first N samples of every split"),
         ("--embedding", Path, None, "FILE", "word vectors, GloVe text"),
     ),
     "model": (
-        ("--embedding-size", POSITIVE, 300, "N", "size of word vectors, without --embedding"),
-        ("--hidden", POSITIVE, 150, "N", "size of the states of the Tree-LSTM"),
-        ("--similarity-hidden", POSITIVE, 50, "N", "hidden size of the relatedness head"),
+        ("--embedding-size", SIZE, 300, "N", "size of word vectors, without --embedding"),
+        ("--hidden", SIZE, 150, "N", "size of the states of the Tree-LSTM"),
+        ("--similarity-hidden", SIZE, 50, "N", "hidden size of the head (relatedness)"),
         ("--freeze-embedding", None, None, None, "do not train the word vectors (default with "
          "--embedding)"),
         ("--no-freeze-embedding", None, False, None, "train the word vectors"),
-        ("--dropout", at_least(float, 0), 0.0, None, "dropout of word vectors and states "
-         "(sentiment)"),
+        ("--dropout", FRACTION, 0.0, None, "dropout of word vectors and states (sentiment)"),
     ),
     "training": (
         ("--batch-size", POSITIVE, 25, "N", "samples of a minibatch, over all processes"),
         ("--epochs", POSITIVE, 12, "N", "epochs; the best on the held-out data is kept"),
-        ("--seed", at_least(int, 0), 1, None, "seed of all random numbers"),
+        ("--seed", SEED, 1, None, "seed of all random numbers"),
         ("--ctx", context, mx.cpu(), "CTX", '"cpu" or "gpu(0)"'),
-        ("--kvstore-timeout", _ABOVE_ZERO, 300.0, "S", "seconds to wait for the other processes of "
+        ("--kvstore-timeout", SECONDS, 300.0, "S", "seconds to wait for the other processes of "
          "launch.py"),
-        ("--optimizer", str, "adagrad", "NAME", "any of MXNet's optimizers"),
-        ("--lr", _ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
-        ("--lr-decay", _ABOVE_ZERO, 0.8, None, "factor of the learning rate after each epoch"),
-        ("--embedding-lr", _ABOVE_ZERO, 1.0, None, "factor of --lr for word vectors"),
+        ("--optimizer", optimizer, "adagrad", "NAME", "any of MXNet's optimizers"),
+        ("--lr", ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
+        ("--lr-decay", ABOVE_ZERO, 0.8, None, "factor of the learning rate after each epoch"),
+        ("--embedding-lr", ABOVE_ZERO, 1.0, None, "factor of --lr for word vectors"),
         # MXNet's AdaGrad subtracts it from the weights instead of adding it to the gradient, so it
         # must be larger than the paper's 1e-4.
-        ("--weight-decay", at_least(float, 0), 0.03, None, "weight decay, times learning rate"),
+        ("--weight-decay", between(float, 0), 0.03, None, "weight decay, times learning rate"),
     ),
     "batching": (
         ("--mode", MODES, "dynamic", None, "how minibatches are run"),
-        ("--analysis-budget", str, "auto", "MS", 'milliseconds per flush, "none", or "auto"'),
-        ("--granularity", str, "auto", None, '"graph", "block", "operator" or "auto"'),
-        ("--policy", str, "auto", None, '"depth", "agenda", "search" or "auto"'),
+        ("--analysis-budget", budget, "auto", "MS", 'milliseconds per flush, "none", or "auto"'),
+        ("--granularity", ("auto", *GRANULARITIES), "auto", None, "how much of a call is a unit"),
+        ("--policy", ("auto", *POLICIES), "auto", None, "how calls are grouped"),
     ),
     "files": (
         ("--output", Path, None, "DIR", f"folder for the files of train ({OUTPUT}) or predict "
@@ -98,6 +107,15 @@ OPTIONS = {
          "includes options of the model, vocabulary and vectors"),
     ),
 }  # fmt: skip
+#: Options of `gluon_dynbatch.batching`.
+BATCHING = ("analysis_budget", "granularity", "policy")
+#: Options of one task only.
+OF_ONE_TASK = {"dropout": "sentiment", "similarity_hidden": "relatedness",
+               "on_bad_sample": "relatedness"}  # fmt: skip
+#: Options that only training has: a checkpoint contains what they have chosen.
+OF_TRAINING = ("--task", "--embedding", *(row[0] for row in OPTIONS["model"]), "--epochs", "--seed",
+               "--kvstore-timeout", "--optimizer", "--lr", "--lr-decay", "--embedding-lr",
+               "--weight-decay")  # fmt: skip
 #: Options that cannot change when a run is resumed.
 SETTINGS = ("task", "seed", "batch_size", "optimizer", "lr", "lr_decay", "embedding_lr",
             "weight_decay", "hidden", "similarity_hidden", "dropout", "embedding_size",
@@ -115,6 +133,27 @@ class Assembly(NamedTuple):
     def data(self, args, items):
         """Make samples of items."""
         return Data(self.task, items, encode(items, self.vocab, args.ctx), args.batch_size)
+
+
+def check_effect(args, defaults):
+    """Raise an error if an option that differs from its default would have no effect."""
+    changed = {name for name, value in vars(args).items() if value != vars(defaults).get(name)}
+    for name in OF_ONE_TASK.keys() & changed:
+        if args.task != OF_ONE_TASK[name]:
+            raise UsageError(f"{_option(name)} is only for --task {OF_ONE_TASK[name]}")
+    for name in BATCHING:
+        if name in changed and args.mode != "dynamic":
+            raise UsageError(f"{_option(name)} is only for --mode dynamic")
+    if args.mode == "manual" and args.task != "relatedness":
+        raise UsageError("--mode manual is only for --task relatedness")
+    if args.embedding is not None and "embedding_size" in changed:
+        raise UsageError("--embedding-size is not for --embedding, whose vectors have a size")
+    if args.freeze_embedding and args.no_freeze_embedding:
+        raise UsageError("--freeze-embedding and --no-freeze-embedding exclude each other")
+
+
+def _option(name):
+    return "--" + name.replace("_", "-")
 
 
 def fingerprint(items):
@@ -173,19 +212,10 @@ def check_resumable(args, items, checkpoint):
         value = getattr(args, name)
         from_file = name == "embedding_size" and args.embedding is not None
         if value != saved[name] and not from_file and value is not None:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is {value} but the run to resume has {saved[name]}")
+            raise UsageError(f"{_option(name)} is {value} but the run to resume has {saved[name]}")
     if saved["data"] != fingerprint(items):
         reason = "was trained on other data; use the same --data and --limit"
         raise UsageError(f"{checkpoint.path} {reason}")
-
-
-def batching_options(args):
-    """Return the options of `gluon_dynbatch.batching`, which checks them."""
-    names = ("analysis_budget", "granularity", "policy")
-    options = {name: getattr(args, name) for name in names}
-    gdb.batching(**options)
-    return options
 
 
 def make_runner(args, parts, mode="", samples=(), store=None):
@@ -193,12 +223,9 @@ def make_runner(args, parts, mode="", samples=(), store=None):
     mode = mode or args.mode
     if mode == "manual" and parts.task is not TASKS["relatedness"]:
         raise UsageError("--mode manual is only for relatedness")
-    try:
-        optimizer = mx.optimizer.create(args.optimizer, learning_rate=args.lr, wd=args.weight_decay)
-    except ValueError as error:
-        raise UsageError(f"--optimizer: {error}") from None
+    optimizer = mx.optimizer.create(args.optimizer, learning_rate=args.lr, wd=args.weight_decay)
     # The optimizer runs here and not in the store, so that its state can be saved.
     parameters = parts.model.collect_params()
     trainer = gluon.Trainer(parameters, optimizer, kvstore=store, update_on_kvstore=False)
     workload = parts.task.workload(parts.model, trainer, samples)
-    return Runner(workload, mode, batching_options(args))
+    return Runner(workload, mode, {name: getattr(args, name) for name in BATCHING})

@@ -123,7 +123,8 @@ def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
 def arange_like(call: Call) -> Tensor:
     x, axis = call.tensors[0], call.inner_axis(default=0)
     require(call.integer("repeat", 1) == 1, "it repeats numbers")
-    return iota(x, x.shape[axis], x.dtype) * call.number("step") + call.number("start", 0)
+    step, start = call.number("step", single=False), call.number("start", 0, single=False)
+    return iota(x, x.shape[axis], x.dtype) * step + start
 
 
 def softmax(call: Call) -> Tensor:
@@ -181,5 +182,5 @@ def one_hot(call: Call) -> Tensor:
     # Read once per row, not once per column.
     index = index.apply("trunc", index).reshaped((*x.shape, 1))
     mask = x.apply("equal", index, numbers)
-    on, off = call.number("on_value", 1), call.number("off_value", 0)
+    on, off = call.number("on_value", single=False), call.number("off_value", 0, single=False)
     return mask.apply("select", mask, mask.const(on), off)

@@ -17,7 +17,7 @@ from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node
 from .layout import Slot
 from .operators import HANDLERS
-from .tensor import Call, Tensor
+from .tensor import INDEX_DTYPES, Call, Tensor
 
 
 def express(segment: Segment) -> Tuple[Node, ...]:
@@ -32,6 +32,9 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     require(segment.context.device_type == "cpu", f"no kernels for {segment.context}")
     for op in segment.ops:
         require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
+    for port in segment.inputs:
+        # Also of inputs that no kernel reads: native code adds up inputs that are sums.
+        require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no kernels")
     build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*segment.heads, *(ref for op in segment.ops for ref in op.inputs)])

@@ -16,11 +16,11 @@ from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
 # Elementwise functions.
 
 
-def pointwise(name: str, *numbers: Tuple[str, float]) -> Handler:
+def pointwise(name: str, *numbers: Tuple[str, float], single: bool = True) -> Handler:
     """Return the handler of a function; `numbers` are names and defaults of attributes."""
 
     def handler(call: Call) -> Tensor:
-        values = tuple(call.number(*number) for number in numbers)
+        values = tuple(call.number(*number, single=single) for number in numbers)
         return call.tensors[0].apply(name, *call.tensors, values=values)
 
     return handler
@@ -223,7 +223,7 @@ HANDLERS: Dict[str, Handler] = {
     "rcbrt": lambda call: 1 / call.tensors[0].apply("cbrt", call.tensors[0]),
     "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
     "clip": pointwise("clip", ("a_min", 0), ("a_max", 0)),
-    "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),
+    "smooth_l1": pointwise("smooth_l1", ("scalar", 1), single=False),
     "Activation": activation,
     "LeakyReLU": leaky_relu,
     "Cast": lambda call: call.tensors[0].cast(call.attrs["dtype"]),

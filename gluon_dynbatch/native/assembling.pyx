@@ -25,8 +25,12 @@ cpdef enum:
 
 cdef enum:
     # Actions of pieces and types of places, as in `resolving`.
-    COPY = 0, ZERO = 2
+    COPY = 0, ADD, ZERO
     NOTHING = 0, WHOLE, SLICE
+    #: The kind of rows that native code copies and clears, but cannot add.
+    COPIED = -1
+    #: The number of kinds.
+    TYPES = 4
     ALIGNMENT = 64
     #: Up to so many rows, multiplying with a matrix as it is takes less time than packing it.
     FEW = 8
@@ -55,8 +59,8 @@ def itemsize(str dtype not None):
 
 
 def kind_of(str dtype not None):
-    """Return the number of a dtype; dtypes that native code only copies share one number."""
-    return executing.DTYPES.get(dtype, len(executing.DTYPES))
+    """Return the number of a dtype, COPIED for dtypes that native code only copies."""
+    return executing.DTYPES.get(dtype, COPIED)
 
 
 cdef struct Arena:
@@ -206,6 +210,8 @@ cdef class Assembler:
         pieces = self.add_pieces(kind, size, operand.second, target)
         for i in range(operand.second):
             piece = &self.pieces[operand.first + i, 0]
+            if piece[0] == ADD and kind == COPIED:
+                raise TypeError("native code cannot add rows of this type")
             arena = self.arena(piece[2])
             pieces[i] = Piece(piece[0], piece[1], Spot(arena.base, piece[3] * arena.size), piece[4])
         return target
@@ -221,7 +227,7 @@ cdef class Assembler:
 
     cdef int add_bytes(self, int64_t what, int64_t count, Spot target, Spot source) except -1:
         """Add a ROWS record of one piece, which copies bytes or sets them to zero."""
-        self.add_pieces(kind_of("uint8"), 1, 1, target)[0] = Piece(what, 0, source, count)
+        self.add_pieces(COPIED, 1, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
     cdef Run place(self, list runs, int64_t launch, int backward):

@@ -23,7 +23,8 @@ cdef class Callee:
 cdef class Calls:
     """The native part of a recorder: base of `record.recorder.Recorder`."""
 
-    #: The tape that gets the calls, and the `Batch` that computes them; None after `close`.
+    #: The tape that gets the calls, and the `Batch` that computes them.  After `close`, a tape that
+    #: takes no calls, and a scope where nothing is pending.
     cdef public Tape tape
     cdef public object scope
     #: With ``debug=True``, the `debug.Watch` of the arrays that pending calls read, else None.
@@ -37,9 +38,9 @@ cdef class Calls:
         Arrays that are still pending have no values: reading one raises, with `reason`.
         """
         self.refuse(reason)
-        if self.tape is not None:
-            self.tape.close(reason)
-        self.tape = self.scope = None
+        self.tape.close(reason)
+        self.tape, self.scope = Tape(), ended_scope
+        self.tape.open = False
 
     def refuse(self, reason, where=None):
         """End all traces: the calls of these runs cannot be pieces."""
@@ -132,54 +133,71 @@ cpdef Tape tape_of(Calls recorder):
     return recorder.tape
 
 
+#: Why a call is not recorded: Python's collector ended the scope while the call was looked up.
+ENDED = "the scope ended"
+
+
 cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
-    cdef Tape tape = tape_of(recorder)
-    cdef list operands = [], key_parts = [current_mode()]
-    cdef Py_ssize_t first
-    try:
-        for arg in args:
-            flatten_into(arg, array_type, operands, key_parts, tape)
-    except TypeError as error:
-        if type(error) is not TypeError:
-            raise
-        return (<object>recorder).refuse_argument(error.args[0], callee)
-    key = tuple(key_parts)
-    entry = callee.entries.get(key)
-    place = user_place()
-    if entry is None:
-        entry = (<object>recorder).new_entry(key, callee, args, place)
-        if recorder.tape is not tape:
-            # Tracing the callee read a value, which flushed the tape.
-            return call(recorder, callee, args)
-    if type(entry) is str:
-        return entry
-    entry_id, types, spec = <tuple>entry.recorded
-    first = append(tape, entry, entry_id, place, operands, types)
+    cdef Tape tape
+    cdef list operands, key_parts, lazies
+    while True:
+        tape = tape_of(recorder)
+        if not tape.open:
+            return ENDED
+        operands, key_parts = [], [current_mode()]
+        try:
+            for arg in args:
+                flatten_into(arg, array_type, operands, key_parts, tape)
+        except TypeError as error:
+            if type(error) is not TypeError:
+                raise
+            return (<object>recorder).refuse_argument(error.args[0], callee)
+        key = tuple(key_parts)
+        entry = callee.entries.get(key)
+        place = user_place()
+        if entry is None:
+            entry = (<object>recorder).new_entry(key, callee, args, place)
+        if type(entry) is str:
+            return entry
+        entry_id, types, spec = <tuple>entry.recorded
+        lazies = [new_lazy(tape, None, 0, type_id) for type_id in <tuple>types]
+        # Everything up to here may have run Python code: that of the arguments, and, whenever an
+        # object is created, that of others which the collector frees.  It may have read a value,
+        # and so flushed the tape, or ended the scope.  From here to the end of `append`, none runs.
+        if recorder.tape is tape and tape.open:
+            break
+    append(tape, entry, entry_id, place, operands, types, lazies)
     if recorder.watch is not None:
         (<object>recorder).watch_call()
-    if len(<tuple>spec) == 1:
-        return make_lazy(tape, first, 0, (<tuple>types)[0])
-    lazies = [make_lazy(tape, first + i, 0, type_id) for i, type_id in enumerate(<tuple>types)]
-    return unflatten(spec, lazies)
+    return lazies[0] if len(<tuple>spec) == 1 else unflatten(spec, lazies)
+
+
+cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
+    """Make a new lazy array a value of the tape; runs no Python code."""
+    change_slot(lazy, value_at, value)
+    tape.lazies.append(lazy)
+    return 0
 
 
 cdef Py_ssize_t append(
-    Tape tape, object entry, object entry_id, Place place, list operands, tuple types
+    Tape tape, object entry, object entry_id, Place place, list operands, tuple types,
+    list lazies=None,
 ) except -1:
     """Add a node to the tape and return its first value.
 
     Operands are lazy arrays of the tape, pairs of a value and an offset, or values; `types` are the
-    type ids of the results.  Once the first array changes, nothing can fail or run Python code.
+    type ids of the results, and `lazies` new lazy arrays that become these.  No Python code runs,
+    and once the first array changes, nothing can fail.
     """
-    cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size
+    cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size, i
     reserve(tape.node_entry, 1)
     reserve(tape.node_value0, 1)
     reserve(tape.sources, count)
     reserve(tape.offsets, count)
     reserve(tape.value_type, len(types))
-    tape.places.append(place)
     tape.entries[entry_id] = entry
+    tape.places.append(place)
     put(tape.node_entry, entry_id)
     put(tape.node_value0, first)
     for operand in operands:
@@ -194,4 +212,7 @@ cdef Py_ssize_t append(
             put_wide(tape.offsets, 0)
     for type_id in types:
         put(tape.value_type, type_id)
+    if lazies is not None:
+        for i in range(len(lazies)):
+            register(tape, lazies[i], first + i)
     return first

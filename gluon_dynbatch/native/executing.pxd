@@ -54,8 +54,8 @@ cdef struct DistinctRecord:
 
 
 cdef struct Key:
-    # The origin of some rows: the table from which they were chosen, or -1, and their indices, of
-    # `size` bytes each.
+    # The origin of some rows: the number of the table from which they were chosen and of the type
+    # of indices, or -1, and their indices, of `size` bytes each.
     int64_t table
     Spot numbers
     int64_t rows, size

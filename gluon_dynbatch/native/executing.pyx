@@ -32,11 +32,6 @@ cdef extern from "c/kernels.h" nogil:
     void gdb_run_in_threads(
         void (*work)(void *, int) noexcept nogil, void *context, int count)
 
-cdef extern from "c/engine.h":
-    ctypedef struct gdb_engine_symbols:
-        pass
-    int gdb_make_pushes_atomic(const gdb_engine_symbols *symbols) noexcept
-
 include "kernels.pxi"
 
 cdef enum:
@@ -70,9 +65,6 @@ cdef struct Memory:
     int32_t *layout_counts
     char[16] more
 
-cdef gdb_engine_symbols symbols
-#: Set until pushes are atomic.  MXNet has no engine before it needs one.
-cdef gdb_engine_symbols *engine_symbols = NULL
 #: Type and number of the device.
 cdef int32_t[2] CPU = [1, 0]
 
@@ -95,18 +87,10 @@ GIVE = <uintptr_t>&give_notice
 
 
 def connect(
-    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder, engine
+    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder
 ):
-    """Store addresses in MXNet: of functions, of which `reorder` may be 0, and of its `engine`.
-
-    The latter are the members of ``gdb_engine_symbols``, or None if MXNet does not have them all.
-    """
-    global push_to_engine, detach_array, free_array, get_data, restore_order, engine_symbols
-    cdef array addresses
-    if engine is not None:
-        addresses = array("Q", engine)
-        memcpy(&symbols, addresses.data.as_voidptr, sizeof(symbols))
-        engine_symbols = &symbols
+    """Store the addresses of functions of MXNet; `reorder` may be 0."""
+    global push_to_engine, detach_array, free_array, get_data, restore_order
     push_to_engine = <PushToEngine>push
     detach_array, free_array = <DetachArray>detach, <FreeArray>release
     get_data, restore_order = <GetData>data, <Reorder>reorder
@@ -183,7 +167,8 @@ cdef int allocate_scratch(Push *push) except -1:
 
 cdef void *copy_of(array numbers) except NULL:
     cdef void *memory = allocate(len(numbers), 8)
-    memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
+    if len(numbers):
+        memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
     return memory
 
 
@@ -340,10 +325,6 @@ cdef class Program:
 
         Returns the error code of MXNet.
         """
-        global engine_symbols
-        if engine_symbols != NULL:
-            gdb_make_pushes_atomic(engine_symbols)
-            engine_symbols = NULL
         cdef Push *push = <Push *>allocate(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program

@@ -12,12 +12,11 @@ cdef class Keeper(Owner):
         self.lazies, self.handles, self.addresses = [], handles, addresses
         self.sizes = array("q", sizes)
 
-    cdef int add(self, lazy) except -1:
+    cdef object member(self, lazy):
         reference = PyWeakref_NewRef(lazy, None)
         # For the same reason as in `new_lazy`.
         PyObject_GC_UnTrack(<PyObject *>reference)
-        self.lazies.append(reference)
-        return 0
+        return reference
 
 
 cdef class Constant(Owner):
@@ -32,22 +31,43 @@ cdef class Constant(Owner):
     def __init__(self, token, array_):
         self.token, self.array, self.type = token, array_, type_id_of(array_)
 
-    cdef int add(self, lazy) except -1:
-        return 0  # nothing has to be computed or copied when the scope ends
+    def make(self, object offset, object type_id):
+        """Return a new lazy array; nothing has to be computed or copied when the scope ends."""
+        return new_lazy(self, 0, offset, type_id)
 
     def realise(self, lazy):
         """Make a lazy array real, with memory of its own."""
         become([lazy], [self.array.copy()])
 
 
+cdef class Element(Constant):
+    """The owner of a lazy array that is one element of a plain array."""
+
+    def realise(self, lazy):
+        """Make the lazy array real, with memory of its own."""
+        element = part(self.array, lazy._offset, lazy._offset + 1)
+        become([lazy], [element.copy().reshape(lazy.shape)])
+
+
 cdef inline void *content_of(PyObject *handle) noexcept:
-    """Return the content of a handle, an object of ctypes: the address of it follows the header."""
+    """Return the content of an object of `handle_type`: the address of it follows the header."""
     return (<void ***>(<char *>handle + sizeof(PyObject)))[0][0]
 
 
-cdef inline void *handle_of(object array_) noexcept:
-    """Return the handle of a real array."""
-    return content_of(slot(array_, handle_at)[0])
+cdef void *handle_of(object array_) except NULL:
+    """Return the handle of a real array, or of a lazy one that has become real."""
+    cdef void *handle
+    if type(array_) is lazy_type:
+        array_ = owner_of(array_)
+        if not PyObject_TypeCheck(array_, <PyTypeObject *>array_type):
+            raise RuntimeError("a lazy array that is not real yet has no handle")
+    owner = slot(array_, handle_at)[0]
+    if owner is NULL or not PyObject_TypeCheck(<object>owner, <PyTypeObject *>handle_type):
+        raise AttributeError("handle")
+    handle = content_of(owner)
+    if handle is NULL:
+        raise ValueError("the handle of an array is NULL")
+    return handle
 
 
 cdef int64_t type_id_of(object array_) except -1:
@@ -75,7 +95,7 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
 
     The type of the array is found unless it is given.
     """
-    owner = <object>slot(array_, owner_at)[0] if type(array_) is lazy_type else None
+    owner = owner_of(array_) if type(array_) is lazy_type else None
     if isinstance(owner, Constant):
         array_ = (<Constant>owner).array
     elif owner is not None and not isinstance(owner, Keeper):
@@ -120,8 +140,10 @@ def keep(
         if term < 0:
             term += region_of.shape[0]
         region = region_of[term]
+        if region < 0:
+            raise RuntimeError("a lazy array has no value in any arena")
         first = regions[region, 2] * regions[region, 4] + element_of[term]
-        keeper.add(lazy)
+        keeper.lazies.append(keeper.member(lazy))
         change_slot(lazy, owner_at, keeper)
         change_slot(lazy, value_at, regions[region, 1])
         change_slot(lazy, offset_at, first + <object>slot(lazy, offset_at)[0])
@@ -129,14 +151,13 @@ def keep(
 
 def become(list lazies not None, list reals not None):
     """Make lazy arrays real: each takes the values and memory of a real array, for good."""
-    cdef Py_ssize_t i
-    for i, lazy in enumerate(lazies):
-        change_slot(lazy, owner_at, reals[i])
+    for lazy, real in zip(lazies, reals):
+        change_slot(lazy, owner_at, real)
 
 
-cpdef bint is_unrealised(object array_) noexcept:
+cpdef bint is_unrealised(object array_) except -1:
     """Return whether an array is lazy and not real yet: it has no handle."""
-    return type(array_) is lazy_type and isinstance(<object>slot(array_, owner_at)[0], Owner)
+    return type(array_) is lazy_type and isinstance(owner_of(array_), Owner)
 
 
 def addresses_and_handles(list arrays not None, bytes uses not None):
@@ -158,6 +179,8 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
     cdef Py_ssize_t i, arena, first, count = len(uses)
     cdef bint failed = False
     cdef Keeper keeper
+    if len(arrays) != count:
+        raise ValueError(f"{len(arrays)} arrays have {count} uses")
     for i in range(count):
         if use[i] not in b"wraWR":
             continue

@@ -141,7 +141,10 @@ cdef class Forward(Assembler):
         gathered.arena, gathered.row_size = region.first, region.row_size
         gathered.start = region.second * gathered.row_size
         gathered.stop = gathered.start + region.rows * gathered.row_size
-        gathered.key = Key(run.spots[data_of(run.recipe.parameters)[0]].base, run.spots[0], 0, size)
+        # Equal bits of integers and of floats are different indices, even into one table.
+        table = run.spots[data_of(run.recipe.parameters)[0]].base * TYPES
+        table += (<const Operand *>data_of(run.recipe.operands[0])).kind
+        gathered.key = Key(table, run.spots[0], 0, size)
         return 0
 
     cdef int64_t find_keys(self, int64_t launch, int64_t port) except -1:

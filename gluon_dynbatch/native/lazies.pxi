@@ -18,6 +18,18 @@ cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
     Py_DECREF(old)
 
 
+cdef inline object owner_of(object lazy):
+    """Return the owner of a lazy array, or the real array that it has become.
+
+    Once this has succeeded, no slot is empty: only an array that `new_lazy` did not make has empty
+    slots.
+    """
+    owner = slot(lazy, owner_at)[0]
+    if owner is NULL:
+        raise AttributeError("_owner")
+    return <object>owner
+
+
 #: Lazy arrays that nothing references any more, and their largest number.  To free those of a
 #: minibatch took half of its analysis.
 cdef list spares = []
@@ -25,16 +37,25 @@ cdef enum:
     MOST_SPARES = 16384
 
 
-cdef bint spare(object lazy) except -1:
-    """Keep a lazy array that only its tape references for later use; return whether it is kept."""
-    if len(spares) == MOST_SPARES or slot(lazy, weak_at)[0] is not NULL:
-        return False
-    change_slot(lazy, owner_at, None)
-    change_slot(lazy, value_at, None)
-    change_slot(lazy, offset_at, None)
-    change_slot(lazy, detached_from_at, None)
-    spares.append(lazy)
-    return True
+cdef int drop(object lazy, list dropped) except -1:
+    """Give up the references of a lazy array that only its tape references; keep it if possible.
+
+    Runs no Python code: what would be freed is appended to `dropped`.
+    """
+    detached_from = <object>slot(lazy, detached_from_at)[0]
+    if detached_from is not None:
+        dropped.append(detached_from)
+        change_slot(lazy, detached_from_at, None)
+        if Py_REFCNT(<PyObject *>detached_from) > 2:
+            dropped.pop()  # an array that is held elsewhere, perhaps only by the tape
+    if len(spares) < MOST_SPARES and slot(lazy, weak_at)[0] is NULL:
+        change_slot(lazy, owner_at, None)
+        change_slot(lazy, value_at, None)
+        change_slot(lazy, offset_at, None)
+        spares.append(lazy)
+    else:
+        dropped.append(lazy)
+    return 0
 
 
 def free_spares():
@@ -60,15 +81,4 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     # A tape drops all of them when it is closed.  If they were tracked, thousands of them per flush
     # would make the collector scan the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>lazy)
-    return lazy
-
-
-cpdef object make_lazy(
-    Owner owner, object value, object offset, object type_id, object detached_from=None
-):
-    """Return a new `record.lazy.LazyNDArray`, which is registered with its owner."""
-    lazy = new_lazy(owner, value, offset, type_id)
-    if detached_from is not None:
-        change_slot(lazy, detached_from_at, detached_from)
-    owner.add(lazy)
     return lazy

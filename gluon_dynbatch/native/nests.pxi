@@ -6,29 +6,91 @@
 
 cdef object LEAF = "*", END = ")"
 #: Types of arguments that are part of the spec.
-cdef tuple static_types = (bool, int, float, complex, str, bytes, slice, type(None), np.generic)
+cdef tuple exact_types = (bool, int, float, complex, str, bytes, slice, type(None))
+cdef tuple static_types = (*exact_types, np.generic)
 
 
 @cython.final
 cdef class Static:
-    """A number, a string or another plain value in a spec.
+    """A number, a string or another plain value in a spec, or a key of a dictionary.
 
     It is compared by class, because ``1``, ``1.0`` and ``True`` are different arguments, and by
-    ``repr``, because 0.0 and -0.0 differ and NaN has to equal itself.
+    `content_of_static`, because 0.0 and -0.0 differ and NaN has to equal itself.
     """
 
-    cdef object text, value
+    cdef object class_, content, value
 
     def __init__(self, value):
-        self.text, self.value = repr(value), value
+        self.class_, self.content, self.value = type(value), content_of_static(value), value
 
     def __hash__(self):
-        return hash(self.text)
+        return hash(self.content)
 
     def __eq__(self, other):
-        if type(other) is not Static or type(self.value) is not type((<Static>other).value):
+        if type(other) is not Static or self.class_ is not (<Static>other).class_:
             return False
-        return self.text == (<Static>other).text
+        return self.content == (<Static>other).content
+
+
+cdef object content_of_static(object value):
+    """Return an object that is equal for two values of one class exactly if they are equal."""
+    class_ = type(value)
+    if class_ is slice:
+        parts = value.start, value.stop, value.step
+        if slice in map(type, parts):
+            raise TypeError(value)
+        return tuple([Static(checked_static(part)) for part in parts])
+    if class_ is tuple:
+        try:
+            return flatten(value, Static)[1]
+        except TypeError:
+            return value
+    if class_ in exact_types:
+        return repr(value)
+    if isinstance(value, np.generic):
+        if value.dtype.hasobject:
+            raise TypeError(value)
+        return repr(value.dtype), value.tobytes()
+    for base in exact_types:
+        if isinstance(value, base):
+            # Objects of a subclass may have another `__repr__`, and attributes.
+            return base.__repr__(value), attributes_of(value)
+    return value  # some other key
+
+
+cdef object checked_static(object value):
+    if not isinstance(value, static_types):
+        raise TypeError(value)
+    return value
+
+
+cdef tuple attributes_of(object value):
+    """Return names and values of the attributes of a number or a string, which have to be static."""
+    if isinstance(value, enum.Enum):
+        return ()  # its value and its class say which member it is
+    names = {*getattr(value, "__dict__", ())}
+    for class_ in type(value).__mro__:
+        slots = vars(class_).get("__slots__", ())
+        names.update((slots,) if isinstance(slots, str) else slots)
+    return tuple([
+        (name, Static(checked_static(getattr(value, name, None)))) for name in sorted(names)])
+
+
+cdef enum:
+    #: The deepest nesting of arguments.  They may contain themselves, and then have no end.
+    DEEPEST = 100000
+
+
+cdef inline int check_depth(Py_ssize_t depth) except -1:
+    """Raise if values are nested too deep."""
+    if depth >= DEEPEST:
+        raise NestingError(
+            f"arguments or results are nested more than {DEEPEST} deep, or contain themselves",
+            user_place().where,
+            advice="pass a list of nodes, each with the indices of its children, not the children "
+            "themselves",
+        )
+    return 0
 
 
 def flatten(value, type leaf_type=None):
@@ -46,59 +108,83 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
     Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and the leaves
-    are lazy arrays of the tape, or the values of external arrays.
+    are lazy arrays of the tape, or values of external arrays, with an offset if it is not 0.
+
+    It does not recurse, as the stack of a thread may be small.
     """
-    class_ = type(value)
-    if class_ is list or class_ is tuple or class_ is dict or (
-        isinstance(value, tuple) and hasattr(class_, "_fields")
-    ):
-        spec.append(class_)
-        if class_ is dict:
-            spec.append(tuple(value))
-        Py_EnterRecursiveCall(" in nested arguments")
-        try:
-            for item in value.values() if class_ is dict else value:
-                flatten_into(item, leaf_type, leaves, spec, tape)
-        finally:
-            Py_LeaveRecursiveCall()
-        spec.append(END)
-    elif not PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
-        if not isinstance(value, static_types):
-            raise TypeError(value)
-        spec.append(Static(value))
-    elif tape is None:
-        leaves.append(value)
-        spec.append(LEAF)
-    elif class_ is lazy_type and slot(value, owner_at)[0] is <PyObject *>tape:
-        leaves.append(value)
-        spec.append(<object>slot(value, type_at)[0])
-    else:
-        external_value = external(tape, value)
-        leaves.append(external_value)
-        spec.append(tape.value_type.data.as_ints[external_value])
+    cdef list nests
+    items = flatten_one(value, leaf_type, leaves, spec, tape)
+    if items is None:
+        return 0
+    nests = [items]
+    while nests:
+        for value in nests[len(nests) - 1]:
+            items = flatten_one(value, leaf_type, leaves, spec, tape)
+            if items is not None:
+                check_depth(len(nests))
+                nests.append(items)
+                break
+        else:
+            nests.pop()
+            spec.append(END)
     return 0
+
+
+cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
+    """Append the first token of a value, and an array; return an iterator of a container, or None."""
+    class_ = type(value)
+    if PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
+        if tape is None:
+            leaves.append(value)
+            spec.append(LEAF)
+        elif class_ is not lazy_type:
+            external_value = external(tape, value)
+            leaves.append(external_value)
+            spec.append(tape.value_type.data.as_ints[external_value])
+        elif owner_of(value) is tape:
+            leaves.append(value)
+            spec.append(<object>slot(value, type_at)[0])
+        else:
+            type_id = <object>slot(value, type_at)[0]
+            offset = <object>slot(value, offset_at)[0]
+            is_element = type(owner_of(value)) is Element
+            external_value = external(tape, value)
+            leaves.append((external_value, offset) if is_element else external_value)
+            spec.append(type_id)
+        return None
+    if class_ is dict:
+        spec.append(dict)
+        spec.append(tuple([Static(key) for key in <dict>value]))
+        return iter((<dict>value).values())
+    if class_ is list or class_ is tuple or isinstance(value, tuple) and hasattr(class_, "_fields"):
+        spec.append(class_)
+        return iter(value)
+    spec.append(Static(checked_static(value)))
+    return None
 
 
 cpdef object unflatten(tuple spec, list leaves):
     """Nest the leaves as `spec` describes: the exact inverse of `flatten`."""
-    cdef Py_ssize_t[2] used = [0, 0]
-    return unflatten_next(spec, leaves, used)
-
-
-cdef object unflatten_next(tuple spec, list leaves, Py_ssize_t *used):
-    """Return the object at the next token; `used` counts the tokens and leaves before it."""
-    token, used[0] = spec[used[0]], used[0] + 1
-    if token is LEAF:
-        used[1] += 1
-        return leaves[used[1] - 1]
-    if type(token) is Static:
-        return (<Static>token).value
-    cdef list items = []
-    if token is dict:
-        keys, used[0] = spec[used[0]], used[0] + 1
-    while spec[used[0]] is not END:
-        items.append(unflatten_next(spec, leaves, used))
-    used[0] += 1
-    if token is dict:
-        return dict(zip(keys, items))
-    return items if token is list else tuple(items) if token is tuple else token._make(items)
+    cdef Py_ssize_t used = 0
+    cdef list nests = [], items = []
+    tokens = iter(spec)
+    for token in tokens:
+        if token is END:
+            class_, keys, outer = nests.pop()
+            if class_ is dict:
+                value = dict(zip(keys, items))
+            else:
+                value = items if class_ is list else tuple(items) if class_ is tuple else class_._make(items)
+            items = outer
+        elif token is LEAF:
+            value = leaves[used]
+            used += 1
+        elif type(token) is Static:
+            value = (<Static>token).value
+        else:
+            keys = [(<Static>key).value for key in next(tokens)] if token is dict else None
+            nests.append((token, keys, items))
+            items = []
+            continue
+        items.append(value)
+    return items[0]

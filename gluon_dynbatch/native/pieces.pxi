@@ -71,15 +71,20 @@ cdef class Piece:
     cdef object append(self, Tape tape, list leaves, list attributes, recorder):
         """Append to a tape with other arguments; return what `forward` would return.
 
-        If the type of an input has changed, nothing is appended, and NotImplemented is returned.
+        If the type of an input has changed, or calls go to another tape now, nothing is appended,
+        and NotImplemented is returned.
         """
         cdef array locations = clone(tape.offsets, len(self.inputs), False)
         cdef int64_t *at = <int64_t *>locations.data.as_longlongs
+        cdef list lazies = []
         if not self.find_inputs(tape, leaves, attributes, recorder, at):
             return NotImplemented
-        before = tape.value_type.ob_size
-        self.copy(tape, at)
-        return unflatten(self.spec, self.hand_out(tape, before, at, leaves, recorder))
+        arrays = self.hand_out(tape, at, leaves, recorder, lazies)
+        # As in `call`: Python code may have run before, but none does until the calls are appended.
+        if recorder.tape is not tape or not tape.open:
+            return NotImplemented
+        self.copy(tape, at, lazies)
+        return unflatten(self.spec, arrays)
 
     cdef bint find_inputs(
         self, Tape tape, list leaves, list attributes, object recorder, int64_t *at
@@ -104,8 +109,11 @@ cdef class Piece:
             at += 2
         return True
 
-    cdef int copy(self, Tape tape, const int64_t *at) except -1:
-        """Append the calls, given value and offset of each input."""
+    cdef int copy(self, Tape tape, const int64_t *at, list lazies) except -1:
+        """Append the calls, given value and offset of each input; register the lazy arrays.
+
+        As in `append`, no Python code runs, and once the first array changes, nothing can fail.
+        """
         cdef Py_ssize_t i
         cdef int32_t source, before = tape.value_type.ob_size
         cdef const int64_t *offsets = <const int64_t *><const char *>self.numbers
@@ -113,10 +121,15 @@ cdef class Piece:
         cdef const int32_t *node_value0 = node_entry + self.nodes
         cdef const int32_t *sources = node_value0 + self.nodes
         cdef const int32_t *value_type = sources + self.operands
+        reserve(tape.node_entry, self.nodes)
+        reserve(tape.node_value0, self.nodes)
+        reserve(tape.sources, self.operands)
+        reserve(tape.offsets, self.operands)
+        reserve(tape.value_type, self.values)
+        PyDict_Update(tape.entries, self.entries)
+        tape.places += self.places
         # Eight of its calls take as long as one that is recorded.
         tape.next_check += self.nodes - self.nodes // 8
-        tape.entries.update(self.entries)
-        tape.places += self.places
         memcpy(grow(tape.node_entry, self.nodes), node_entry, 4 * self.nodes)
         memcpy(grow(tape.value_type, self.values), value_type, 4 * self.values)
         first = <int32_t *>grow(tape.node_value0, self.nodes)
@@ -128,10 +141,18 @@ cdef class Piece:
             source = sources[i]
             value[i] = before + source if source >= 0 else <int32_t>at[-2 - 2 * source]
             offset[i] = offsets[i] + (0 if source >= 0 else at[-1 - 2 * source])
+        for i in range(0, len(lazies), 2):
+            source = lazies[i + 1]
+            register(tape, lazies[i], before + source if source >= 0 else at[-2 - 2 * source])
         return 0
 
-    cdef list hand_out(self, Tape tape, int64_t before, const int64_t *at, list leaves, recorder):
-        """Return the lazy arrays that `forward` returns."""
+    cdef list hand_out(
+        self, Tape tape, const int64_t *at, list leaves, recorder, list lazies
+    ):
+        """Return the arrays that `forward` returns.
+
+        New ones are appended to `lazies`, each with its value in the piece, to be registered.
+        """
         cdef list arrays = []
         cdef int64_t value, offset
         cdef Py_ssize_t i
@@ -140,10 +161,10 @@ cdef class Piece:
             if type_id is not None:
                 value, offset = result, self.results[i + 1]
                 if value < 0:
-                    value, offset = at[-2 - 2 * value], offset + at[-1 - 2 * value]
-                else:
-                    value += before
-                arrays.append(make_lazy(tape, value, offset, type_id))
+                    offset += at[-1 - 2 * value]
+                lazy = new_lazy(tape, None, offset, type_id)
+                lazies += (lazy, result)
+                arrays.append(lazy)
             elif type(result) is int:
                 arrays.append(leaves[-1 - result] if result < 0 else arrays[result])
             else:
@@ -162,20 +183,26 @@ cdef class Known:
 
     cdef object call(self, Calls recorder, block, tuple args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
-        cdef Structure arguments = Structure.__new__(Structure, tape_of(recorder)), seen = self.seen
+        cdef Structure arguments, seen
         cdef Piece piece
-        if seen is None or not seen.unchanged():
-            seen = self.look(recorder, block)
-        if seen.against is not None:
-            return self.refuse(recorder, block, args, seen.against)
-        try:
-            key = arguments.write(seen.number << 2 | current_mode(), args)
-        except (TypeError, ValueError, RecursionError) as error:
-            return self.refuse(recorder, block, args, error)
-        piece = self.held.find(key)
-        if piece is not None and recorder.watch is None:
-            result = piece.append(recorder.tape, arguments.leaves, seen.leaves, recorder)
-            if result is not NotImplemented:
-                recorder.report.traced.known += 1
-                return result
+        cdef Tape tape = None
+        while tape is not recorder.tape:  # again if calls go to another tape now
+            tape, seen = tape_of(recorder), self.seen
+            if not tape.open:
+                return block.forward(*args)
+            arguments = Structure.__new__(Structure, tape)
+            if seen is None or not seen.unchanged():
+                seen = self.look(recorder, block)
+            if seen.against is not None:
+                return self.refuse(recorder, block, args, seen.against)
+            try:
+                key = arguments.write(seen.number << 2 | current_mode(), args)
+            except (TypeError, ValueError, RecursionError) as error:
+                return self.refuse(recorder, block, args, error)
+            piece = self.held.find(key)
+            if piece is not None and recorder.watch is None:
+                result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
+                if result is not NotImplemented:
+                    recorder.report.traced.known += 1
+                    return result
         return self.trace(recorder, block, args, arguments.leaves, (seen, key), piece)

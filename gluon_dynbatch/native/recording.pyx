@@ -9,18 +9,21 @@ class: its slots are read and written directly in memory.
 cimport cython
 from cpython.array cimport array, clone, extend, resize_smart
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_Update
+from cpython.exc cimport PyErr_Clear
+from cpython.list cimport PyList_SetSlice
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from gluon_dynbatch.errors import Where
+from gluon_dynbatch.errors import NestingError, Where
 from gluon_dynbatch.modes import RECORDING, TRAINING
 
+import enum
 import gc
 import time
 from types import MemberDescriptorType
@@ -45,6 +48,7 @@ cdef extern from "Python.h":
         PyObject *step
     object PyType_GenericAlloc(type cls, Py_ssize_t items)
     void PyObject_GC_UnTrack(PyObject *tracked)
+    const char *utf8_of "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) noexcept
     PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *item)
     object PyObject_GenericGetDict(object owner, void *context)
@@ -53,8 +57,6 @@ cdef extern from "Python.h":
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
     ctypedef struct PyDictObject:
         uint64_t ma_version_tag
-    int Py_EnterRecursiveCall(const char *where) except -1
-    void Py_LeaveRecursiveCall()
 
 
 # -------------------------------------------------------------- provided by the Python side
@@ -98,7 +100,7 @@ cdef Py_ssize_t node_at
 libraries = ()
 ignored = frozenset()
 check_array = type_of = classify_forward = call_stock = describe = number_of = give = None
-check_call = None
+check_call = ended_scope = None
 #: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
 known_views = {}
 
@@ -153,10 +155,9 @@ cdef class Owner:
     #: count is 1 is held by the tape alone; other owners hold weak references.
     cdef public list lazies
 
-    cdef int add(self, lazy) except -1:
-        """Register a new lazy array of this owner."""
-        self.lazies.append(lazy)
-        return 0
+    cdef object member(self, lazy):
+        """Return what has to be appended to `lazies` to add a lazy array."""
+        return lazy
 
 
 #: After so many calls, the recorder decides whether to compute them during recording.
@@ -229,18 +230,20 @@ cdef class Tape(Owner):
 
         Drops those that only the tape references.
         """
-        cdef list held = []
+        cdef list lazies = self.lazies, held = [], dropped = []
         cdef PyObject *item
-        cdef Py_ssize_t i
-        # Backwards, as a detached array references an earlier one.
-        for i in range(len(self.lazies) - 1, first - 1, -1):
-            item = PyList_GET_ITEM(self.lazies, i)
+        cdef Py_ssize_t i, count = len(lazies)
+        # Backwards, as a detached array references an earlier one.  Python code, such as callbacks
+        # of weak references, runs only once the list is complete.
+        for i in range(count - 1, first - 1, -1):
+            item = PyList_GET_ITEM(lazies, i)
             if Py_REFCNT(item) > 1:
                 held.append(<object>item)
-            elif not spare(<object>item):
-                self.lazies[i] = None
+            else:
+                drop(<object>item, dropped)
         held.reverse()
-        self.lazies[first:] = held
+        PyList_SetSlice(lazies, first, count, held)
+        dropped.clear()
         return [lazy for lazy in held if slot(lazy, owner_at)[0] is <PyObject *>self]
 
 
@@ -253,7 +256,7 @@ cdef void *grow(array numbers, Py_ssize_t more) except NULL:
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
-    """Make room for `more` numbers, so that `put` cannot fail."""
+    """Make room for `more` numbers, so that `put` and `grow` cannot fail."""
     grow(numbers, more)
     numbers.ob_size -= more
     return 0

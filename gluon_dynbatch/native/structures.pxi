@@ -3,8 +3,6 @@
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
-    #: The deepest nesting, as walking a value recurses in C.
-    DEEPEST = 1500
     #: Up to so many leaves are searched one by one.
     FEW_LEAVES = 8
     #: The shortest encoding of a tuple that gets a number.
@@ -25,6 +23,12 @@ cdef size_t last_number = 0
 cdef struct Numbered:
     PyObject *item
     size_t number
+
+cdef struct Level:
+    # A container of which items are being written: how many are, the tag that ends it, or 0, and,
+    # for a tuple, the size and the changeable values before it; otherwise the size is -1.
+    Py_ssize_t written, start, changeable
+    uint8_t end
 
 #: Deeply immutable tuples with the numbers of their encodings, and a list that keeps them alive.  A
 #: dictionary would look at an integer and a tuple for each, which are rarely in the cache.
@@ -78,23 +82,31 @@ cdef class Structure:
     #: Dictionaries, with their versions; lists and their items.
     cdef list watched, watched_lists
     cdef array versions
-    #: Numbers of mutable containers and objects by id, if there are any.
+    #: Numbers of mutable containers and objects by id, if there are any; and these, held so that no
+    #: id is used again.
     cdef dict seen
+    cdef list alive
     #: What tells apart the first leaves, and their offsets; and of more leaves both by identity.
     cdef int64_t[FEW_LEAVES] identities, starts
     cdef dict places
     cdef uint8_t *data
-    cdef Py_ssize_t size, room, depth
+    cdef Py_ssize_t size, room
+    #: The containers of which items are being written, outermost first, as tuples of their items.
+    #: They are in memory, not on the stack, which may be small.
+    cdef list opened
+    cdef Level *levels
+    cdef Py_ssize_t levels_room
     #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
     def __cinit__(self, Tape tape=None, bint watches=False):
-        self.tape, self.watches, self.leaves = tape, watches, []
+        self.tape, self.watches, self.leaves, self.opened = tape, watches, [], []
         if watches:
             self.watched, self.watched_lists, self.versions = [], [], array("Q")
 
     def __dealloc__(self):
         PyMem_Free(self.data)
+        PyMem_Free(self.levels)
 
     cpdef bytes write(self, uint64_t number, value):
         """Return the encoding of a number and a value.
@@ -103,6 +115,7 @@ cdef class Structure:
         """
         self.tag(b"#", number)
         self.walk(value)
+        self.seen = self.alive = None
         return (<char *>self.data)[:self.size]
 
     cpdef bint unchanged(self):
@@ -156,6 +169,46 @@ cdef class Structure:
         return self.tag(b"i", (<uint64_t>number << 1) ^ <uint64_t>(number >> 63))
 
     cdef int walk(self, object value) except -1:
+        """Write a value and everything in it."""
+        cdef Py_ssize_t outer = len(self.opened), depth, written
+        self.begin(value)
+        while len(self.opened) > outer:
+            depth = len(self.opened)
+            items, written = <tuple>self.opened[depth - 1], self.levels[depth - 1].written
+            while len(self.opened) == depth and written < len(<tuple>items):
+                self.begin((<tuple>items)[written])
+                written += 1
+            self.levels[depth - 1].written = written
+            if len(self.opened) == depth:
+                self.end()
+        return 0
+
+    cdef int open(self, tuple items, uint8_t end=0) except -1:
+        """Write the items of a container next, and then a tag unless it is 0."""
+        cdef Py_ssize_t depth = len(self.opened), room = 2 * depth + 8
+        check_depth(depth)
+        if depth == self.levels_room:
+            levels = PyMem_Realloc(self.levels, room * sizeof(Level))
+            if levels is NULL:
+                raise MemoryError
+            self.levels, self.levels_room = <Level *>levels, room
+        self.levels[depth] = Level(0, -1, 0, end)
+        self.opened.append(items)
+        return 0
+
+    cdef int end(self) except -1:
+        """End the innermost container."""
+        items = self.opened.pop()
+        level = &self.levels[len(self.opened)]
+        if level.end:
+            self.tag(level.end, 0)
+        if level.start >= 0 and self.changeable == level.changeable:
+            if self.size - level.start >= LONG_TEXT:
+                self.give_number(items, level.start)
+        return 0
+
+    cdef int begin(self, object value) except -1:
+        """Write a number, a string or another small value; open a container."""
         cdef int overflow = 0
         cdef int64_t number
         cdef double real
@@ -166,11 +219,15 @@ cdef class Structure:
             number = PyLong_AsLongLongAndOverflow(value, &overflow)
             if not overflow:
                 return self.whole(number)
-            text = PyUnicode_AsUTF8AndSize(hex(value), &size)
-            return self.raw(b"I", text, size)
+            digits = hex(value).encode()
+            return self.raw(b"I", <char *><bytes>digits, len(<bytes>digits))
         if kind is str:
-            text = PyUnicode_AsUTF8AndSize(value, &size)
-            return self.raw(b"s", text, size)
+            text = utf8_of(value, &size)
+            if text is not NULL:
+                return self.raw(b"s", text, size)
+            PyErr_Clear()
+            encoded = value.encode("utf-8", "surrogatepass")
+            return self.raw(b"S", <char *><bytes>encoded, len(<bytes>encoded))
         if value is None:
             return self.tag(b"N", 0)
         if kind is bool:
@@ -180,35 +237,36 @@ cdef class Structure:
             return self.raw(b"f", &real, sizeof(double))
         if kind is bytes:
             return self.raw(b"y", <char *><bytes>value, len(<bytes>value))
-        if self.depth == DEEPEST:
-            raise RecursionError
-        self.depth += 1
         if isinstance(value, tuple) and not self.watches:
-            self.cached(kind, value)
-        else:
-            self.container(kind, value)
-        self.depth -= 1
-        return 0
+            return self.cached(kind, value)
+        return self.container(kind, value)
 
     cdef int cached(self, object kind, object value) except -1:
-        """Write a tuple; a long one that is deeply immutable as the number of its encoding."""
-        global held_tuples, held_bytes
-        cdef Py_ssize_t start = self.size, changeable = self.changeable
+        """Open a tuple, or write the number of its encoding if it has one."""
+        cdef Py_ssize_t start = self.size, changeable = self.changeable, depth = len(self.opened)
         known = find_tuple(value)
         if known.item is not NULL:
             return self.tag(b"T", known.number)
         self.container(kind, value)
-        if self.changeable > changeable or self.size - start < LONG_TEXT:
-            return 0
+        if len(self.opened) > depth:
+            level = &self.levels[depth]
+            level.start, level.changeable = start, changeable
+        return 0
+
+    cdef int give_number(self, object value, Py_ssize_t start) except -1:
+        """Replace the encoding of a long tuple, which is deeply immutable, by its number."""
+        global held_tuples, held_bytes
+        # To create a list, or to free a tuple, may run Python code, which may come here, too.
+        cdef list empty = [], before = held_tuples
         number = number_of_text((<char *>self.data)[start:self.size])
-        held_bytes += self.size - start
-        if held_bytes > MOST_HELD or 2 * len(held_tuples) >= ROOM:
+        if held_bytes + self.size - start > MOST_HELD or 2 * len(held_tuples) >= ROOM:
             memset(known_tuples, 0, sizeof(known_tuples))
-            # To free a tuple may run Python code.
-            before, held_tuples, held_bytes = held_tuples, [], 0
+            held_tuples, held_bytes = empty, 0
         known = find_tuple(value)
-        known.item, known.number = <PyObject *>value, number
-        held_tuples.append(value)
+        if known.item is NULL:
+            held_tuples.append(value)
+            held_bytes += self.size - start
+            known.item, known.number = <PyObject *>value, number
         self.size = start
         return self.tag(b"T", number)
 
@@ -233,10 +291,11 @@ cdef class Structure:
         self.changeable += 1
         identity = <size_t><PyObject *>value
         if self.seen is None:
-            self.seen = {}
+            self.seen, self.alive = {}, []
         number = self.seen.get(identity)
         if number is None:
-            self.seen[identity] = len(self.seen)
+            self.seen[identity] = len(self.alive)
+            self.alive.append(value)
             return False
         self.tag(b"R", number)
         return True
@@ -244,11 +303,10 @@ cdef class Structure:
     cdef int items(self, uint8_t tag, tuple values) except -1:
         """Write the items of a tuple or of an instance of a subclass."""
         self.tag(tag, len(values))
-        for value in values:
-            self.walk(value)
-        return 0
+        return self.open(values)
 
     cdef int mapping(self, dict values, bint of_block) except -1:
+        cdef list written = []
         if self.watches:
             self.watched.append(values)
             self.versions.append((<PyDictObject *><PyObject *>values).ma_version_tag)
@@ -257,9 +315,8 @@ cdef class Structure:
         items = values.items() if type(values) is dict else (<object>values).items()
         for key, value in list(items):
             if not (of_block and key in ignored):
-                self.walk(key)
-                self.walk(value)
-        return self.tag(b"}", 0)
+                written += (key, value)
+        return self.open(tuple(written), b"}")
 
     cdef int attribute(self, object value) except -1:
         """Write an object by identity: pieces refer to it, not to its value."""
@@ -273,8 +330,8 @@ cdef class Structure:
         cdef int state = REAL
         self.changeable += 1
         if type(value) is lazy_type:
+            owner = owner_of(value)
             type_id = <object>slot(value, type_at)[0]
-            owner = <object>slot(value, owner_at)[0]
             if not isinstance(owner, Owner):
                 identity, state = -1 - <int64_t><size_t><PyObject *>owner, COMPUTED
             elif owner is self.tape:
@@ -312,7 +369,7 @@ cdef class Structure:
         if how == "values":
             self.loose = True
             self.changeable += 1
-            return self.walk(more(value))
+            return self.begin(more(value))
         if how == "identity" or how == "attribute" and self.watches:
             return self.attribute(value) if self.watches else self.tag(b"x", number_of(value))
         if how == "mapping":
@@ -322,11 +379,11 @@ cdef class Structure:
         raise TypeError(value)
 
     cdef int attributes(self, object value, tuple slots, bint of_block) except -1:
-        for name in slots:
-            self.loose = True
-            self.walk(getattr(value, name, None))
         if of_block:
             self.attribute(value)
         if not slots or hasattr(value, "__dict__"):
             self.mapping(<dict>PyObject_GenericGetDict(value, NULL), of_block)
+        if slots:  # these are written before the items of the mapping
+            self.loose = True
+            self.open(tuple([getattr(value, name, None) for name in slots]))
         return 0

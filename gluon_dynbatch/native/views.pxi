@@ -3,19 +3,42 @@
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return a view from the cache, or else `LazyNDArray._index`."""
-    owner = <object>slot(self, owner_at)[0]
-    if slot(self, detached_from_at)[0] is <PyObject *>None and has_views(owner):
+    if has_views(owner_of(self)) and slot(self, detached_from_at)[0] is <PyObject *>None:
         cache_key = view_key(<object>slot(self, type_at)[0], key)
         view = None if cache_key is None else (<dict>known_views).get(cache_key)
         if view is not None:
-            value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
-            return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])
+            lazy = view_of(self, (<tuple>view)[0], (<tuple>view)[1])
+            if lazy is not None:
+                return lazy
     return self._index(key)
 
 
-cpdef bint has_views(owner) noexcept:
+cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
-    return isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
+    if not isinstance(owner, Tape) or not (<Tape>owner).open:
+        return isinstance(owner, Keeper)
+    recorder = (<Tape>owner).recorder
+    return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
+
+
+cpdef object view_of(array_, offset, type_id, detached_from=None):
+    """Return a lazy array of the same value, with another offset and type.
+
+    Returns None if that needs a handle, as `has_views` says.
+    """
+    while True:
+        owner = owner_of(array_)
+        if not has_views(owner):
+            return None
+        offset_there = <object>slot(array_, offset_at)[0] + offset
+        lazy = new_lazy(<Owner>owner, <object>slot(array_, value_at)[0], offset_there, type_id)
+        if detached_from is not None:
+            change_slot(lazy, detached_from_at, detached_from)
+        member = (<Owner>owner).member(lazy)
+        # The collector may have run Python code, which computed the array.
+        if owner_of(array_) is owner and has_views(owner):
+            (<Owner>owner).lazies.append(member)
+            return lazy
 
 
 cpdef object view_key(object type_id, object key):
@@ -63,6 +86,8 @@ cdef object new_array(void *handle):
 
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
+    if type(array_) is lazy_type:
+        array_ = array_.real()
     cdef void *handle = handle_of(array_)
     cdef void *view = NULL
     cdef int failed, recorded = 0

@@ -31,6 +31,16 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: Types of members that only classes written in C have.
 NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
+#: What to write for objects of some built-in classes.
+VALUES: Dict[type, Any] = {
+    complex: lambda value: (value.real, value.imag),
+    range: lambda value: (value.start, value.stop, value.step),
+    slice: lambda value: (value.start, value.stop, value.step),
+    bytearray: bytes,
+    set: tuple,
+    frozenset: tuple,
+}
+
 _NUMBERS = itertools.count()
 _IDENTITIES: Dict[int, Tuple[Any, int]] = {}
 
@@ -54,7 +64,8 @@ def number_of(value: Any) -> int:
 def _array_values(value: Any) -> Tuple[Any, ...]:
     if value.dtype.hasobject:
         raise TypeError(value)
-    return value.dtype.str, value.shape, value.tobytes()
+    # Not `dtype.str`, which is the same for all structured types of one size.
+    return repr(value.dtype), value.shape, value.tobytes()
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -71,11 +82,9 @@ def describe(class_: type) -> Tuple[str, int, Any]:
         if class_.__dictoffset__:
             return "values", number, lambda value: (tuple(value), vars(value))
         return "items", number, None
-    if class_ in (complex, range, slice, bytearray) or issubclass(class_, np.generic):
-        return "values", number, repr
-    if class_ in (set, frozenset):
-        return "values", number, tuple
-    if class_ is np.ndarray:
+    if class_ in VALUES:
+        return "values", number, VALUES[class_]
+    if class_ is np.ndarray or issubclass(class_, np.generic):
         return "values", number, _array_values
     if class_ is types.MethodType:
         return "values", number, lambda method: (method.__func__, method.__self__)

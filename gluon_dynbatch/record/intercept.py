@@ -262,6 +262,12 @@ FOR_GOOD: Tuple[Replaced, ...] = (
         "MXAutogradBackwardEx",
     ),
     *_c_functions(
+        "operations that two threads push to the engine at the same time may wait for each other, "
+        "forever",
+        None,
+        *("MXImperativeInvokeEx", "MXInvokeCachedOpEx"),
+    ),
+    *_c_functions(
         "pending backward passes must end before MXNet stops its threads, or it waits forever",
         None,
         "MXNotifyShutdown",

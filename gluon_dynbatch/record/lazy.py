@@ -33,7 +33,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
     or elsewhere, makes it real: from then on, it behaves as any other array.
-    `recording.make_lazy` creates lazy arrays.
+    Native code creates lazy arrays.
     """
 
     __slots__ = ("_owner", "_value", "_offset", "_type", "_detached_from", "__weakref__")
@@ -121,7 +121,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
         base = None if self._detached_from is None else self._detached_from[key]
-        return recording.make_lazy(self._owner, self._value, self._offset + view[0], view[1], base)
+        lazy: Optional[NDArray] = recording.view_of(self, *view, base)
+        return self.real()[key] if lazy is None else lazy
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
@@ -135,7 +136,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
         base = self._detached_from
         base = None if base is None else base.reshape(*shape, **kwargs)
-        return recording.make_lazy(self._owner, self._value, self._offset, type_id, base)
+        lazy: Optional[NDArray] = recording.view_of(self, 0, type_id, base)
+        return self.real().reshape(*shape, **kwargs) if lazy is None else lazy
 
     def copy(self) -> NDArray:
         """Return a copy."""

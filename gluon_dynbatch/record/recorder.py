@@ -30,13 +30,30 @@ SYMBOLS = "it is called with symbols"
 NUMBERS_PER_BUFFER = 1024
 
 
+class EndedScope:
+    """The scope of a recorder that is closed: nothing is pending, and nothing is recorded."""
+
+    def unrecorded(self, work: Any) -> Any:
+        """Run `work` and return its result."""
+        return work()
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    connect = run_ahead = await_flush = flush
+
+
+recording.ended_scope = EndedScope()
+
+
 class NumberBuffer:
     """An external array that holds numbers, each of them the operand of a call."""
 
     def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
         self.values, self.used = values, 0
         # from_numpy makes its argument read-only, so it gets a view.
-        self.array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
+        array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
+        self.owner = recording.Element(None, array)
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
@@ -125,7 +142,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             create = getattr(mx.nd._internal, name)
             created = self.scope.unrecorded(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, created)
-        lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
+        lazy: LazyNDArray = constant.make(0, constant.type)
         return lazy
 
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
@@ -148,8 +165,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
         """Append a number to the buffer of a dtype and context; return its element."""
-        # A flush between this and the call that reads the number would leave it on the old tape.
-        tape = recording.tape_of(self)
         buffer = self._numbers.get(like[1:])
         if buffer is None or buffer.used == len(buffer.values):
             # `Watch` must not see a buffer change, and other devices have a copy of the values.
@@ -157,16 +172,16 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
             created: NumberBuffer = self.scope.unrecorded(lambda: NumberBuffer(values, like))
             buffer = self._numbers[like[1:]] = created
-        buffer.values[buffer.used] = number
+        index = buffer.used
         buffer.used += 1
-        value = recording.external(tape, buffer.array)
+        buffer.values[index] = number
         type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = recording.make_lazy(tape, value, buffer.used - 1, type_id)
+        lazy: LazyNDArray = buffer.owner.make(index, type_id)
         return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block whose call is not recorded: its Python code, or its graph if it has none."""
-        if why is SYMBOLS:
+        if why is SYMBOLS or why is recording.ENDED:
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)

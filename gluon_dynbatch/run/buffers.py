@@ -16,20 +16,11 @@ from ..native.recording import part
 from ..record.types import name_of
 from .assemble import code_of_copies, code_of_pieces
 from .pool import allocate_like
+from .pushes import PUSHES
 
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
-#: What `native/c/engine.c` needs: functions, tables of virtual functions, and two of these.
-_ENGINE = (
-    "_ZN5mxnet6Engine3GetEv",
-    "_ZN5mxnet6engine14ThreadedEngine4PushEPNS0_3OprENS_7ContextEib",
-    "_ZN5mxnet6engine14ThreadedEngine9BulkFlushEv",
-    "_ZTVN5mxnet6engine23ThreadedEnginePerDeviceE",
-    "_ZTVN5mxnet6engine20ThreadedEnginePooledE",
-    "_ZN5mxnet6engine23ThreadedEnginePerDevice13PushToExecuteEPNS0_8OprBlockEb",
-    "_ZN5mxnet6engine20ThreadedEnginePooled13PushToExecuteEPNS0_8OprBlockEb",
-)
 
 
 def _addresses(names: Sequence[str]) -> List[int]:
@@ -38,8 +29,15 @@ def _addresses(names: Sequence[str]) -> List[int]:
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
-_engine = _addresses(_ENGINE)
-executing.connect(*_addresses([*_FUNCTIONS, _REORDER]), _engine if all(_engine) else None)
+executing.connect(*_addresses([*_FUNCTIONS, _REORDER]))
+
+
+@PUSHES.one_at_a_time
+def push(
+    program: executing.Program, bases: executing.Bases, name: str, low: int = 0, high: int = -1
+) -> None:
+    """Push records [low, high) of a program to the engine, under a name for the profiler."""
+    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high))
 
 
 def address_of(array: NDArray) -> int:
@@ -62,7 +60,7 @@ def write_pieces(
         _write_by_operators(target, arrays, pieces)
         return
     bases = bases_of([target, *arrays], b"w" + use * len(arrays))
-    check_call(executing.Program(code).push(bases, b"gluon_dynbatch fill"))
+    push(executing.Program(code), bases, " fill")
 
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
@@ -93,7 +91,7 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
         return copies
     code = code_of_copies(name_of(source.dtype), np.array(starts), size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
-    check_call(executing.Program(code).push(bases, b"gluon_dynbatch copies"))
+    push(executing.Program(code), bases, " copies")
     return copies
 
 

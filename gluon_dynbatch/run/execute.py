@@ -7,7 +7,7 @@ from typing import Any, ContextManager, List, Optional
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import MXNetError, check_call
+from mxnet.base import MXNetError
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -17,7 +17,7 @@ from ..native import executing
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
-from .buffers import bases_of, shaped, view, write_pieces
+from .buffers import bases_of, push, shaped, view, write_pieces
 from .dispatch import Dispatcher
 from .pool import POOL
 from .profiling import PROFILER
@@ -92,8 +92,7 @@ class Pass:
 
     def push(self, low: int, high: int) -> None:
         """Push a stretch of the program to the engine."""
-        name = f"gluon_dynbatch{self.suffix}".encode()
-        check_call(self._assembled.program.push(self.bases, name, low, high))
+        push(self._assembled.program, self.bases, self.suffix, low, high)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""

@@ -149,7 +149,8 @@ class Library:
                 why = _why_at_once(program, mode)
                 if not why:
                     entry = Entry(callee, mode, program, types, places, where)
-                    if max(map(len, entry.shapes.values())) > rules.MOST_DIMS:
+                    arrays = *entry.in_types, *entry.out_array_types
+                    if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
                         why = f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
                 callee.entries[key] = why or entry
             return callee.entries[key]  # type: ignore[no-any-return]

@@ -15,8 +15,8 @@ from relatedness.corpora import BUILT_IN
 from relatedness.training import draw_learning_curve
 from workloads.trees import SENTIMENT
 
-TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
-        "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
+TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--batch-size", "4", "--lr",
+        "0.1"]  # fmt: skip
 # "auto" decides by the clock, and the last bits of a sum depend on its order.
 FIXED = ["--granularity", "block", "--policy", "depth", "--analysis-budget", "none"]
 

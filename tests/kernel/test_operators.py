@@ -146,3 +146,21 @@ def test_a_norm_of_another_dtype_runs_in_mxnet(monkeypatch):
     norm = function("norm", {"ord": "2", "axis": "1", "out_dtype": "float64"})
     samples = [[mx.nd.array([[k, 2, 3]], dtype="float32")] for k in range(3)]
     assert outcomes(run(norm, samples)) == (0, {"operator norm has no kernel here: dtypes differ"})
+
+
+#: Attributes that MXNet keeps in double precision, and those in single precision.
+NUMBERS = [
+    ("one_hot", "on_value"), ("one_hot", "off_value"), ("smooth_l1", "scalar"),
+    ("_contrib_arange_like", "start"), ("_contrib_arange_like", "step"), ("_mul_scalar", "scalar"),
+    ("clip", "a_max"), ("hard_sigmoid", "alpha"), ("_contrib_quadratic", "a"),
+    ("softmax", "temperature"), ("LayerNorm", "eps"), ("L2Normalization", "eps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op, name", NUMBERS)
+def test_numbers_have_the_precision_that_they_have_in_mxnet(op, name):
+    for c in BY_OPERATOR[op][:2]:
+        attrs = {**c.attrs, name: "0.3", **({"dtype": "float64"} if op == "one_hot" else {})}
+        samples = samples_of(c, c.stack.split()[0], np.random.default_rng(0))
+        segments = run(function(op, attrs), samples, c.training, tolerance=(1e-11, 1e-13))
+        assert outcomes(segments)[0]

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import mxnet as mx
 import pytest
+from mxnet.gluon import nn
 
 from gluon_dynbatch.kernel.express import express
+from gluon_dynbatch.native import assembling, executing
 from gluon_dynbatch.rules.site import RefuseError
+from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached
 
 from .test_operators import outcomes, run
@@ -195,3 +198,33 @@ def test_kernels_are_refused_on_a_gpu():
     segment = segment_of(lambda F, x: F.exp(x), [(2,)])
     with pytest.raises(RefuseError, match="gpu"):
         express(replace(segment, context=mx.gpu()))
+
+
+class Like(nn.HybridBlock):
+    """An operator that only takes the shape of a sum."""
+
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
+    def hybrid_forward(self, F, x, a, b):
+        return F.tanh(getattr(F, self.operator)(x, F.add_n(a, b)))
+
+
+@pytest.mark.parametrize("operator", ["broadcast_like", "slice_like"])
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int8", "int32", "int64", "float64"])
+def test_sums_of_arrays_that_no_kernel_reads(dtype, operator):
+    """Native code adds up operands that are sums, also if only their shape is used."""
+    net = Like(operator)
+    net.hybridize()
+    rows = [mx.nd.array([range(n, n + 8)], dtype=dtype) for n in range(9)]
+    x = array(1, 1 if operator == "broadcast_like" else 8)
+    for granularity in ("operator", "block"):
+        samples = [(x, rows[n], rows[n + 1]) for n in range(8)]
+        check_against_loop(lambda s: net(*s), samples, [], granularity=granularity, policy="depth")
+
+
+def test_native_code_adds_only_types_that_it_has_codes_for():
+    kinds = [assembling.kind_of(dtype) for dtype in executing.DTYPES]
+    assert kinds == [0, 1, 2, 3]
+    assert {assembling.kind_of(dtype) for dtype in ("float16", "uint8", "int8", "bool")} == {-1}

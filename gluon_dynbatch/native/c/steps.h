@@ -31,7 +31,8 @@ static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
     case GDB_FLOAT32: EXPAND(float) break; \
     case GDB_FLOAT64: EXPAND(double) break; \
     case GDB_INT32: EXPAND(int32_t) break; \
-    default: EXPAND(int64_t) \
+    case GDB_INT64: EXPAND(int64_t) break; \
+    default: __builtin_unreachable(); \
     }
 #define GDB_LOAD(T) return (double)((const T *)array->data)[row * array->pitch + column];
 

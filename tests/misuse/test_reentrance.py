@@ -1,0 +1,161 @@
+"""Python code that runs in the middle of a call: the collector may free an object at any time."""
+
+import contextlib
+import gc
+import weakref
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.state import STATE
+from tests.cells import WIDTH, array, dense
+from tests.common import FIXED
+from tests.test_pieces import chain, traced
+
+NET = dense(WIDTH)
+#: The number of objects that the collector waits for: it runs in the middle of most calls.
+COUNTDOWNS = range(1, 25)
+
+
+class Garbage:
+    """An object that is in a cycle; it calls a function when the collector frees it."""
+
+    def __init__(self, act):
+        self.act, self.me = act, self
+
+    def __del__(self):
+        self.act()
+
+
+@contextlib.contextmanager
+def collecting(countdown):
+    """Let the collector run once so many objects have been created; yield a list of its runs."""
+    before, runs = gc.get_threshold(), []
+
+    def note(phase, info):
+        runs.append(phase)
+
+    gc.callbacks.append(note)
+    gc.set_threshold(gc.get_count()[0] + countdown, 1000, 1000)
+    try:
+        yield runs
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+
+
+def read(batch, pending, x):
+    assert pending.asnumpy().shape == (1, WIDTH)
+
+
+def flush(batch, pending, x):
+    batch.flush()
+
+
+def record(batch, pending, x):
+    NET(pending)
+
+
+def write(batch, pending, x):
+    x[:] = x * 1  # pending calls read it
+
+
+TRACED = traced(lambda block, x: (chain(block, x, 2), block.net(x)))
+CALLS = {
+    "block": lambda x, y: [NET(y)],
+    "block of a plain array": lambda x, y: [NET(x)],
+    "operators": lambda x, y: [y * x, mx.nd.concat(y, x, dim=0), mx.nd.split(y, 2, axis=1)[0]],
+    "numbers": lambda x, y: [y * number for number in (1.5, 2.5, 3.5)],
+    "traced": lambda x, y: [*TRACED(y), *TRACED(x)],
+    "views": lambda x, y: [NET(y[0:1]), NET(y.reshape((1, -1)).detach())],
+    "constants": lambda x, y: [y + mx.nd.zeros((1, WIDTH)), NET(mx.nd.ones((1, WIDTH)))],
+}
+
+
+@pytest.mark.parametrize("act", [read, flush, record, write])
+@pytest.mark.parametrize("name", CALLS)
+def test_code_that_the_collector_runs_during_a_call(name, act):
+    """It computes pending calls, or records others: the results are right, and none is lost."""
+    call, x, ran = CALLS[name], array(1, WIDTH), 0
+    wanted = [y.asnumpy() for y in call(x, NET(x))]
+    for countdown in COUNTDOWNS:
+        with gdb.batching(**FIXED) as batch:
+            call(x, NET(x))  # from here on, everything is known
+            pending, y = NET(x), NET(x)
+            gc.collect()
+            Garbage(lambda batch=batch, pending=pending: act(batch, pending, x))
+            with collecting(countdown) as runs:
+                got = call(x, y)
+                ran += bool(runs)
+            gc.collect()
+        for result, right in zip(got, wanted):
+            np.testing.assert_allclose(result.asnumpy(), right, 1e-5, 1e-6)
+    assert ran > 3, "the collector ran in few calls"
+
+
+def hold_a_scope():
+    with gdb.batching(**FIXED):
+        yield
+
+
+@pytest.mark.parametrize("name", ["new block", "block", "traced"])
+def test_the_collector_ends_the_scope_during_a_call(name):
+    """The scope is in a generator that nothing references any more: the call runs as without it."""
+    x, ran = array(1, WIDTH), 0
+    for countdown in range(1, 60):
+        block = TRACED if name == "traced" else dense(WIDTH) if name == "new block" else NET
+        first = block(x)
+        wanted = first[0] if name == "traced" else first
+        generator = hold_a_scope()
+        next(generator)
+        if name != "new block":
+            block(x)
+        gc.collect()
+        Garbage(generator.close)
+        del generator
+        with collecting(countdown) as runs:
+            got = block(x)
+            ran += bool(runs)
+        gc.collect()
+        assert STATE.batch is None
+        got = got[0] if name == "traced" else got
+        if not isinstance(got, LazyNDArray):
+            np.testing.assert_allclose(got.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
+        else:
+            # The call was recorded before the scope ended.
+            with contextlib.suppress(gdb.StaleArrayError):
+                got.asnumpy()
+    assert ran > 3, "the collector ran in few calls"
+
+
+def test_a_callback_of_a_lazy_array_records_and_computes():
+    """It runs when the array is freed: while a flush decides which arrays are still needed."""
+    x, recorded, computed = array(1, WIDTH), [], []
+
+    def note(reference):
+        recorded.append(NET(x))
+        computed.append(recorded[-1].asnumpy())
+
+    with gdb.batching(**FIXED) as batch:
+        references = [weakref.ref(NET(x), note) for _ in range(9)]
+        recorded.append(NET(x))
+        batch.flush()
+    assert len(computed) == len(references)
+    for values in (*computed, *(result.asnumpy() for result in recorded)):
+        np.testing.assert_allclose(values, NET(x).asnumpy(), 1e-5, 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # by `__del__`
+@pytest.mark.parametrize("class_", [mx.nd.NDArray, LazyNDArray])
+def test_arrays_without_memory(class_):
+    """``__new__`` alone makes an array without a handle: MXNet raises AttributeError."""
+    empty = class_.__new__(class_)
+    with pytest.raises(AttributeError), gdb.batching(**FIXED):
+        NET(empty)
+    with gdb.batching(**FIXED):
+        y = NET(array(1, WIDTH))
+        with pytest.raises(AttributeError):
+            mx.nd.concat(y, empty, dim=0)

@@ -1,0 +1,130 @@
+"""Every value of an attribute that MXNet's own description names has the same effect in a scope."""
+
+import contextlib
+import random
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, nd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch import rules
+from tests.cells import cell
+from tests.common import loop_and_scope
+
+from . import attributes
+
+#: No test compares random numbers of MXNet.
+MXNET_DRAWS = False
+#: Of each of these operators, a few calls are compared here, and all by `attributes`.
+COMPARED = [
+    "Activation",
+    "Cast",
+    "Concat",
+    "Embedding",
+    "FullyConnected",
+    "InstanceNorm",
+    "L2Normalization",
+    "LayerNorm",
+    "LeakyReLU",
+    "SliceChannel",
+    "SwapAxis",
+    "_linalg_gemm",
+    "_linalg_gemm2",
+    "_mod_scalar",
+    "_power_scalar",
+    "_rdiv_scalar",
+    "_maximum_scalar",
+    "argmax",
+    "batch_dot",
+    "broadcast_axis",
+    "clip",
+    "dot",
+    "expand_dims",
+    "log_softmax",
+    "max",
+    "mean",
+    "norm",
+    "one_hot",
+    "pick",
+    "repeat",
+    "reverse",
+    "slice_axis",
+    "smooth_l1",
+    "softmax",
+    "softmin",
+    "sort",
+    "squeeze",
+    "stack",
+    "sum",
+    "take",
+    "tile",
+    "topk",
+    "transpose",
+]
+CALLS = 3
+
+
+@pytest.mark.parametrize("op", COMPARED)
+def test_some_attributes_equal_the_loop(op):
+    calls = list(attributes.changed(op))
+    for case, attrs in random.Random(op).sample(calls, min(CALLS, len(calls))):
+        assert attributes.compare(case, attrs) is None, attrs
+
+
+def test_every_attribute_has_values():
+    """Fails if MXNet describes an attribute by a type that is unknown to `attributes`."""
+    described = {op: attributes.described(op) for op in rules.TABLE}
+    for texts in described.values():
+        for name in texts.keys() - attributes.FIXED:
+            assert len(attributes.values_of(name, texts[name])) > 0
+    assert "prelu" in attributes.values_of("act_type", described["LeakyReLU"]["act_type"])
+    assert attributes.values_of("axis", described["pick"]["axis"])[-1] == "None"
+
+
+#: Functions of an array of any number of dimensions.
+FUNCTIONS = {
+    "single elements": lambda F, x: F.tanh(x) * 2 + x,
+    "reductions": lambda F, x: F.max(
+        F.broadcast_mul(F.sum(x, axis=-1, keepdims=True), x), axis=0, exclude=True
+    ),
+    "softmax": lambda F, x: F.softmax(x, axis=-1) + F.log_softmax(x, axis=-1),
+    "cumsum": lambda F, x: F.sort(x, axis=-1) * x,
+    "reshape": lambda F, x: F.reshape(F.exp(x), (0, -1)),
+    "new axes": lambda F, x: F.sigmoid(F.expand_dims(x, axis=1)),
+}
+
+
+@pytest.mark.parametrize("ndim", range(1, 8))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_dimensions(name, ndim):
+    net, shape = cell(FUNCTIONS[name]), (2, 3, 1, 2, 1, 2, 1)[:ndim]
+
+    def run(scope):
+        xs = [nd.array(np.arange(np.prod(shape)).reshape(shape) * 0.1 * k) for k in (1, 2, 3)]
+        for x in xs:
+            x.attach_grad()
+        with autograd.record(), scope:
+            # A number that varies is an operand, unless calls run at once.
+            results = [net(x * k) for k, x in enumerate(xs, 1)]
+        autograd.backward(results)
+        return [*results, *(x.grad for x in xs)]
+
+    loop_and_scope(run, granularity="block", policy="depth", analysis_budget=None)
+
+
+def test_arrays_of_seven_dimensions_run_at_once():
+    """MXNet cannot reshape them, and a stack would have one more axis."""
+    gain, shift, shape = nd.ones((3,)), nd.zeros((3,)), (3, 3, 2, 3, 2, 1, 1)
+
+    def run(scope):
+        with scope:
+            lazy = [mx.nd.ones(shape) * k for k in (1, 2, 3)]
+            return [mx.nd.InstanceNorm(x, gain, shift) for x in lazy]
+
+    loop_and_scope(run, policy="depth")
+    with gdb.batching(policy="depth") as batch:
+        run(contextlib.nullcontext())
+    reasons = {call.reason for call in batch.report.immediate.values()}
+    assert reasons and all("6 axes" in reason for reason in reasons)
