@@ -10,7 +10,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.run.gradient import _ALIVE, forget
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import SQUARING, attached, cell, dense, gradients, inputs, make_cells, tree_losses
-from tests.common import ALL, loop_and_scope, prepared
+from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
 
 HEADS = {
     "sum": lambda losses: sum(losses).backward(),
@@ -242,3 +242,32 @@ def test_the_backward_pass_frees_the_graph_unless_it_is_retained(retain):
         forget(0)
         assert (number in _ALIVE) == retain
     np.testing.assert_array_equal(weight_grads[0], weight_grads[-1])
+
+
+def test_head_gradients_that_are_too_large():
+    """Of a larger gradient, MXNet uses the first elements."""
+
+    def program():
+        x, y = arrays((3, 2), (3, 2))
+        with autograd.record():
+            one = mx.nd.ones((3, 2))
+            results = [one * x, one * y]
+        large = mx.nd.arange(8).reshape((4, 2))
+        autograd.backward(results, [large, mx.nd.array([[7, 6], [5, 4], [3, 2]])])
+        return lambda: [x.grad.asnumpy(), y.grad.asnumpy()]
+
+    same_as_loop(program)
+
+
+def test_an_array_that_is_shared_by_some_calls_and_one_of_many_for_others():
+    def program():
+        shared, *own = arrays(*[(2,)] * 4)
+        with autograd.record():
+            scaled = [2 * mx.nd.ones((2,)) * x for x in own]
+            one = shared - scaled[0]
+            many = [a * b for a, b in zip([shared, *own], [*scaled, one])]
+            loss = mx.nd.add_n(*many, one).sum()
+        loss.backward()
+        return lambda: [x.grad.asnumpy() for x in (shared, *own)]
+
+    same_as_loop(program, SCOPES)
