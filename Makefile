@@ -42,12 +42,13 @@ BENCH_OPTIONS ?=
 MXNET ?=
 MXNET_OPTIONS ?=
 
-.PHONY: help demo test lint bench peers fuzz mxnet-tests no-source docs wheels clean
+.PHONY: help demo test lint installs bench peers fuzz mxnet-tests no-source docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   run ruff, and mypy on the pure modules"
+	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
 	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   compare random programs with the loop, for FUZZ_MINUTES (default: 10), from FUZZ_SEED on"
@@ -66,6 +67,9 @@ test: $(NATIVE)
 lint: $(NATIVE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+installs: $(NATIVE)
+	$(BIN)/python tools/installs.py
 
 bench: $(NATIVE)
 	$(BIN)/python experiments/benchmark.py --minutes 12 --rounds 3 --seconds 0.5 --loop-samples 8 \

@@ -30,7 +30,7 @@ DRAW = [
 EXAMPLES = DRAW + [
     "Cython>=0.29",  # to build gluonnlp, which does not declare it early enough
     "gluonnlp==0.10.0",
-    "scipy>=1.6",
+    "scipy>=1.6,<1.16",  # newer ones need a newer NumPy; pip would download several
     "tqdm>=4.60",
 ]
 

@@ -10,11 +10,14 @@ import sysconfig
 import tarfile
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import setuptools
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from tests.conftest import pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[1]
 SUPPORTED = ("3.8", "3.9", "3.10", "3.11")
@@ -90,6 +93,23 @@ def test_make_says_what_to_type_where_python_is_not_supported(tmp_path, version)
     assert process.returncode and "MXNet 1.9.1 needs Python 3.8 to 3.11" in message
     assert "\n  uv python install 3.11\n  make PYTHON=$(uv python find 3.11) demo\n" in message
     assert "is 3.12." in message if version else "does not run." in message
+
+
+def test_one_test_in_ten_is_selected_by_name():
+    """The others are reported as deselected."""
+    names = [f"tests/test_{i}.py::test_{j}" for i in range(20) for j in range(50)]
+
+    def selected(names, count):
+        items, left_out = [SimpleNamespace(nodeid=name) for name in names], []
+        hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items))
+        config = SimpleNamespace(getoption={"--one-in": count}.get, hook=hook)
+        pytest_collection_modifyitems(config, items)
+        assert len(items) + len(left_out) == len(names)
+        return {item.nodeid for item in items}
+
+    part = selected(names, 10)
+    assert 50 < len(part) < 150 and part == selected(names[::-1], 10)
+    assert selected(names, 1) == set(names)
 
 
 VERSION = ".".join(map(str, sys.version_info[:2]))

@@ -30,12 +30,13 @@ def interpreter(version):
 
 
 def run(*command, **options):
-    """Run a command; if it fails, print its output and exit."""
+    """Run a command and return its output; if it fails, print the output and exit."""
     result = subprocess.run(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
     if result.returncode:
         sys.exit(f"{result.stdout.decode()}\nerror: {' '.join(map(str, command))} failed")
+    return result.stdout.decode()
 
 
 def create_environment(python, folder):
@@ -45,34 +46,42 @@ def create_environment(python, folder):
     return python, [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
+def build_source(python, folder):
+    """Build the source distribution with the setuptools of a new environment; return its path."""
+    with tempfile.TemporaryDirectory() as egg:
+        command = ("setup.py", "--quiet", "egg_info", "--egg-base", egg, "sdist", "--dist-dir")
+        run(python, *command, folder, cwd=ROOT)
+    return next(Path(folder).glob("*.tar.gz"))
+
+
+def build_wheel(python, source, folder):
+    """Build a wheel of the source distribution as pip does, with its own build tools."""
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    with tempfile.TemporaryDirectory() as built:
+        run(*pip, "wheel", "--no-deps", source, "--wheel-dir", built)
+        (wheel,) = Path(built).glob("*.whl")
+        return Path(shutil.copy(str(wheel), str(folder)))
+
+
 def main():
     """Build and test a wheel for each version found; return the exit code."""
-    pythons = {version: interpreter(version) for version in VERSIONS}
-    dist = ROOT / "dist"
+    dist, source = ROOT / "dist", None
     shutil.rmtree(dist, ignore_errors=True)
-    wheels = []
-    for version, python in pythons.items():
+    for version in VERSIONS:
+        python = interpreter(version)
         if python is None:
             print(f"Python {version}: not found, so there is no wheel for it", flush=True)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            builder, install = create_environment(python, f"{folder}/build")
-            run(*install, "-c", ROOT / "requirements.txt", "setuptools", "wheel", "Cython")
-            if not wheels:
-                egg = ("egg_info", "--egg-base", folder)
-                run(builder, "setup.py", "--quiet", *egg, "sdist", "--dist-dir", dist, cwd=ROOT)
-            source = next(dist.glob("*.tar.gz"))
-            build = [builder, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", source]
-            run(*build, "--wheel-dir", f"{folder}/wheel")
-            (wheel,) = Path(folder, "wheel").glob("*.whl")
-            wheels.append(shutil.copy(str(wheel), str(dist)))
-            tester, install = create_environment(python, f"{folder}/try")
+            python, install = create_environment(python, f"{folder}/env")
+            source = source or build_source(python, dist)
+            wheel = build_wheel(python, source, dist)
             run(*install, wheel)
-            run(tester, ROOT / "tools" / "smoke.py", cwd=folder)
+            run(python, ROOT / "tools" / "smoke.py", cwd=folder)
         print(f"Python {version}: dist/{wheel.name} works", flush=True)
-    if not wheels:
+    if source is None:
         print(f"error: none of Python {', '.join(VERSIONS)} is on this machine", file=sys.stderr)
-    return not wheels
+    return source is None
 
 
 if __name__ == "__main__":
