@@ -45,7 +45,8 @@ X, Y = inputs(2)
 LOOKUP, OTHER = (ready(Attention(prefix=prefix)) for prefix in ("lookup_", "other_"))
 MEMORIES, TRAINED = ([array(5, WIDTH, seed=k) for k in (0, 1)] for _ in range(2))
 (TRAINED_ROW,) = attached(inputs(1))
-attached(TRAINED)
+LARGE = [array(900, WIDTH, seed=k) for k in (0, 1)]
+attached(TRAINED + LARGE)
 #: Arrays of several rows, and variables, one for each of four samples.
 ROWS, OWN = ([array(3, WIDTH, seed=4 * k + i) for i in range(4)] for k in (1, 2))
 attached(OWN)
@@ -253,12 +254,15 @@ CASES = {
     "a memory that all samples read": (
         unpacked(LOOKUP), [(x, MEMORIES[0]) for x in inputs(6)], ("depth",), each(1),
     ),
-    # Memories of the samples are stacked; trained ones are two shared weights.
+    # Memories of the samples are stacked; large trained ones are two shared weights.
     "two memories": (
         unpacked(LOOKUP), list(zip(inputs(6), MEMORIES * 3)), ("depth",), {"block": 1},
     ),
-    "two trained memories": (
-        unpacked(LOOKUP), list(zip(inputs(6), TRAINED * 3)), ("depth",), {"block": 2},
+    "two small trained memories": (
+        unpacked(LOOKUP), list(zip(inputs(6), TRAINED * 3)), ("depth",), {"block": 1},
+    ),
+    "two large trained memories": (
+        unpacked(LOOKUP), list(zip(inputs(6), LARGE * 3)), ("depth",), {"block": 2},
     ),
     # A variable that only one call of a launch would read is not a weight.
     "own variables as second operands": (

@@ -12,6 +12,8 @@ cdef enum:
     #: call gets a weight, which is a variable with a gradient of its own, and others get it too.
     SAME = 1
     WEIGHT = 2
+    #: Elements that are copied in about the time of a launch.
+    COPIED_PER_LAUNCH = 16384
     #: Producers of values that no callee computes.
     EXTERNAL = -1
     EXTERNAL_WEIGHT = -2
@@ -37,8 +39,8 @@ cdef class Survey:
     number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
     """
 
-    #: Per kind, whether its program has a sum.
-    cdef list adds
+    #: Per kind, its entry, and whether its program has a sum.
+    cdef list firsts, adds
     #: Per kind a `Kind`; per argument of a family an `Argument`; per family, how many calls it has.
     cdef array kinds, arguments, calls
     #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
@@ -52,7 +54,7 @@ cdef class Survey:
         cdef dict callees = {}, families = {}, kinds = {}
         cdef list columns = [], place = [], several = [], shared0 = []
         cdef Py_ssize_t count, arguments = 0, kind, number
-        self.adds, self.kind_of = [], clone(INT, len(entries), False)
+        self.firsts, self.adds, self.kind_of = [], [], clone(INT, len(entries), False)
         for number, entry in enumerate(entries):
             first = entry.representative
             kind = kinds.setdefault(first, len(kinds))
@@ -68,6 +70,7 @@ cdef class Survey:
                 columns += (family, callee, count, results, len(place), shared0[family])
                 place += first.argument_of
                 several += first.has_rows
+                self.firsts.append(first)
                 self.adds.append(first.program.has_sum)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
@@ -130,8 +133,9 @@ cdef class Survey:
     cdef void drop_own_weights(self, const int32_t[::1] entry, tape):
         """Clear the reason of arguments whose weights are not shared, but belong to single calls.
 
-        Sharing must pay: either it needs no more launches than arrays per call do, if calls of
-        equal depth merge, or these launches are at least two calls wide.
+        If calls of equal depth merge, sharing needs a launch per depth and weight.  It pays unless
+        copies of the weights for each call save more than half of the launches, or launches that
+        take longer than the copies.
         """
         cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
         cdef const Kind *kind
@@ -149,15 +153,17 @@ cdef class Survey:
                 depth = max(depth, depth_of[sources[operand + k]])
             for k in range(kind.arguments):
                 if arguments[kind.shared + k].reasons == WEIGHT:
-                    at = kind.shared + k, kind.family
+                    at = kind.shared + k, kind.family, k
                     shared.setdefault(at, set()).add((sources[operand + k], depth))
                     own.setdefault(at, set()).add((self.kind_of[entry[node]], depth))
             operand += kind.arguments
             for k in range(kind.results):
                 depth_of[node_value0[node] + k] = depth + 1
         for at, launches in shared.items():
-            argument, family = at
-            if max(len(own[at]), self.calls.data.as_ints[family] // 2) < len(launches):
+            argument, family, place = at
+            saved, calls = len(launches) - len(own[at]), self.calls.data.as_ints[family]
+            size = max([self.firsts[number].in_types[place].elements for number, _ in own[at]])
+            if saved > 0 and (2 * len(launches) > calls or calls * size < saved * COPIED_PER_LAUNCH):
                 arguments[<Py_ssize_t>argument].reasons = 0
 
     cdef bytearray recurrent(self):
