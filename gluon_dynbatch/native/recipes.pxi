@@ -28,19 +28,20 @@ cdef class Code:
     cdef void *grow(self, int64_t bytes) except NULL:
         """Append uninitialized bytes; return their address, which is valid until the next call."""
         cdef int64_t count = numbers_in(bytes)
+        cdef int64_t capacity = 2 * (self.size + count) + 64
         cdef int64_t *moved
         if self.size + count > self.capacity:
-            self.capacity = 2 * (self.size + count) + 64
-            moved = <int64_t *>realloc(self.numbers, self.capacity * sizeof(int64_t))
+            moved = <int64_t *>realloc(self.numbers, capacity * sizeof(int64_t))
             if moved == NULL:
                 raise MemoryError("no memory for a program")
-            self.numbers = moved
+            self.numbers, self.capacity = moved, capacity
         self.size += count
         return self.numbers + self.size - count
 
     cdef int append(self, Code code) except -1:
         cdef int64_t bytes = code.size * sizeof(int64_t)
-        memcpy(self.grow(bytes), code.numbers, bytes)
+        if bytes:
+            memcpy(self.grow(bytes), code.numbers, bytes)
         return 0
 
     cdef int64_t count(self, int64_t size) noexcept:

@@ -126,13 +126,15 @@ cdef class Resolver:
     ) except -1:
         """Add a piece, or extend the last one if it has a number of at least `first`."""
         cdef int64_t at = self.pieces.ob_size
-        cdef int64_t *last = <int64_t *>self.pieces.data.as_longlongs + at - FIELDS
+        cdef int64_t *last
         if length == 0:
             return 0
-        if at > first * FIELDS and last[0] == what and last[1] + last[4] == target:
-            if what == DO_ZERO or (last[2] == arena and last[3] + last[4] == element):
-                last[4] += length
-                return 0
+        if at > first * FIELDS:
+            last = <int64_t *>self.pieces.data.as_longlongs + at - FIELDS
+            if last[0] == what and last[1] + last[4] == target:
+                if what == DO_ZERO or (last[2] == arena and last[3] + last[4] == element):
+                    last[4] += length
+                    return 0
         resize_smart(self.pieces, at + FIELDS)
         last = <int64_t *>self.pieces.data.as_longlongs + at
         last[0], last[1], last[2], last[3], last[4] = what, target, arena, element, length
