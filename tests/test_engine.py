@@ -6,13 +6,17 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import mxnet as mx
+import numpy as np
 import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.flight import MOST_EARLIER
+from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, output_of
 
@@ -271,3 +275,17 @@ if not child:
     os._exit(7)
 print(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
 """
+
+
+@pytest.mark.parametrize("elements", [2_050_000_000, MOST_ELEMENTS])
+def test_buffers_are_as_large_as_those_of_mxnet(elements):
+    """The pool rounds sizes up, but not beyond what MXNet can allocate."""
+    assert Pool().take((elements,), "uint8", mx.cpu()).size == elements
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 3 << 30])
+def test_memory_of_programs_may_exceed_2_gb(size):
+    """It is counted in bytes, but allocated in larger elements.  No page of it is touched."""
+    fake = SimpleNamespace(_assembled=SimpleNamespace(sizes={"saved": size}), pool=Pool())
+    memory = Pass.array_at(fake, "saved")
+    assert memory.size * np.dtype(memory.dtype).itemsize >= size

@@ -1,11 +1,14 @@
 """Recorded work appears in traces of mx.profiler under the names of blocks."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
 import mxnet as mx
+import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.run.profiling import PROFILER
 from tests.common import output_of
 
 #: Runs in another process, as MXNet's profiler can be set up only once in each.
@@ -75,3 +78,14 @@ def test_launches_appear_under_the_names_of_blocks_while_the_profiler_runs(tmp_p
 def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
     """MXNet crashes if it does so within a call of MXNet in another thread, such as MXNet's own."""
     assert output_of(TOGGLES, str(tmp_path / "trace.json")) == "all turns\n"
+
+
+def test_the_profiler_waits_for_calls_after_the_work():
+    """A backward pass frees its arrays in a thread of MXNet when its results are computed."""
+    change = PROFILER._waiting(None, lambda: 0)
+    with ThreadPoolExecutor(1) as pool:
+        with PROFILER.backward_pass():
+            changed = pool.submit(change)
+            with pytest.raises(TimeoutError):
+                changed.result(0.1)
+        assert changed.result(30) == 0

@@ -334,7 +334,8 @@ cdef class Assembler:
         """Return the program: `code`, to which the code of all launches is appended."""
         cdef Py_ssize_t first = len(code)
         resize(code, first + self.code.size)
-        memcpy(data_of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
+        if self.code.size:
+            memcpy(data_of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
         return executing.Program(code, self.natives.values(), self.scratch)
 
     cdef bint is_native(self, int64_t launch) except -1:

@@ -13,7 +13,8 @@ import os
 from cpython.array cimport array
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdio cimport fputs, stderr
+from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from *:
@@ -241,7 +242,11 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
                 continue
         elif restore_order != NULL:
             restore_order((<void **>push.held[i])[0])
-        get_data(push.held[i], <void **>&bases[push.deferred[i]])
+        if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
+            # MXNet could not allocate the array.  Nothing can be raised here, and to go on would
+            # write to any address.
+            fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
+            abort()
     while code < end:
         shared.code = code
         if code[0] == LAUNCH:

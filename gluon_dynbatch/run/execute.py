@@ -14,6 +14,7 @@ from mxnet.ndarray import NDArray
 from ..errors import LaunchError
 from ..modes import RECORDING
 from ..native import executing
+from ..native.assembling import itemsize
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
@@ -25,6 +26,8 @@ from .profiling import PROFILER
 #: The context of native code.  One object for all calls: comparing two takes longer than the rest
 #: of `Pool.take`.
 CPU = mx.cpu()
+#: The type of memory for data of any types.
+MEMORY_TYPE = "float64"
 
 
 class Pass:
@@ -51,7 +54,9 @@ class Pass:
         """Return the array at a base in an arena or in memory of the program."""
         if kind == "arena":
             return self.arenas[key[0]]
-        return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
+        # Elements of several bytes, because their number is limited.
+        size = -(-self._assembled.sizes[kind] // itemsize(MEMORY_TYPE))
+        return self.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
 
     def region(self, region: Region) -> NDArray:
         """Return a view of the rows of `region`."""

@@ -35,6 +35,7 @@ from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
 from .buffers import add_to
 from .flight import FLIGHT
+from .profiling import PROFILER
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -174,8 +175,14 @@ def forget(looks: int = _LOOKS) -> None:
 def _run_backward(
     heads: int, count: int, pointers: Any, grad_reqs: Any, training: int, number: int
 ) -> int:
-    """Call a function for MXNet: write its gradients, or add them, as requested per input."""
+    """Call a function for MXNet."""
     del training
+    with PROFILER.backward_pass():
+        return _write_gradients(heads, count, pointers, grad_reqs, number)
+
+
+def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, number: int) -> int:
+    """Write the gradients of a function, or add them, as requested per input."""
     arrays = [
         NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
     ]

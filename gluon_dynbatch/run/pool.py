@@ -22,6 +22,8 @@ from ..native.recording import part
 
 #: Buffers of at least so many elements are pooled.
 LARGE = 1 << 16
+#: The most elements of an array in MXNet.
+MOST_ELEMENTS = (1 << 31) - 2
 #: A buffer is evicted if it is not among the last so many that were taken, or if the pool exceeds
 #: so many bytes.
 MOST_IDLE, MOST_BYTES = 64, 1 << 29
@@ -92,7 +94,7 @@ class Pool:
                 return self._buffers.pop(number)
         # Round up by at most an eighth, so that minibatches of similar size share a buffer.
         step = 1 << max(elements.bit_length() - 4, 0)
-        size = -(-elements // step) * step
+        size = max(min(-(-elements // step) * step, MOST_ELEMENTS), elements)
         return _Buffer(key, allocate((size,), *key), size, size * itemsize(key[0]), 0)
 
     def _evict(self) -> None:

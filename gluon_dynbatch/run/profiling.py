@@ -4,14 +4,17 @@ MXNet's own entries have the names of operators only.  While the profiler runs, 
 waited for, so that its entry shows the time of its work and not that of pushing it.
 
 MXNet crashes or hangs if its profiler starts or stops while another thread is within a call of
-MXNet.  The backward pass of a scope makes such calls in a thread of MXNet, so the functions that
-start, pause or stop the profiler wait for all work first.
+MXNet.  While it runs, MXNet may fail if two threads free memory at the same time, because they
+change one counter.  The backward pass of a scope makes calls and frees memory in a thread of MXNet,
+and goes on with that when its results are computed already.  So the functions that start, pause or
+stop the profiler wait for all work and then for that thread.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import threading
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional
 
@@ -40,6 +43,9 @@ class Profiler:
         self._on = os.environ.get("MXNET_PROFILER_AUTOSTART", "0") == "1"
         self._paused = False
         self._domain: Any = None
+        #: The backward passes of scopes that are running in Python.
+        self._passes = 0
+        self._changed = threading.Condition()
         for name, attribute in WAITING.items():
             replace_for_good(name, functools.partial(self._waiting, attribute))
 
@@ -48,7 +54,7 @@ class Profiler:
 
         def function(*args: Any) -> Any:
             try:
-                mx.nd.waitall()
+                self._settle()
             finally:
                 # Also if `waitall` raises: then other work has failed, not this function.
                 failed = original(*args)
@@ -57,6 +63,26 @@ class Profiler:
             return failed
 
         return function
+
+    @contextmanager
+    def backward_pass(self) -> Iterator[None]:
+        """Mark the calls of one backward pass, to the freeing of its arrays."""
+        with self._changed:
+            self._passes += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._passes -= 1
+                self._changed.notify_all()
+
+    def _settle(self) -> None:
+        """Wait for all work, and until no backward pass makes calls."""
+        try:
+            mx.nd.waitall()
+        finally:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._passes)
 
     @property
     def running(self) -> bool:
