@@ -42,7 +42,14 @@ BENCH_OPTIONS ?=
 MXNET ?=
 MXNET_OPTIONS ?=
 
-.PHONY: help demo test lint installs bench peers fuzz mxnet-tests no-source docs wheels clean
+# Native code with sanitizers, apart from the ordinary one; and the tests of it: all of kernels and programs, Python
+# code in the middle of calls, keys, and random programs.
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
+SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py tests/test_convolutions.py \
+  tests/test_equal_rows.py tests/test_structure.py tests/misuse/test_reentrance.py tests/misuse/test_kept.py tests/fuzz
+
+.PHONY: help demo test lint installs bench peers fuzz mxnet-tests no-source sanitize docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
@@ -54,6 +61,8 @@ help:
 	@echo "make fuzz   compare random programs with the loop, for FUZZ_MINUTES (default: 10), from FUZZ_SEED on"
 	@echo "make mxnet-tests MXNET=<source>"
 	@echo "            run MXNet's own unit tests plain and in scopes (half an hour; needs the source of MXNet 1.9.1)"
+	@echo "make sanitize"
+	@echo "            run the tests of native code with the sanitizers of addresses and of undefined behaviour"
 	@echo "make docs   build the site, in build/html"
 	@echo "make wheels build a wheel in dist/ for each Python 3.8 to 3.11 found here, each tried in a new environment"
 	@echo "make clean  remove the environment and everything built"
@@ -85,6 +94,16 @@ fuzz: $(NATIVE)
 
 mxnet-tests: $(if $(wildcard $(MXNET)/tests/python/unittest),,no-source) $(NATIVE)
 	$(BIN)/python -m tests.mxnet_suite '$(MXNET)' $(MXNET_OPTIONS)
+
+# Fails at the first error that the address sanitizer or that of undefined behaviour finds. They are not asked for
+# leaks, of which Python and MXNet have many. The address sanitizer does not see into Python's own allocator.
+sanitize: $(NATIVE)
+	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" $(BIN)/python -W ignore setup.py -q build \
+	  --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	cd $(SANITIZED)/lib && ln -sfn $(foreach name,docs experiments pyproject.toml tests,"$(CURDIR)/$(name)") .
+	cd $(SANITIZED)/lib && PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:handle_segv=2 \
+	  LD_PRELOAD="$(foreach name,libasan.so libstdc++.so.6,$(shell $${CC:-gcc} -print-file-name=$(name)))" \
+	  "$(CURDIR)/$(BIN)/python" -m pytest -q -n $(TEST_PROCESSES) --dist worksteal -p no:cacheprovider $(SANITIZED_TESTS)
 
 no-source:
 	@$(call STOP,'$(MXNET)' has no unit tests of MXNet 1.9.1. Get its source and name it:\n  git clone --depth 1 --branch 1.9.1 https://github.com/apache/mxnet\n  make mxnet-tests MXNET=mxnet)

@@ -140,7 +140,7 @@ ENDED = "the scope ended"
 cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
     cdef Tape tape
-    cdef list operands, key_parts, lazies
+    cdef list operands, key_parts
     while True:
         tape = tape_of(recorder)
         if not tape.open:
@@ -161,16 +161,21 @@ cpdef call(Calls recorder, Callee callee, args):
         if type(entry) is str:
             return entry
         entry_id, types, spec = <tuple>entry.recorded
-        lazies = [new_lazy(tape, None, 0, type_id) for type_id in <tuple>types]
+        if len(<tuple>types) == 1:
+            results = new_lazy(tape, None, 0, (<tuple>types)[0])
+        else:
+            results = [new_lazy(tape, None, 0, type_id) for type_id in <tuple>types]
         # Everything up to here may have run Python code: that of the arguments, and, whenever an
         # object is created, that of others which the collector frees.  It may have read a value,
         # and so flushed the tape, or ended the scope.  From here to the end of `append`, none runs.
         if recorder.tape is tape and tape.open:
             break
-    append(tape, entry, entry_id, place, operands, types, lazies)
+    append(tape, entry, entry_id, place, operands, types, results)
     if recorder.watch is not None:
         (<object>recorder).watch_call()
-    return lazies[0] if len(<tuple>spec) == 1 else unflatten(spec, lazies)
+    if len(<tuple>spec) == 1:
+        return results
+    return unflatten(spec, <list>results if type(results) is list else [results])
 
 
 cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
@@ -182,13 +187,13 @@ cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
 
 cdef Py_ssize_t append(
     Tape tape, object entry, object entry_id, Place place, list operands, tuple types,
-    list lazies=None,
+    object results=None,
 ) except -1:
     """Add a node to the tape and return its first value.
 
     Operands are lazy arrays of the tape, pairs of a value and an offset, or values; `types` are the
-    type ids of the results, and `lazies` new lazy arrays that become these.  No Python code runs,
-    and once the first array changes, nothing can fail.
+    type ids of the results; `results` is a new lazy array that becomes the only one, or a list of
+    those that become all of them.  No Python code runs, and once the first array changes, nothing can fail.
     """
     cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size, i
     reserve(tape.node_entry, 1)
@@ -212,7 +217,9 @@ cdef Py_ssize_t append(
             put_wide(tape.offsets, 0)
     for type_id in types:
         put(tape.value_type, type_id)
-    if lazies is not None:
-        for i in range(len(lazies)):
-            register(tape, lazies[i], first + i)
+    if type(results) is list:
+        for i in range(len(<list>results)):
+            register(tape, (<list>results)[i], first + i)
+    elif results is not None:
+        register(tape, results, first)
     return first

@@ -112,21 +112,20 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
 
     It does not recurse, as the stack of a thread may be small.
     """
-    cdef list nests
+    cdef list outer = None
     items = flatten_one(value, leaf_type, leaves, spec, tape)
-    if items is None:
-        return 0
-    nests = [items]
-    while nests:
-        for value in nests[len(nests) - 1]:
-            items = flatten_one(value, leaf_type, leaves, spec, tape)
-            if items is not None:
-                check_depth(len(nests))
-                nests.append(items)
+    while items is not None:
+        for value in items:
+            inner = flatten_one(value, leaf_type, leaves, spec, tape)
+            if inner is not None:
+                outer = [] if outer is None else outer
+                check_depth(len(outer))
+                outer.append(items)
+                items = inner
                 break
         else:
-            nests.pop()
             spec.append(END)
+            items = outer.pop() if outer else None
     return 0
 
 
@@ -166,8 +165,10 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
 cpdef object unflatten(tuple spec, list leaves):
     """Nest the leaves as `spec` describes: the exact inverse of `flatten`."""
     cdef Py_ssize_t used = 0
-    cdef list nests = [], items = []
-    tokens = iter(spec)
+    cdef list nests, items
+    if len(spec) == len(leaves) + 2 and (spec[0] is tuple or spec[0] is list):
+        return tuple(leaves) if spec[0] is tuple else leaves[:]
+    nests, items, tokens = [], [], iter(spec)
     for token in tokens:
         if token is END:
             class_, keys, outer = nests.pop()

@@ -130,13 +130,13 @@ cdef class Piece:
         tape.places += self.places
         # Eight of its calls take as long as one that is recorded.
         tape.next_check += self.nodes - self.nodes // 8
-        memcpy(grow(tape.node_entry, self.nodes), node_entry, 4 * self.nodes)
-        memcpy(grow(tape.value_type, self.values), value_type, 4 * self.values)
-        first = <int32_t *>grow(tape.node_value0, self.nodes)
+        memcpy(take_room(tape.node_entry, self.nodes), node_entry, 4 * self.nodes)
+        memcpy(take_room(tape.value_type, self.values), value_type, 4 * self.values)
+        first = <int32_t *>take_room(tape.node_value0, self.nodes)
         for i in range(self.nodes):
             first[i] = before + node_value0[i]
-        value = <int32_t *>grow(tape.sources, self.operands)
-        offset = <int64_t *>grow(tape.offsets, self.operands)
+        value = <int32_t *>take_room(tape.sources, self.operands)
+        offset = <int64_t *>take_room(tape.offsets, self.operands)
         for i in range(self.operands):
             source = sources[i]
             value[i] = before + source if source >= 0 else <int32_t>at[-2 - 2 * source]
@@ -163,7 +163,8 @@ cdef class Piece:
                 if value < 0:
                     offset += at[-1 - 2 * value]
                 lazy = new_lazy(tape, None, offset, type_id)
-                lazies += (lazy, result)
+                lazies.append(lazy)
+                lazies.append(result)
                 arrays.append(lazy)
             elif type(result) is int:
                 arrays.append(leaves[-1 - result] if result < 0 else arrays[result])

@@ -51,6 +51,8 @@ cdef extern from "Python.h":
     const char *utf8_of "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) noexcept
     PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *item)
+    PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object items)
     object PyObject_GenericGetDict(object owner, void *context)
     void *PyEval_GetFrame()
     ctypedef struct PyCodeObject
@@ -256,10 +258,17 @@ cdef void *grow(array numbers, Py_ssize_t more) except NULL:
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
-    """Make room for `more` numbers, so that `put` and `grow` cannot fail."""
+    """Make room for `more` numbers, which `put` and `take_room` need."""
     grow(numbers, more)
     numbers.ob_size -= more
     return 0
+
+
+cdef inline void *take_room(array numbers, Py_ssize_t more) noexcept:
+    """Append `more` numbers that are yet to be written, and have room; return their address."""
+    cdef char *end = numbers.data.as_chars + numbers.ob_size * numbers.ob_descr.itemsize
+    numbers.ob_size += more
+    return end
 
 
 cdef inline void put(array numbers, int32_t number) noexcept:

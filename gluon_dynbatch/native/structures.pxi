@@ -3,6 +3,8 @@
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, or lazy and computed.
     REAL, RECORDED, COMPUTED
+    #: Up to so many levels need no other memory.
+    FEW_LEVELS = 4
     #: Up to so many leaves are searched one by one.
     FEW_LEAVES = 8
     #: The shortest encoding of a tuple that gets a number.
@@ -25,8 +27,10 @@ cdef struct Numbered:
     size_t number
 
 cdef struct Level:
-    # A container of which items are being written: how many are, the tag that ends it, or 0, and,
-    # for a tuple, the size and the changeable values before it; otherwise the size is -1.
+    # A container of which items are being written: these, as a tuple or list that nothing else may
+    # change; how many are written; the tag that ends it, or 0; and, for a tuple, the size and the
+    # changeable values before it; otherwise the size is -1.
+    PyObject *items
     Py_ssize_t written, start, changeable
     uint8_t end
 
@@ -91,22 +95,27 @@ cdef class Structure:
     cdef dict places
     cdef uint8_t *data
     cdef Py_ssize_t size, room
-    #: The containers of which items are being written, outermost first, as tuples of their items.
-    #: They are in memory, not on the stack, which may be small.
-    cdef list opened
+    #: The containers of which items are being written, outermost first.  They are in memory, not on
+    #: the stack, which may be small.
     cdef Level *levels
-    cdef Py_ssize_t levels_room
+    cdef Level[FEW_LEVELS] first_levels
+    cdef Py_ssize_t depth, levels_room
     #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
     def __cinit__(self, Tape tape=None, bint watches=False):
-        self.tape, self.watches, self.leaves, self.opened = tape, watches, [], []
+        self.tape, self.watches, self.leaves = tape, watches, []
+        self.levels, self.levels_room = self.first_levels, FEW_LEVELS
         if watches:
             self.watched, self.watched_lists, self.versions = [], [], array("Q")
 
     def __dealloc__(self):
         PyMem_Free(self.data)
-        PyMem_Free(self.levels)
+        while self.depth:  # after an exception
+            self.depth -= 1
+            Py_DECREF(<object>self.levels[self.depth].items)
+        if self.levels != self.first_levels:
+            PyMem_Free(self.levels)
 
     cpdef bytes write(self, uint64_t number, value):
         """Return the encoding of a number and a value.
@@ -170,36 +179,43 @@ cdef class Structure:
 
     cdef int walk(self, object value) except -1:
         """Write a value and everything in it."""
-        cdef Py_ssize_t outer = len(self.opened), depth, written
+        cdef Py_ssize_t outer = self.depth, depth, written, size
         self.begin(value)
-        while len(self.opened) > outer:
-            depth = len(self.opened)
-            items, written = <tuple>self.opened[depth - 1], self.levels[depth - 1].written
-            while len(self.opened) == depth and written < len(<tuple>items):
-                self.begin((<tuple>items)[written])
+        while self.depth > outer:
+            depth, level = self.depth, &self.levels[self.depth - 1]
+            items, written = <object>level.items, level.written
+            size = PySequence_Fast_GET_SIZE(items)
+            while self.depth == depth and written < size:
+                self.begin(<object>PySequence_Fast_GET_ITEM(items, written))
                 written += 1
             self.levels[depth - 1].written = written
-            if len(self.opened) == depth:
+            if self.depth == depth:
                 self.end()
         return 0
 
-    cdef int open(self, tuple items, uint8_t end=0) except -1:
-        """Write the items of a container next, and then a tag unless it is 0."""
-        cdef Py_ssize_t depth = len(self.opened), room = 2 * depth + 8
-        check_depth(depth)
-        if depth == self.levels_room:
-            levels = PyMem_Realloc(self.levels, room * sizeof(Level))
+    cdef int open(self, object items, uint8_t end=0) except -1:
+        """Write the items of a tuple or of a list next, and then a tag unless it is 0."""
+        cdef Py_ssize_t room = 2 * self.depth
+        check_depth(self.depth)
+        if self.depth == self.levels_room:
+            before = NULL if self.levels == self.first_levels else self.levels
+            levels = PyMem_Realloc(before, room * sizeof(Level))
             if levels is NULL:
                 raise MemoryError
+            if before is NULL:
+                memcpy(levels, self.first_levels, sizeof(self.first_levels))
             self.levels, self.levels_room = <Level *>levels, room
-        self.levels[depth] = Level(0, -1, 0, end)
-        self.opened.append(items)
+        Py_INCREF(items)
+        self.levels[self.depth] = Level(<PyObject *>items, 0, -1, 0, end)
+        self.depth += 1
         return 0
 
     cdef int end(self) except -1:
         """End the innermost container."""
-        items = self.opened.pop()
-        level = &self.levels[len(self.opened)]
+        self.depth -= 1
+        level = &self.levels[self.depth]
+        items = <object>level.items
+        Py_DECREF(items)
         if level.end:
             self.tag(level.end, 0)
         if level.start >= 0 and self.changeable == level.changeable:
@@ -243,12 +259,12 @@ cdef class Structure:
 
     cdef int cached(self, object kind, object value) except -1:
         """Open a tuple, or write the number of its encoding if it has one."""
-        cdef Py_ssize_t start = self.size, changeable = self.changeable, depth = len(self.opened)
+        cdef Py_ssize_t start = self.size, changeable = self.changeable, depth = self.depth
         known = find_tuple(value)
         if known.item is not NULL:
             return self.tag(b"T", known.number)
         self.container(kind, value)
-        if len(self.opened) > depth:
+        if self.depth > depth:
             level = &self.levels[depth]
             level.start, level.changeable = start, changeable
         return 0
@@ -313,10 +329,11 @@ cdef class Structure:
         self.tag(b"{", 0)
         # An OrderedDict has an order of its own.
         items = values.items() if type(values) is dict else (<object>values).items()
-        for key, value in list(items):
+        for key, value in items:
             if not (of_block and key in ignored):
-                written += (key, value)
-        return self.open(tuple(written), b"}")
+                written.append(key)
+                written.append(value)
+        return self.open(written, b"}")
 
     cdef int attribute(self, object value) except -1:
         """Write an object by identity: pieces refer to it, not to its value."""
