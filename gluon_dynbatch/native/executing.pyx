@@ -34,80 +34,12 @@ cdef extern from "c/kernels.h" nogil:
     void gdb_run_in_threads(
         void (*work)(void *, int) noexcept nogil, void *context, int count)
 
-cdef extern from "c/notice.h":
-    ctypedef struct gdb_notice:
-        pass
-    gdb_notice *gdb_new_notice() noexcept
-    void gdb_give_notice(void *unused, void *notice) noexcept nogil
-    int gdb_await_notice(gdb_notice *notice, double seconds) noexcept nogil
-    void gdb_drop_notice(void *notice) noexcept nogil
-
 include "kernels.pxi"
+include "engine.pxi"
 
 cdef enum:
     #: Operations for which another thread pays; to create it takes some 20 us.
     WORK_PER_THREAD = 4000000
-
-#: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
-#: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
-ctypedef int (*PushToEngine)(
-    void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
-    void **, int, void **, int, void *, int, const char *) noexcept
-ctypedef int (*DetachArray)(void *, void **) noexcept nogil
-ctypedef int (*FreeArray)(void *) noexcept nogil
-ctypedef int (*GetData)(void *, void **) noexcept nogil
-ctypedef void (*Reorder)(void *) noexcept nogil
-cdef PushToEngine push_to_engine
-cdef DetachArray detach_array
-cdef FreeArray free_array
-cdef GetData get_data
-cdef Reorder restore_order
-
-
-cdef struct Memory:
-    # The first members of MXNet's record of a memory: the address and the size in bytes; and the
-    # layout, a ``std::shared_ptr``, whose second word counts references.  The layout is NULL unless
-    # oneDNN has used the memory.
-    char *address
-    size_t size
-    char[40] between
-    void *layout
-    int32_t *layout_counts
-    char[16] more
-
-#: Type and number of the device.
-cdef int32_t[2] CPU = [1, 0]
-#: MXNet's number for operations that also run if an array that they read has failed.
-cdef int32_t NO_SKIP = 7
-#: Seconds after which a waiting thread looks for signals.
-cdef double PATIENCE = 0.1
-
-
-cdef int give_notice(void *notice) noexcept nogil:
-    """Set a byte.
-
-    MXNet calls this when it drops the last reference to a node of its tape.  That may happen in one
-    of its threads, at any time: after a ``waitall``; while ``os.fork`` or the end of the process
-    holds Python's global lock and waits for that thread; while ``mx.profiler`` changes its state,
-    which no call of MXNet in another thread survives; or after Python is gone.  So this must use
-    neither Python nor MXNet.
-    """
-    (<char *>notice)[0] = 1
-    return 1
-
-
-#: The address of `give_notice`.
-GIVE = <uintptr_t>&give_notice
-
-
-def connect(
-    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder
-):
-    """Store the addresses of functions of MXNet; `reorder` may be 0."""
-    global push_to_engine, detach_array, free_array, get_data, restore_order
-    push_to_engine = <PushToEngine>push
-    detach_array, free_array = <DetachArray>detach, <FreeArray>release
-    get_data, restore_order = <GetData>data, <Reorder>reorder
 
 
 cdef struct NativeProgram:
@@ -197,29 +129,6 @@ cdef int hold(Push *push, array handles) except -1:
 
 
 include "records.pxi"
-
-
-cdef char *copy_in_order(const Memory *memory) noexcept nogil:
-    """Return a copy of an array in the usual order; NULL if its memory is in that order.
-
-    Others may be reading the memory.  So the order is restored in another record, which has only
-    the layout in common with that of MXNet.
-    """
-    cdef Memory[4] record  # longer than MXNet's
-    cdef int32_t *references
-    if restore_order == NULL or memory.layout == NULL:
-        return NULL
-    memset(record, 0, sizeof(record))
-    record[0] = memory[0]
-    record[0].address = <char *>malloc(memory.size)
-    references = record[0].layout_counts + 2
-    ADD_REFERENCE(references)
-    restore_order(record)
-    if record[0].layout == NULL:
-        return record[0].address
-    DROP_REFERENCE(references)  # it is not the last one
-    free(record[0].address)
-    return NULL
 
 
 cdef void run_program(void *run_context, void *context) noexcept nogil:
@@ -372,43 +281,6 @@ cdef class Program:
         with nogil:
             run_program(NULL, &push)
         free(push.memory)
-
-
-cdef class Notice:
-    """Tells when the engine has done all that was pushed so far and writes some arrays.
-
-    `handles` are those of the arrays.  Errors of that work stay with the arrays.
-    """
-
-    cdef gdb_notice *notice
-
-    def __cinit__(self, handles):
-        # The engine accepts each memory only once.
-        cdef dict memories = {(<uintptr_t *><uintptr_t>handle)[0]: handle for handle in handles}
-        cdef array read = array("Q", memories.values())
-        self.notice = gdb_new_notice()
-        if self.notice == NULL:
-            raise MemoryError()
-        push_to_engine(
-            gdb_give_notice, self.notice, gdb_drop_notice, CPU, handles_in(read), len(read), NULL,
-            0, &NO_SKIP, 0, b"gluon_dynbatch notice")
-
-    def __dealloc__(self):
-        if self.notice != NULL:
-            gdb_drop_notice(self.notice)
-
-    @property
-    def given(self):
-        """Whether it is done."""
-        return bool(gdb_await_notice(self.notice, 0))
-
-    def wait(self):
-        """Wait without Python's global lock."""
-        cdef int given = 0
-        while not given:
-            with nogil:
-                given = gdb_await_notice(self.notice, PATIENCE)
-            PyErr_CheckSignals()
 
 
 def use_threads(int count):
