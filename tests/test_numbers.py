@@ -6,8 +6,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from gluon_dynbatch.native import recording
 from gluon_dynbatch.record import recorder
 from gluon_dynbatch.record.operators import SCALAR_OPERATORS
+from gluon_dynbatch.record.types import TYPES, ArrayType
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
@@ -96,3 +98,11 @@ def test_in_traced_blocks_numbers_are_arguments(debug):
     for known_calls in (0, 0 if debug else len(samples)):
         batch = check_against_loop(lambda x, n: net(x, n), samples, debug=debug)
         assert batch.report.traced.known == known_calls and not batch.report.traced.refused
+
+
+def test_a_number_becomes_real_if_code_asks_for_its_handle():
+    owner = recording.Element(None, mx.nd.array([1, 2, 3]))
+    number = owner.make(1, TYPES.id_of(ArrayType((1, 1), "float32", mx.cpu())))
+    assert mx.nd.broadcast_add(number, mx.nd.ones((2, 1))).asnumpy().tolist() == [[3], [3]]
+    number[:] = 9
+    assert owner.array.asnumpy().tolist() == [1, 2, 3]

@@ -7,24 +7,6 @@ cdef enum:
     FEW_LEVELS = 4
     #: Up to so many leaves are searched one by one.
     FEW_LEAVES = 8
-    #: The shortest encoding of a tuple that gets a number.
-    LONG_TEXT = 48
-    #: Bytes of encodings of tuples, and with an overhead, of all encodings with a number, at which
-    #: these are forgotten; and the size of the table of tuples, which is at most half full.
-    MOST_HELD = 2097152
-    MOST_TEXT = 8388608
-    OVERHEAD = 150
-    ROOM = 32768
-
-#: Numbers of encodings, which are of deeply immutable tuples and of attributes of blocks.  None is
-#: used again, as keys of pieces may contain it.
-cdef dict texts = {}
-cdef Py_ssize_t text_bytes = 0
-cdef size_t last_number = 0
-
-cdef struct Numbered:
-    PyObject *item
-    size_t number
 
 cdef struct Level:
     # A container of which items are being written: these, as a tuple or list that nothing else may
@@ -33,35 +15,6 @@ cdef struct Level:
     PyObject *items
     Py_ssize_t written, start, changeable
     uint8_t end
-
-#: Deeply immutable tuples with the numbers of their encodings, and a list that keeps them alive.  A
-#: dictionary would look at an integer and a tuple for each, which are rarely in the cache.
-cdef Numbered[ROOM] known_tuples
-cdef list held_tuples = []
-cdef Py_ssize_t held_bytes = 0
-
-
-cpdef size_t number_of_text(bytes text) except 0:
-    """Return the number of an encoding: equal ones have the same, until all are forgotten."""
-    global text_bytes, last_number
-    number = texts.get(text)
-    if number is None:
-        text_bytes += len(text) + OVERHEAD
-        if text_bytes > MOST_TEXT:
-            texts.clear()
-            text_bytes = 0
-        last_number += 1
-        number = texts[text] = last_number
-    return number
-
-
-cdef Numbered *find_tuple(object item) noexcept:
-    """Return the place of a tuple in `known_tuples`, or the free one where it belongs."""
-    # The multiplication moves the bits in which addresses differ to the top.
-    cdef size_t at = (<size_t><PyObject *>item // 16 * <size_t>0x9E3779B97F4A7C15) >> 49
-    while known_tuples[at].item is not NULL and known_tuples[at].item is not <PyObject *>item:
-        at = (at + 1) % ROOM
-    return &known_tuples[at]
 
 
 @cython.final
@@ -271,18 +224,8 @@ cdef class Structure:
 
     cdef int give_number(self, object value, Py_ssize_t start) except -1:
         """Replace the encoding of a long tuple, which is deeply immutable, by its number."""
-        global held_tuples, held_bytes
-        # To create a list, or to free a tuple, may run Python code, which may come here, too.
-        cdef list empty = [], before = held_tuples
         number = number_of_text((<char *>self.data)[start:self.size])
-        if held_bytes + self.size - start > MOST_HELD or 2 * len(held_tuples) >= ROOM:
-            memset(known_tuples, 0, sizeof(known_tuples))
-            held_tuples, held_bytes = empty, 0
-        known = find_tuple(value)
-        if known.item is NULL:
-            held_tuples.append(value)
-            held_bytes += self.size - start
-            known.item, known.number = <PyObject *>value, number
+        hold_tuple(value, number, self.size - start)
         self.size = start
         return self.tag(b"T", number)
 
