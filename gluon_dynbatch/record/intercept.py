@@ -5,10 +5,12 @@ In a thread without an open scope, the replacements of `OPEN` only call the orig
 
 from __future__ import annotations
 
+import inspect
 import time
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any, Callable, Tuple
 
+import mxnet as mx
 from mxnet import autograd
 from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
@@ -166,6 +168,18 @@ def _wait_hook(original: Any) -> Any:
     return wait
 
 
+def _named_hook(original: Any) -> Any:
+    signature = inspect.signature(getattr(mx.sym.contrib, original.__name__))
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        arguments.pop("name", None)
+        return original(**arguments)
+
+    return call
+
+
 def set_mode(mode: int) -> None:
     """Set autograd's mode in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
@@ -265,6 +279,16 @@ OPEN: Tuple[Replaced, ...] = (
         "MXAutogradMarkVariables",
     ),
     *_c_functions("the report has the time of waiting for values", _wait_hook, *WAITS),
+    *(
+        Replaced(
+            mx.nd.contrib,
+            name,
+            "a hybridized block with control flow runs as Python code in a scope; of this function "
+            "and its form for symbols, only that one has an argument `name`",
+            _named_hook,
+        )
+        for name in ("foreach", "while_loop", "cond")
+    ),
 )
 #: Functions that are replaced for good: lazy arrays and backward passes outlive their scope.
 FOR_GOOD: Tuple[Replaced, ...] = (

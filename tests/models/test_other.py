@@ -11,7 +11,16 @@ from mxnet.gluon import contrib, loss, model_zoo, nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, attached, equal
-from tests.common import ALL, arrays, check, prepared, ragged, several
+from tests.common import (
+    ALL,
+    arrays,
+    check,
+    leaves,
+    loop_and_scope,
+    prepared,
+    ragged,
+    several,
+)
 
 CLASSES = 3
 RANDOM = np.random.RandomState(4)
@@ -174,3 +183,35 @@ def test_keywords_that_only_symbols_take(name, lazy):
             net,
             granularities=["block"],
         )
+
+
+CONTROL_FLOW = {
+    "foreach": lambda F, x, **name: F.contrib.foreach(
+        lambda a, s: (a * s, a + s), x, x.sum(axis=0), **name
+    ),
+    "while_loop": lambda F, x, **name: F.contrib.while_loop(
+        lambda s: s.sum() < 1e9, lambda s: (s * 2, s + 1), [x], max_iterations=3, **name
+    ),
+    "cond": lambda F, x, **name: F.contrib.cond(x.sum() > 0, lambda: x * 2, lambda: x * 3, **name),
+}
+
+
+@pytest.mark.parametrize("given", [{}, {"name": "mine"}], ids=["no name", "name"])
+@pytest.mark.parametrize("kind", CONTROL_FLOW)
+def test_control_flow_may_have_a_name(kind, given):
+    """Only its form for symbols takes one; a hybridized block runs as Python code in a scope."""
+
+    class Flow(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return CONTROL_FLOW[kind](F, x, **given)
+
+    net = Flow()
+    net.hybridize()
+    xs = arrays((2, 3), (2, 3))
+
+    def run(scope):
+        with scope:
+            results = [net(x * 2) for x in xs]
+        return leaves(results)
+
+    loop_and_scope(run)
