@@ -97,8 +97,8 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     graph = expand(recording, "unbatched", ())
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
-    plan = make_plan(graph, one_by_one, outside)
-    code = Prepared(plan, None, dispatcher.natives(plan)).forward
+    plan = make_plan(graph, one_by_one, outside, tuple(map(dispatcher.kernels, graph.segments)))
+    code = Prepared(plan, None).forward
     execution = Execution(
         plan, recording.externals, dispatcher, lambda node: recording.places[node].where, code
     )

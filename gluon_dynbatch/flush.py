@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError, Where
-from .kernel.kernels import SegmentKernels
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
-from .lower.segment import Segment
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
@@ -75,8 +73,6 @@ class Planned(NamedTuple):
     """An entry of the plan cache: a plan, and what flushes with this plan share."""
 
     plan: Plan
-    #: Per segment its native kernels; None if MXNet's operators run it.
-    kernels: Dict[Segment, Optional[SegmentKernels]]
     #: The code of both directions, with the key of its heads: at most one pair.
     prepared: List[Tuple[Any, Prepared]]
     #: Whether a backward pass may follow.
@@ -169,7 +165,7 @@ class Flush(NamedTuple):
             recording,
             settings.granularity,
             weights,
-            lambda segment: runtime.dispatcher.kernels(segment) is not None,
+            lambda segment: not isinstance(runtime.dispatcher.kernels(segment), str),
         )
         if self.options.debug:
             check_graph(graph)
@@ -182,8 +178,8 @@ class Flush(NamedTuple):
         if self.options.debug:
             check_groups(graph.dependencies, groups)
         outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
-        plan = make_plan(graph, groups, outside)
-        kernels = runtime.dispatcher.natives(plan)
+        kernels = tuple(map(runtime.dispatcher.kernels, graph.segments))
+        plan = make_plan(graph, groups, outside, kernels)
         alone, split = find_unmerged(plan, list(recording.entries.values()), settings.granularity)
         report = FlushReport(
             nodes=len(recording.node_entry),
@@ -197,8 +193,8 @@ class Flush(NamedTuple):
             arena_bytes=plan.arena_bytes,
             split=split,
         )
-        costs = costs_of(recording, plan, kernels)
-        planned = Planned(plan, kernels, [], is_recorded(recording), report, costs)
+        costs = costs_of(recording, plan)
+        planned = Planned(plan, [], is_recorded(recording), report, costs)
         # If not every unit was visited, another analysis may do better.
         return planned, analysis.visits >= graph.dependencies.size
 
@@ -232,7 +228,7 @@ class Flush(NamedTuple):
                 return key, prepared
         if key is not None:
             heads = find_heads(plan, spots, np.frombuffer(marks, dtype=bool))
-        return key, Prepared(plan, heads, planned.kernels)
+        return key, Prepared(plan, heads)
 
     def _execute(
         self, planned: Planned, prepared: Prepared

@@ -6,9 +6,7 @@ from functools import cached_property
 from itertools import compress
 from typing import Dict, Iterator, Optional, Tuple
 
-from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Wanted
-from ..lower.segment import Segment
 from ..native import assembling
 from ..native.recording import untrack
 from ..plan.plan import Plan
@@ -22,17 +20,9 @@ Trained = Tuple[int, int, bool, bool]
 
 
 class Prepared:
-    """A plan with its programs, forward and, if there are heads, backward.
+    """A plan with its programs, forward and, if there are heads, backward."""
 
-    `kernels` are those of each segment, None if MXNet's operators run it.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        heads: Optional[Heads],
-        kernels: Dict[Segment, Optional[SegmentKernels]],
-    ):
+    def __init__(self, plan: Plan, heads: Optional[Heads]):
         self._plan, self.heads = plan, heads
         trained: Dict[int, Tuple[Kernel, ...]] = {}
         if heads is not None:
@@ -40,14 +30,15 @@ class Prepared:
             untrack(self.backward_plan)
             order = self.backward_plan.order.tolist()
             for number, wanted in zip(order, _wanted(plan, self.backward_plan, heads)):
-                parts = [kernels[segment] for segment in plan.segments(number)]
-                backward = tuple(part.backward(wanted) for part in parts if part is not None)
+                parts = slice(*plan.members.part0[number : number + 2])
+                kernels = [plan.kernels[k] for k in plan.members.segment[parts].tolist()]
+                backward = tuple(k.backward(wanted) for k in kernels if not isinstance(k, str))
                 if backward:
                     trained[number] = backward
             #: Launches that MXNet's operators run backward, by number.
             recorded = (number for number in order if number not in trained)
             self.recorded = {number: self.backward_plan.launch(number) for number in recorded}
-        assembler = assembling.Forward(plan, kernels, trained)
+        assembler = assembling.Forward(plan, trained)
         self.forward = assemble(assembler)
         #: Needed until the backward pass is assembled: it knows where forward values are.
         self._assembler = None if heads is None else assembler
