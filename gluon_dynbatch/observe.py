@@ -82,7 +82,7 @@ class Site:
         """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
-            execution.region(region).wait_to_read()
+            execution.arenas.region(region).wait_to_read()
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
