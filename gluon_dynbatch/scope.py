@@ -209,11 +209,12 @@ class Batch(Statements):
         # GeneratorExit ends a generator that is closed early: this is no failure.
         failed = error_type is not None and error_type is not GeneratorExit
         self._settle()
+        if self._recorder is None:
+            return  # closed with another statement, when the collector ended several at once
         oldest = self.members[0]() is member
         # The generator that opened the scope may never resume.
         suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
         if len(self.members) == 1 and not failed:
-            assert self._recorder is not None
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
                 gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
