@@ -26,6 +26,7 @@ from .native.recording import (
     without_collector,
 )
 from .options import DEFAULTS, Options, check_choice, check_count
+from .oracle import Oracle, is_within_map
 from .plan.plan import NoPlan, Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
@@ -261,6 +262,8 @@ class Batch(Statements):
         ------
         ArgumentError, OptionError
             `fn` or an option cannot be used.
+        MismatchError
+            With ``debug=True``, a result differs from that of the plain loop.
         ScopeError
             The scope is not open.
         """
@@ -272,7 +275,15 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        return Fibers(self, fn, applier(fn), samples, concurrency, on_error == "return").run()
+        apply = applier(fn)
+
+        def run(samples: Iterable[Any]) -> List[Any]:
+            return Fibers(self, fn, apply, samples, concurrency, on_error == "return").run()
+
+        if self._options.debug and not is_within_map():
+            oracle = Oracle(self, fn, apply)
+            return oracle.check(lambda: run(oracle.note(samples)))
+        return run(samples)
 
     def await_flush(self, waiting: int = 0) -> bool:
         """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
