@@ -157,7 +157,7 @@ cpdef call(Calls recorder, Callee callee, args):
         entry = callee.entries.get(key)
         place = user_place()
         if entry is None:
-            entry = (<object>recorder).new_entry(key, callee, args, place)
+            entry = (<object>recorder).new_entry(key, callee, place)
         if type(entry) is str:
             return entry
         entry_id, types, spec = <tuple>entry.recorded

@@ -240,15 +240,12 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             return SYMBOLS
         raise bad_argument(value, callee.name)
 
-    def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
+    def new_entry(self, key: Any, callee: Any, place: Any) -> Any:
         """Return the entry for a new key of a callee, or why its calls are not recorded."""
-        _, spec = recording.flatten(tuple(args))
-        mode, *type_ids = [part for part in key if type(part) is int]
-        # The inputs of an operator with any number of arrays are one argument.
-        variadic = isinstance(callee, Operator) and callee.info.count_attribute
-        argument_of = tuple(
-            0 if variadic else i for i, arg in enumerate(args) for _ in recording.flatten(arg)[0]
-        )
+        mode, spec, type_ids, argument_of = recording.read_key(key)
+        if isinstance(callee, Operator) and callee.info.count_attribute:
+            # The inputs of an operator with any number of arrays are one argument.
+            argument_of = (0,) * len(argument_of)
         if not type_ids:
             raise ArgumentError(
                 "this call has no array among its arguments",
