@@ -23,7 +23,7 @@ cdef class Callee:
 cdef class Calls:
     """The native part of a recorder: base of `record.recorder.Recorder`."""
 
-    #: The tape that gets the calls, and the `Batch` that computes them.  After `close`, a tape that
+    #: The tape that gets the calls, and the `OpenScope` that computes them.  After `close`, a tape that
     #: takes no calls, and a scope where nothing is pending.
     cdef public Tape tape
     cdef public object scope
@@ -84,7 +84,7 @@ def call_hook(original):
                     pass  # the original may still accept the arguments; if not, it raises
             return original(block, *args)
         if fields.get("_scope_defaults") is not None:
-            state.batch.use_defaults(fields["_scope_defaults"])
+            state.scope.use_defaults(fields["_scope_defaults"])
         if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
             return original(block, *args)
         pieces = fields.get("_pieces")
@@ -109,7 +109,7 @@ def cached_op_hook(original):
     def _call_cached_op(block, *args):
         recorder = state.recorder
         if recorder is None and state.at_once:
-            recorder = state.batch.recorder_of(block)
+            recorder = state.scope.recorder_of(block)
         if recorder is None:
             return original(block, *args)
         return Calls.call_block(<Calls?>recorder, block, args)

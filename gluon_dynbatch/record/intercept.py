@@ -145,12 +145,12 @@ def _wait_hook(original: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
         STATE.recorder.refuse("it reads a value")
-        batch: Any = STATE.batch
+        scope: Any = STATE.scope
         started = time.perf_counter()
         try:
             return original(*args)
         finally:
-            batch.count_wait(time.perf_counter() - started)
+            scope.count_wait(time.perf_counter() - started)
 
     return wait
 
