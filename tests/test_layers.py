@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 ORDER = [
     "errors", "modes", "native", "show", "advice", "report", "cache", "rules", "record", "trace",
     "schedule", "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush",
-    "samples", "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving",
-    "results", "testing", "observe", "explain", "__main__",
+    "samples", "stores", "reach", "turns", "fibers", "results", "snapshot", "oracle", "scope",
+    "block", "stream", "serving", "testing", "observe", "explain", "__main__",
 ]  # fmt: skip
 #: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
