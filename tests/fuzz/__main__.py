@@ -1,6 +1,6 @@
 """``make fuzz``: compares random programs with the loop for a given time.
 
-A tenth of the time, threads train and call one model (`threads.py`); three tenths, operators are
+A tenth of the time, threads train and call one model (`threads.py`); four tenths, operators are
 called with all values of their attributes (`survey.py`).
 Prints every failing program as a script, shrunk unless it crashes its process.  Programs run in
 separate processes, as MXNet itself may crash or deadlock.
@@ -159,7 +159,7 @@ def main():
     if code != 0:
         findings.report(seed, threads, f"threads that share a model ended with {code}")
     survey = Survey(seed, exit_code, findings.report)
-    survey.run(18 * options.minutes)
+    survey.run(24 * options.minutes)
     print(survey, flush=True)
     while time.time() < start + 60 * options.minutes:
         findings.run_worker(seed)

@@ -16,16 +16,17 @@ from tests.rules import attributes
 
 #: Calls per process, as MXNet leaks memory and corrupts its heap; seconds per call.
 ROUND, PATIENCE = 1000, 30
-SCOPES = (
-    {"granularity": "block"},
-    {"granularity": "operator"},
-    {"granularity": "operator", "debug": True},
-)
+BLOCK, OPERATOR = {"granularity": "block"}, {"granularity": "operator"}
+SCOPES = (BLOCK, OPERATOR, BLOCK, OPERATOR, OPERATOR, {**OPERATOR, "debug": True})
+
+
+def single_calls():
+    return [call for op in sorted(rules.TABLE) for call in attributes.changed(op)]
 
 
 def calls(seed, first, count):
     """Return some calls of the survey of a seed, by their numbers: a case, attributes, a scope."""
-    single = [call for op in sorted(rules.TABLE) for call in attributes.changed(op)]
+    single = single_calls()
     random.Random(seed).shuffle(single)
     found = {}
     for number in range(first, first + count):
@@ -118,4 +119,7 @@ class Survey:
         self._report(self._seed, script, message)
 
     def __str__(self):
-        return f"{self.calls} calls, {self.failures} failures; excused: {dict(self.excused)}"
+        return (
+            f"{self.calls} calls ({len(single_calls())} change one attribute), "
+            f"{self.failures} failures; excused: {dict(self.excused)}"
+        )
