@@ -20,7 +20,7 @@ from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
-from .lazy import LazyNDArray
+from .lazy import LazyNDArray, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
 
@@ -109,9 +109,9 @@ recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_c
 
 def _index_hook(original: Any) -> Any:
     def __getitem__(array: NDArray, key: Any) -> NDArray:
-        key = key.real() if type(key) is LazyNDArray else key
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
+            key = as_index(key)
             view = original(array, key)
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.

@@ -120,7 +120,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
         if not basic or not self._has_views():
-            return self.real()[key]
+            return self.real()[as_index(key)]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
@@ -177,6 +177,17 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
+
+
+def as_index(key: Any) -> Any:
+    """Return a key of ``x[key]`` with computed arrays, which are in no graph, for lazy ones.
+
+    MXNet has no gradient for them.  The results of a scope are results of one node of its tape,
+    and for an index among them, MXNet makes zeros of an array that it no longer has.
+    """
+    if type(key) is tuple:
+        return tuple(map(as_index, key))
+    return key.real().detach() if type(key) is LazyNDArray else key
 
 
 @functools.lru_cache(maxsize=10_000)
