@@ -23,7 +23,6 @@ from .record.lazy import LazyNDArray
 from .record.recorder import Recorder
 from .report import NOTHING, Report
 from .scope import RUNTIME
-from .show.plot import stage_times
 
 #: Most lines of code on a page, and most entries of calls that did not merge.
 MOST_LINES, MOST_ALONE = 8, 3
@@ -65,7 +64,7 @@ def _page(where: Where, sites: List[Site]) -> Iterator[str]:
     units = sum(sum(flush.widths) for flush in report.flushes)
     width = units / report.launches
     yield f"{report.nodes} calls in {report.launches} launches, {width:.1f} wide on average"
-    recording, analysis, running, waiting = stage_times(report).values()
+    recording, analysis, running, waiting = report.stage_times.values()
     yield (
         f"milliseconds: recording and the script's own work {recording:.1f}, "
         f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}, "
@@ -103,7 +102,7 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
 
 def _advice(site: Site, report: Report) -> Iterator[str]:
     """Yield advice, the most important first."""
-    spent = stage_times(report)
+    spent = report.stage_times
     total = sum(spent.values())
     yield from _reads(site, report)
     yield from dict.fromkeys(remedy_of(alone.reason) for alone in report.alone)

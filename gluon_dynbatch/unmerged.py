@@ -11,7 +11,8 @@ from typing import Any, DefaultDict, Dict, Iterator, List, Sequence, Set, Tuple
 import numpy as np
 
 from .lower.graph import Graph
-from .plan.plan import Launch, Plan
+from .plan.launch import Launch
+from .plan.plan import Plan
 from .report import Alone, add_calls
 from .trace.symbols import VARIABLE
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
+from .launch import Arena, places_of
 from .order import order_members
-from .plan import Arena, Members, Plan, Ports, Reads, places_of
+from .plan import Members, Plan, Ports, Reads
 
 if TYPE_CHECKING:
     from mxnet import Context

@@ -14,8 +14,9 @@ import numpy as np
 from ..modes import RECORDING
 from ..native import ordering, resolving
 from ..schedule.dependencies import Array
+from .launch import places_of
 from .make import resolve
-from .plan import Plan, Reads, places_of
+from .plan import Plan, Reads
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph

@@ -20,7 +20,8 @@ from mxnet.ndarray import NDArray
 
 from ..modes import RECORDING, TRAINING
 from ..native import resolving
-from ..plan.plan import Launch, Plan, Whole, pieces_of
+from ..plan.launch import Launch, Whole, pieces_of
+from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
 from .buffers import bases_of, shaped, write_pieces, zero

@@ -16,7 +16,8 @@ from ..modes import RECORDING
 from ..native import executing
 from ..native.assembling import itemsize
 from ..native.recording import part
-from ..plan.plan import Launch, Plan, Region, Rows, Whole
+from ..plan.launch import Launch, Region, Rows, Whole
+from ..plan.plan import Plan
 from .assemble import Assembled
 from .buffers import bases_of, push, shaped, view, write_pieces
 from .dispatch import Dispatcher
