@@ -124,7 +124,8 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
         for low in range(0, len(of_type), most):
             some = of_type[low : low + most]
             rows = [run.rows(some[:, 1], prod(array_type.shape)) for run in (expected, actual)]
-            equal = np.isclose(rows[1], rows[0], *limits, equal_nan=True).all(axis=1)
+            relative, absolute = limits
+            equal = np.isclose(rows[1], rows[0], relative, absolute, equal_nan=True).all(axis=1)
             if not equal.all():
                 first = int(np.argmin(equal))
                 wrong.append((*some[first].tolist(), rows[0][first], rows[1][first], array_type))

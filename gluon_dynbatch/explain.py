@@ -12,16 +12,16 @@ import sys
 import textwrap
 import traceback
 from collections import defaultdict
-from typing import DefaultDict, Iterator, List, Tuple
+from typing import Any, Callable, DefaultDict, Iterator, List, Tuple
 
 import mxnet as mx
 
-from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, ONE_WAITS, STACK, Cause, remedy_of
+from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, Cause, remedy_of
 from .errors import Where
 from .observe import Line, Observer, Site
 from .record.lazy import LazyNDArray
 from .record.recorder import Recorder
-from .report import NOTHING, Report
+from .report import Report
 from .scope import RUNTIME
 
 #: Most lines of code on a page, and most entries of calls that did not merge.
@@ -219,7 +219,7 @@ def main(script: str, arguments: List[str]) -> None:
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    watched = (
+    watched: Tuple[Tuple[Any, str, Callable[[Any], Any]], ...] = (
         (mx.nd, "array", observer.timed),
         (LazyNDArray, "asnumpy", observer.noting),
         (Recorder, "lift_number", observer.calculating),

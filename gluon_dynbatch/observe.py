@@ -114,7 +114,8 @@ class Observer:
     @property
     def site(self) -> Site:
         """The site of the open scope."""
-        return self.sites[STATE.batch.place.where][-1]
+        batch: Any = STATE.batch
+        return self.sites[batch.place.where][-1]
 
     def timed(self, array: Any) -> Any:
         """Wrap ``mx.nd.array`` to measure its time in scopes."""

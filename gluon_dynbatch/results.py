@@ -11,6 +11,7 @@ from mxnet.ndarray import NDArray
 
 from .errors import ArgumentError
 from .record.where import user_line
+from .schedule.dependencies import Array
 
 #: Relative and absolute tolerance by dtype; Python's numbers are mostly read from float32 arrays.
 TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
@@ -65,7 +66,8 @@ def _is_plain(value: Any) -> bool:
         return True
     if isinstance(value, (*SEQUENCES, dict, set, frozenset, np.ndarray, BaseException)):
         return False
-    compares = type(value).__eq__ is not object.__eq__
+    compare: Any = type(value).__eq__
+    compares = compare is not object.__eq__
     return compares and not (hasattr(value, "__dict__") and vars(value))
 
 
@@ -123,7 +125,7 @@ def compare(expected: Values, actual: Values, tolerance: Tolerance) -> None:
         assert type(a) is type(b), both.format(f"of type {type(b).__name__}", type(a).__name__)
         if isinstance(a, (float, complex)):
             relative, absolute = tolerance or TOLERANCES["float32"]
-            equal = np.isclose(b, a, relative, absolute, equal_nan=True)
+            equal: Any = np.isclose(b, a, relative, absolute, equal_nan=True)
         else:
             equal = a is b or a == b
         assert isinstance(equal, (bool, np.bool_)) and equal, both.format(b, a)
@@ -131,7 +133,7 @@ def compare(expected: Values, actual: Values, tolerance: Tolerance) -> None:
 
 
 def _compare_arrays(
-    name: str, expected: np.ndarray, actual: np.ndarray, tolerance: Tolerance, both: str
+    name: str, expected: Array, actual: Array, tolerance: Tolerance, both: str
 ) -> None:
     assert expected.dtype == actual.dtype, both.format(actual.dtype, expected.dtype)
     assert expected.shape == actual.shape, both.format(f"of shape {actual.shape}", expected.shape)

@@ -33,7 +33,7 @@ recording.describe, recording.number_of, recording.ignored = describe, number_of
 recording.give = give
 
 
-class Pieces(recording.Known):  # type: ignore[misc]
+class Pieces(recording.Known):
     """The pieces of one block; the least recently used ones are evicted.
 
     The native base class has ``call``, which appends a known piece, and calls `look`, `refuse` and

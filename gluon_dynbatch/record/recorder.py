@@ -63,7 +63,7 @@ class NumberBuffer:
         self.owner = recording.Element(None, array)
 
 
-class Recorder(recording.Calls):  # type: ignore[misc]
+class Recorder(recording.Calls):
     """Turns calls into nodes of a tape.
 
     Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry

@@ -20,7 +20,7 @@ recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE
 
 def user_line() -> Where:
     """Return the line of the nearest caller outside the libraries."""
-    return recording.user_place().where  # type: ignore[no-any-return]
+    return recording.user_place().where
 
 
 def _callers() -> Iterator[Any]:

@@ -67,9 +67,10 @@ class Leaves:
             leaf = self._leaves[id(array)] = array.copy()
             if trained:
                 number = self.train(array)
-                if self._gradients[number] is None:
-                    self._gradients[number] = _empty_like(array)
-                autograd.mark_variables([leaf], [self._gradients[number]], "add")
+                gradient = self._gradients[number]
+                if gradient is None:
+                    gradient = self._gradients[number] = _empty_like(array)
+                autograd.mark_variables([leaf], [gradient], "add")
         return leaf
 
 

@@ -154,6 +154,7 @@ class Library:
         with self._lock:
             if spec not in callee.programs:
                 if isinstance(callee, BlockCallee):
+                    assert callee.block is not None, "its caller holds the block"
                     callee.programs[spec] = trace_block(callee.block, spec, arguments, where)
                 else:
                     callee.programs[spec] = trace_operator(callee, arguments, where)
