@@ -45,7 +45,7 @@ MXNET_OPTIONS ?=
 # Native code with sanitizers, apart from the ordinary one; and the tests of it: all of kernels and programs, Python
 # code in the middle of calls, keys, and random programs.
 SANITIZED := build/sanitized
-SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1
 SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py tests/test_convolutions.py \
   tests/test_equal_rows.py tests/test_structure.py tests/misuse/test_reentrance.py tests/misuse/test_kept.py tests/fuzz
 

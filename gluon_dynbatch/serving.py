@@ -24,7 +24,7 @@ from .samples import applier, with_mxnet_arrays
 from .scope import Batch
 
 #: Errors of a flush, raised in every sample that waits for it: another sample may be at fault.
-FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
+FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
 
 
 #: The fields of `BatcherStats` that requests are counted in.
@@ -231,7 +231,7 @@ def _run_together(apply: Callable[[Any], Any], samples: List[Any], scope: Batch)
     arguments = with_mxnet_arrays(samples)
     with scope:
         outcomes = scope.map(apply, arguments, on_error="return")
-        failed = [outcome for outcome in outcomes if isinstance(outcome, FLUSH_ERRORS)]
+        failed = list(filter(_is_of_a_flush, outcomes))
         if failed and len(samples) > 1:
             raise failed[0]
         # In the scope: values are read from their arenas, and results that are released before the
@@ -240,6 +240,13 @@ def _run_together(apply: Callable[[Any], Any], samples: List[Any], scope: Batch)
             outcomes[number] = _to_numpy(outcome)
             del outcome
         return outcomes
+
+
+def _is_of_a_flush(outcome: Any) -> bool:
+    """Return whether an outcome is an error for which another sample may be at fault."""
+    if isinstance(outcome, errors.DynBatchError):
+        return isinstance(outcome, FLUSH_ERRORS)
+    return isinstance(outcome, mx.MXNetError)
 
 
 def _to_numpy(outcome: Any) -> Any:

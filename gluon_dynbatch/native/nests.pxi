@@ -132,6 +132,13 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
 cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
     """Append the first token of a value, and an array; return an iterator of a container, or None."""
     class_ = type(value)
+    if class_ is dict:
+        spec.append(dict)
+        spec.append(tuple([Static(key) for key in <dict>value]))
+        return iter((<dict>value).values())
+    if class_ is list or class_ is tuple or isinstance(value, tuple) and hasattr(class_, "_fields"):
+        spec.append(class_)
+        return iter(value)
     if PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
         if tape is None:
             leaves.append(value)
@@ -151,13 +158,6 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
             leaves.append((external_value, offset) if is_element else external_value)
             spec.append(type_id)
         return None
-    if class_ is dict:
-        spec.append(dict)
-        spec.append(tuple([Static(key) for key in <dict>value]))
-        return iter((<dict>value).values())
-    if class_ is list or class_ is tuple or isinstance(value, tuple) and hasattr(class_, "_fields"):
-        spec.append(class_)
-        return iter(value)
     spec.append(Static(checked_static(value)))
     return None
 

@@ -152,6 +152,8 @@ class Execution(Pass):
         """Run a launch of MXNet's operators."""
         try:
             self._launch(launch)
+        except LaunchError:
+            raise  # there is no memory
         except MXNetError as error:
             raise self._failed(launch, error) from error
 
