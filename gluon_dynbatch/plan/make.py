@@ -74,7 +74,7 @@ def _lay_out(tables: Sequence[bytes], members: Members) -> Tuple[Ports, Array]:
 
     `tables` has the inputs or outputs of each segment.
     """
-    columns, places = resolving.lay_out(list(tables), *members[3:])
+    columns, places = resolving.lay_out(list(tables), members.part0, members.segment, members.rows)
     return Ports(*columns), places
 
 

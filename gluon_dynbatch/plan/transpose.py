@@ -112,7 +112,8 @@ def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
     reached[maker[plan.region_of[heads.term]]] = True
     passing = np.zeros(len(plan.operands), dtype=bool)
     ordering.flow(
-        *(plan.inputs.first, plan.inputs.differentiable, recorded, *plan.reads[:2], maker),
+        *(plan.inputs.first, plan.inputs.differentiable, recorded, plan.reads.operand),
+        *(plan.reads.region, maker),
         *(passing, live, reached),
     )
     return live, passing
