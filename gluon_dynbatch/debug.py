@@ -15,8 +15,8 @@ from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
-from .run.execute import Execution
-from .run.prepare import Prepared
+from .run.execute import Execution, execute
+from .run.prepare import prepare
 
 #: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -97,13 +97,9 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     graph = expand(recording, "unbatched", ())
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
-    plan = make_plan(graph, one_by_one, outside)
-    code = Prepared(plan, None, dispatcher.natives(plan)).forward
-    execution = Execution(
-        plan, recording.externals, dispatcher, lambda node: recording.places[node].where, code
-    )
-    execution.run()
-    return execution
+    plan = make_plan(graph, one_by_one, outside, tuple(map(dispatcher.kernels, graph.segments)))
+    program, where = prepare(plan, None).forward, lambda node: recording.places[node].where
+    return execute(plan, program, recording.externals, dispatcher, where)
 
 
 def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
@@ -165,7 +161,7 @@ class _Values:
         parts = []
         for arena in np.unique(arenas):
             if arena not in self._arenas:
-                self._arenas[arena] = self._execution.arenas[arena].asnumpy().reshape(-1)
+                self._arenas[arena] = self._execution.arenas.arrays[arena].asnumpy().reshape(-1)
             chosen = np.flatnonzero(arenas == arena)
             parts.append((chosen, self._arenas[arena][elements[chosen, None] + np.arange(size)]))
         found = np.empty((len(values), size), parts[0][1].dtype)

@@ -82,7 +82,7 @@ class Site:
         """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
-            execution.region(region).wait_to_read()
+            execution.arenas.region(region).wait_to_read()
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
@@ -90,7 +90,8 @@ class Site:
             self.lines[where].running_ms += spent * units / len(launch.units)
         batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
         self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
-        reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
+        plan, unit = execution.plan, launch.units[0]
+        reason, graph = plan.kernels_of(number), plan.graph
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
             total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))

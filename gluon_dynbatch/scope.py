@@ -17,7 +17,7 @@ from .auto import MOST_PLACES, Account, pays_ahead
 from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, park
-from .flush import Flush, Runtime
+from .flush import Runtime, flush
 from .native.recording import (
     Statements,
     current_mode,
@@ -325,12 +325,10 @@ class Batch(Statements):
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)
-            if self._chain.done:
-                self._chain = Chain()
             result = None
             if tape.node_entry:
                 options = self._completed_options.with_defaults(self._environment_options)
-                result = Flush(RUNTIME, options, tape, self._account, self._chain).run(waiting)
+                result = flush(RUNTIME, options, tape, self._account, self._chain, waiting)
             tape.close()
             if mode:
                 set_mode(mode)

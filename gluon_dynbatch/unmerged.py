@@ -67,10 +67,10 @@ def find_unmerged(
         if segment.layout == "unbatched":
             calls = _calls_of(plan, [plan.launch(number)], segment.reason)
             add_calls(alone, (calls.name, calls.reason), calls)
-        elif isinstance(segment.kernels, str):
+        elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
     split = [
-        _calls_of(plan, launches, SIZES.format(launches[0].segment.kernels))
+        _calls_of(plan, launches, SIZES.format(plan.kernels_of(launches[0].number)))
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
     ]

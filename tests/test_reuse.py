@@ -175,15 +175,15 @@ def test_the_pool_reuses_buffers_within_its_limits(takes):
 LATE = """
     import threading
     from mxnet import gluon
-    from gluon_dynbatch.run.backward import GradientTape
+    from gluon_dynbatch.run.backward import BackwardPass
 
-    turns, pull = threading.Semaphore(0), GradientTape.pull
+    turns, pull = threading.Semaphore(0), BackwardPass.pull
 
     def late(tape, *args):
         turns.acquire()
         return pull(tape, *args)
 
-    GradientTape.pull = late
+    BackwardPass.pull = late
 
     dense = gluon.nn.Dense(256, in_units=512, activation="tanh")
     join = ready(cell(lambda F, x, y: dense(F.concat(x, y, dim=1)), dense))

@@ -35,6 +35,7 @@ from .launch import Arena, Fill, Launch, Operand, Part, Rows, Slice, objects
 if TYPE_CHECKING:
     from mxnet import Context
 
+    from ..kernel.kernels import KernelsOrReason
     from ..lower.graph import Graph
     from ..lower.segment import Segment
 
@@ -90,6 +91,8 @@ class Plan(NamedTuple):
     """
 
     graph: Graph
+    #: Per segment of the graph its native kernels, or the reason why MXNet's operators run it.
+    kernels: Tuple[KernelsOrReason, ...]
     #: The members of forward launches, in both directions; and per launch its segment.
     members: Members
     segment: Array
@@ -122,6 +125,11 @@ class Plan(NamedTuple):
         """Return the segment of each part of a launch."""
         parts = slice(*self.members.part0[number : number + 2])
         return [self.graph.segments[k] for k in self.members.segment[parts].tolist()]
+
+    def kernels_of(self, number: int) -> KernelsOrReason:
+        """Return the kernels of the first part of a launch, or the reason why there are none."""
+        kernels: KernelsOrReason = self.kernels[self.segment[number]]
+        return kernels
 
     def launch(self, number: int) -> Launch:
         """Return a launch as an object."""
@@ -233,14 +241,13 @@ class Plan(NamedTuple):
 
     def _steps(self) -> Iterator[str]:
         """Yield lines with the native steps of each segment, or the reason why it has none."""
-        launches: dict[Segment, List[int]] = {}
-        for launch in self.launches:
-            for part in launch.parts:
-                launches.setdefault(part.segment, []).append(launch.number)
+        launches: dict[int, List[int]] = {}
+        for number in self.order.tolist():
+            parts = slice(*self.members.part0[number : number + 2])
+            for segment in self.members.segment[parts].tolist():
+                launches.setdefault(segment, []).append(number)
         for segment, numbers in launches.items():
-            kernels = segment.kernels
-            if kernels is None:
-                continue
+            kernels = self.kernels[segment]
             title = "launch " if len(numbers) == 1 else "launches "
             yield f"{title}{', '.join(map(str, numbers))}:"
             if isinstance(kernels, str):

@@ -47,7 +47,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     code, plan = array("q"), assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
-    # Backward, fills are sums of head gradients, which `GradientTape` adds up before the program.
+    # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]

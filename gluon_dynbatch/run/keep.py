@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet import autograd
@@ -103,10 +103,18 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
     there.  Arenas are not written to any more; code that needs a handle gets a copy.  The bases
-    begin with the arenas, of `size` bytes.
+    begin with the arenas, of `size` bytes.  If the arrays may get gradients, `connect` makes them
+    results of a node of MXNet's tape.
     """
 
-    def __init__(self, arenas: List[NDArray], bases: executing.Bases, recorded: bool, size: int):
+    def __init__(
+        self,
+        arenas: List[NDArray],
+        bases: executing.Bases,
+        recorded: bool,
+        size: int,
+        connect: Optional[Callable[[], None]],
+    ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
         super().__init__(bases.handles, bases.addresses, itemsizes)
         self._arenas = arenas
@@ -115,8 +123,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         #: Whether the arrays may get gradients.
         self.recorded = recorded
-        #: The `Chain` of this flush, until the chain becomes a node of MXNet's tape.
-        self.chain: Any = None
+        self._connect = connect
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Copy an array out of its arena, together with all others of this flush."""
@@ -136,9 +143,13 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         return np.array(windows[lazy._offset])
 
     def hand_out(self) -> None:
+        """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
+        if self._connect is not None:
+            self._connect()
+        self.empty()
+
+    def empty(self) -> None:
         """Copy out all arrays that are still held, so that nothing needs the arenas any more."""
-        if self.chain is not None:
-            self.chain.connect()
         held = self.held()
         self._copy_out(held)
         for lazy in held:

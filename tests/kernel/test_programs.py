@@ -131,25 +131,26 @@ CELLS = {
 }
 
 
-def segment_of(fn, shapes, weights=()):
-    """Compare a cell in double precision with MXNet; return the segment of its one launch."""
+def launch_of(fn, shapes, weights=()):
+    """Compare a cell in double precision with MXNet; return its one launch, as `run` does."""
     shared = attached([array(*s, dtype="float64", seed=9 + k) for k, s in enumerate(weights)])
     samples = [
         [*attached([array(n, *s, dtype="float64", seed=k) for k, s in enumerate(shapes)]), *shared]
         for n in (1, 3, 2)
     ]
-    (segment,) = run(fn, samples, tolerance=(1e-10, 1e-12))
-    return segment
+    (launch,) = run(fn, samples, tolerance=(1e-10, 1e-12))
+    return launch
 
 
 @pytest.mark.parametrize("fn", CELLS)
 def test_parts_of_models_equal_mxnet(fn):
-    assert outcomes([segment_of(fn, *CELLS[fn])]) == (1, set())
+    assert outcomes([launch_of(fn, *CELLS[fn])]) == (1, set())
 
 
 def expressions(fn, kind):
     """Return the expressions of a kind from which a cell's results are computed."""
-    stack = list(express(segment_of(fn, *CELLS[fn])))
+    segment, _ = launch_of(fn, *CELLS[fn])
+    stack = list(express(segment))
     seen = []
     while stack:
         node = stack.pop()
@@ -190,12 +191,12 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize("fn, reason", UNSUPPORTED, ids=[reason for _, reason in UNSUPPORTED])
 def test_unsupported_operators_run_in_mxnet(fn, reason):
-    count, reasons = outcomes([segment_of(fn, X, X)])
+    count, reasons = outcomes([launch_of(fn, X, X)])
     assert not count and all(reason in text for text in reasons)
 
 
 def test_kernels_are_refused_on_a_gpu():
-    segment = segment_of(lambda F, x: F.exp(x), [(2,)])
+    segment, _ = launch_of(lambda F, x: F.exp(x), [(2,)])
     with pytest.raises(RefuseError, match="gpu"):
         express(replace(segment, context=mx.gpu()))
 
