@@ -20,7 +20,7 @@ from .record.state import STATE
 from .record.tape import parameters_of
 from .record.where import user_line
 from .report import Report
-from .scope import Batch
+from .scope import OpenScope
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
@@ -105,7 +105,7 @@ class Observer:
         #: Per place its first scope, which compiles what the others use, and all others.
         self.sites: Dict[Where, List[Site]] = {}
 
-    def opened(self, scope: Batch) -> None:
+    def opened(self, scope: OpenScope) -> None:
         """Add the report of a scope to its site."""
         sites = self.sites.setdefault(scope.place.where, [])
         if len(sites) < 2:
@@ -115,8 +115,8 @@ class Observer:
     @property
     def site(self) -> Site:
         """The site of the open scope."""
-        batch: Any = STATE.batch
-        return self.sites[batch.place.where][-1]
+        assert STATE.scope is not None
+        return self.sites[STATE.scope.place.where][-1]
 
     def timed(self, array: Any) -> Any:
         """Wrap ``mx.nd.array`` to measure its time in scopes."""
@@ -125,7 +125,7 @@ class Observer:
         def create(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
             result = array(*args, **kwargs)
-            if STATE.batch is not None:
+            if STATE.scope is not None:
                 self.site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
             return result
 
@@ -138,7 +138,7 @@ class Observer:
         def asnumpy(array: Any) -> Any:
             pending = STATE.recorder is not None and array.pending
             values = original(array)
-            if pending and STATE.batch is not None and values.size <= FEW_ELEMENTS:
+            if pending and STATE.scope is not None and values.size <= FEW_ELEMENTS:
                 where = user_line()
                 # Whole numbers may be equal by chance.
                 fractions = (x for x in map(float, values.flat) if not x.is_integer())

@@ -129,6 +129,30 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
     return 0
 
 
+def read_key(tuple key not None):
+    """Return what the key of a call says, see `flatten_into`, so that a new key is no second walk.
+
+    This is the mode, the spec of the tuple of arguments, and per array its type id and the number
+    of the argument that contains it.
+    """
+    cdef list spec = [tuple], type_ids = [], argument_of = []
+    cdef Py_ssize_t depth = 0, argument = 0
+    mode, *tokens = key
+    for token in tokens:
+        if type(token) is int:
+            type_ids.append(token)
+            argument_of.append(argument)
+            token = LEAF
+        elif token is END:
+            depth -= 1
+        elif isinstance(token, type):
+            depth += 1
+        spec.append(token)
+        argument += depth == 0
+    spec.append(END)
+    return mode, tuple(spec), tuple(type_ids), tuple(argument_of)
+
+
 cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
     """Append the first token of a value, and an array; return an iterator of a container, or None."""
     class_ = type(value)

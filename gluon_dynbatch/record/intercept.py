@@ -100,25 +100,12 @@ def _has_states(block: Block, args: Any) -> bool:
     return not isinstance(block, rnn.RecurrentCell) or isinstance(args[-1], (list, tuple))
 
 
-def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
-    """Call a block that is not hybridized: record one call if it is stock and an array is lazy."""
-    if recording.any_lazy(args) and _is_stock(block) and _has_states(block, args):
-        try:
-            return recorder.call_block(block, args)
-        except Exception:
-            pass  # the original may still accept the arguments; if not, it raises
-    return original(block, *args)
+def _is_one_call(block: Block, args: Any) -> bool:
+    """Return whether a call of a stock block that is not hybridized is recorded as one call."""
+    return recording.any_lazy(args) and _is_stock(block) and _has_states(block, args)
 
 
-recording.classify_forward, recording.call_stock = _classify_forward, _call_stock
-
-
-def _cached_op_hook(original: Any) -> Any:
-    def call_cached_op(block: HybridBlock, *args: Any) -> Any:
-        recorder = STATE.batch and STATE.batch.recorder_of(block)
-        return recorder.call_block(block, args) if recorder else original(block, *args)
-
-    return call_cached_op
+recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_call
 
 
 def _index_hook(original: Any) -> Any:
@@ -159,12 +146,12 @@ def _wait_hook(original: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
         STATE.recorder.refuse("it reads a value")
-        batch: Any = STATE.batch
+        scope: Any = STATE.scope
         started = time.perf_counter()
         try:
             return original(*args)
         finally:
-            batch.count_wait(time.perf_counter() - started)
+            scope.count_wait(time.perf_counter() - started)
 
     return wait
 
@@ -216,7 +203,7 @@ OPEN: Tuple[Replaced, ...] = (
         HybridBlock,
         "_call_cached_op",
         "calls of hybridized blocks are recorded, or counted if they run at once",
-        _cached_op_hook,
+        recording.cached_op_hook,
     ),
     Replaced(
         register,

@@ -3,7 +3,46 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Scope(Protocol):
+    """What a recorder asks of its scope."""
+
+    def unrecorded(self, work: Callable[[], Result]) -> Result:
+        """Run `work` without recording its calls, and return its result."""
+
+    def flush(self) -> None:
+        """Compute the pending calls."""
+
+    def await_flush(self, waiting: int = 0) -> bool:
+        """Compute the pending calls, perhaps with those of other samples; return whether so."""
+
+    def run_ahead(self) -> None:
+        """Compute the pending calls if that pays while recording continues."""
+
+    def connect(self) -> None:
+        """Add the computed calls to MXNet's tape."""
+
+
+class ThreadScope(Scope, Protocol):
+    """What replaced functions ask of the open scope of their thread, a `scope.OpenScope`."""
+
+    #: The user's handle, a `Batch`.
+    batch: Any
+    #: The place in the user's program that opened the scope.
+    place: Any
+
+    def recorder_of(self, block: Any) -> Any:
+        """Return the recorder for a call of a block while calls run at once; None if it does."""
+
+    def use_defaults(self, defaults: Any) -> None:
+        """Complete the options with those of a hybridized block."""
+
+    def count_wait(self, seconds: float) -> None:
+        """Count time spent waiting for a value."""
 
 
 class ThreadState(threading.local):
@@ -11,12 +50,12 @@ class ThreadState(threading.local):
 
     Calls in an open scope are recorded.  Or they run at once and are counted, because recording may
     not pay.  Or they are the scope's own, while it traces or flushes: these are neither recorded
-    nor counted.  `Batch` writes all attributes but the two lists, in one call of C, which an
+    nor counted.  The scope writes all attributes but the two lists, in one call of C, which an
     interrupt cannot divide.
     """
 
     #: The open scope, or None.
-    batch: Optional[Any] = None
+    scope: Optional[ThreadScope] = None
     #: The recorder of the scope while it is recording, else None.
     recorder: Optional[Any] = None
     #: Whether calls run at once and are counted.
@@ -27,6 +66,11 @@ class ThreadState(threading.local):
         self.decisions: Dict[Any, Any] = {}
         #: Idle fibers, for the next map.
         self.idle_fibers: List[Any] = []
+
+    @property
+    def batch(self) -> Any:
+        """The user's handle of the open scope, or None."""
+        return None if self.scope is None else self.scope.batch
 
 
 STATE = ThreadState()

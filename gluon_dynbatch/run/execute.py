@@ -46,7 +46,8 @@ class Pass:
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base in an arena or in memory of the program."""
         if kind == "arena":
-            return self.arenas.arrays[key[0]]
+            arena: NDArray = self.arenas.arrays[key[0]]
+            return arena
         # Elements of several bytes, because their number is limited.
         size = -(-self._assembled.sizes[kind] // itemsize(MEMORY_TYPE))
         return self.arenas.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
@@ -61,7 +62,7 @@ class Pass:
             with self._shown(number):
                 if low < stop:
                     self.push(low, stop)
-                if by_operators:
+                if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
             low = stop
             if watch is not None and number is not None:
