@@ -286,7 +286,8 @@ def test_buffers_are_as_large_as_those_of_mxnet(elements):
 @pytest.mark.parametrize("size", [0, 1, 9, 3 << 30])
 def test_memory_of_programs_may_exceed_2_gb(size):
     """It is counted in bytes, but allocated in larger elements.  No page of it is touched."""
-    fake = SimpleNamespace(_assembled=SimpleNamespace(sizes={"saved": size}), pool=Pool())
+    assembled, arenas = SimpleNamespace(sizes={"saved": size}), SimpleNamespace(pool=Pool())
+    fake = SimpleNamespace(_assembled=assembled, arenas=arenas)
     memory = Pass.array_at(fake, "saved")
     assert memory.size * np.dtype(memory.dtype).itemsize >= size
 

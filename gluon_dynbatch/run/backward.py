@@ -22,7 +22,7 @@ from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .gradient import Request
-from .leaves import with_dense_gradient
+from .leaves import Targets, with_dense_gradient
 from .left_out import all_finite
 from .operators import OperatorTape
 from .prepare import Prepared
@@ -55,16 +55,17 @@ class BackwardPass:
             for base, array in zip(prepared.forward.bases, execution.arrays)
         ]
         self.program, trained, reach = prepared.backward
-        train, externals = operators.leaves.train, execution.externals
-        #: By base of a gradient that native code computes, the number of its array in the leaves.
+        self.targets, externals = Targets(operators.leaves.targets), execution.externals
+        add = self.targets.add
+        #: By base of a gradient that native code computes, the number of its target.
         self.trained = {
-            gradient: train((externals if is_external else execution.arrays)[number], dense)
+            gradient: add((externals if is_external else execution.arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: All arrays that get a gradient.
-        self.inputs = [*operators.leaves.trained, *(externals[n] for *_, n in filled), *idle]
-        #: Per input that is not trained, the fill and the row where its gradient begins, or None
+        self.inputs = [*self.targets.arrays, *(externals[n] for *_, n in filled), *idle]
+        #: Per input that is no target, the fill and the row where its gradient begins, or None
         #: if no gradient reaches it.
         self.places = [*((fill, row) for fill, row, _ in filled), *[None] * len(idle)]
 
@@ -79,7 +80,7 @@ class BackwardPass:
             id(array): array
             for array in arrays
             # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
-            if type(array) is not LazyNDArray and array not in self.operators.leaves
+            if type(array) is not LazyNDArray and array not in self.targets
         }
         return list(map(with_dense_gradient, idle.values()))
 
@@ -112,8 +113,8 @@ class Pull(Pass):
         super().__init__(backward.operators.gradients, backward.program)
         self._backward = backward
         self._wanted = [request.wanted for request in requests]
-        #: The gradients of trained arrays.
-        self._gradients = backward.operators.leaves.gradients(requests)
+        #: The gradients of targets.
+        self._gradients = backward.targets.gradients(requests)
         trained, earlier = backward.trained, backward.forward_arrays
         arrays = [
             self._gradients[trained[number]] if number in trained else self.array_at(*base)
@@ -167,7 +168,7 @@ class Pull(Pass):
 
     def _run(self, live: Optional[Array] = None) -> None:
         """Run all launches backward, those of MXNet's operators for live units only."""
-        self._backward.operators.leaves.clear()
+        self._backward.targets.clear()
         self._live = live
         self.run_launches()
 
