@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NATIVE = sorted((ROOT / "gluon_dynbatch" / "native").glob("*.pyi"))
 MXNET = sorted((ROOT / "stubs" / "mxnet").rglob("*.pyi"))
-SOURCE = "".join(path.read_text("utf-8") for path in sorted(NATIVE[0].parent.glob("*.p[yx][xi]")))
+SOURCE = "".join(
+    path.read_text("utf-8")
+    for path in sorted(NATIVE[0].parent.iterdir())
+    if path.suffix in (".pyx", ".pxi")
+)
 #: Methods of subclasses in Python, of which native code and others know the native base.
 OF_SUBCLASSES = {"Owner.realise", "Keeper.read"}
 
