@@ -53,7 +53,7 @@ class Owner:
 class Tape(Owner):
     open: bool
     recorder: Any
-    error: Optional[BaseException]
+    error: Optional[str]
     started: float
     next_check: int
     externals: List[NDArray]
@@ -82,7 +82,7 @@ class Tape(Owner):
     @property
     def external_type(self) -> Numbers[Any]: ...
     def realise(self, lazy: Any) -> None: ...
-    def close(self, error: Optional[BaseException] = None) -> None: ...
+    def close(self, error: Optional[str] = None) -> None: ...
     def held(self, first: int = 0) -> List[Any]: ...
 
 class Place:
