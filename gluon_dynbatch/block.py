@@ -60,7 +60,8 @@ def batching(
     strict : bool, optional
         If true, a call that cannot be merged or recorded is an error.
     debug : bool, optional
-        If true, each launch is compared with its calls run one by one.  This is slow.
+        If true, each launch is compared with its calls run one by one, and each sample of a map
+        with the plain loop.  This is slow.
 
     Returns
     -------

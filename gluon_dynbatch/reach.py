@@ -57,7 +57,7 @@ class How(enum.IntEnum):
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_skipped(filename: str) -> bool:
+def is_skipped(filename: str) -> bool:
     """Return whether a file belongs to a library."""
     if filename.startswith(SKIPPED):
         return not filename.startswith(CELLS)
@@ -130,11 +130,6 @@ class Reach:
             if issubclass(class_, Block):
                 yield from objects
 
-    def places(self) -> Iterator[Tuple[Any, str]]:
-        """Yield the objects whose attributes may change, with the names of these."""
-        for class_, names in self.attributes().items():
-            yield from itertools.product(self._objects[class_], names)
-
     def _look(self, value: Any) -> None:
         """Look at a value: at what it refers to, or at its code."""
         if isinstance(value, LEAVES) or id(value) in self._seen:
@@ -179,7 +174,7 @@ class Reach:
                 continue
             self._seen.add((id(base), "methods"))
             for name, member in vars(base).items():
-                functions = list(_functions_of(member))
+                functions = list(functions_of(member))
                 if functions and name not in NOT_CALLED:
                     self._methods[base, name] = functions
                     if name.startswith("__") and name not in CALLED_BY_NAME:
@@ -190,7 +185,7 @@ class Reach:
         code = function.__code__
         if code.co_filename.startswith(SKIPPED[-1]):
             self._pending += _closed_over(function)  # a wrapper of the user's function
-        if _is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
+        if is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
             return
         self._seen.add((code, class_, id(function)))
         stores = stores_of(code)
@@ -225,7 +220,7 @@ def _is_library(module: str) -> bool:
     """Return whether the classes of a module change attributes in code that is not looked at."""
     filename = getattr(sys.modules.get(module), "__file__", None)
     is_built_in = module in sys.builtin_module_names and module not in ("builtins", "__main__")
-    return is_built_in or (filename is not None and _is_skipped(filename))
+    return is_built_in or (filename is not None and is_skipped(filename))
 
 
 def is_python(class_: type) -> bool:
@@ -233,7 +228,7 @@ def is_python(class_: type) -> bool:
     return bool(class_.__flags__ & (1 << 9)) and not _is_library(class_.__module__)
 
 
-def _functions_of(member: Any) -> Iterator[types.FunctionType]:
+def functions_of(member: Any) -> Iterator[types.FunctionType]:
     """Yield the functions behind a member of a class, such as a method or a property."""
     parts = [member]
     if isinstance(member, (staticmethod, classmethod)):

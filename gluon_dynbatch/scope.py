@@ -25,6 +25,7 @@ from .native.recording import (
     without_collector,
 )
 from .options import DEFAULTS, Options, check_choice, check_count
+from .oracle import Oracle, is_within_map
 from .plan.plan import NoPlan, Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
@@ -138,6 +139,8 @@ class Batch(Statements):
         ------
         ArgumentError, OptionError
             `fn` or an option cannot be used.
+        MismatchError
+            With ``debug=True``, a result differs from that of the plain loop.
         ScopeError
             The scope is not open.
         """
@@ -150,7 +153,15 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        return Fibers(scope, fn, applier(fn), samples, concurrency, on_error == "return").run()
+        apply = applier(fn)
+
+        def run(samples: Iterable[Any]) -> List[Any]:
+            return Fibers(scope, fn, apply, samples, concurrency, on_error == "return").run()
+
+        if self.options.debug and not is_within_map():
+            oracle = Oracle(scope, fn, apply)
+            return oracle.check(lambda: run(oracle.note(samples)))
+        return run(samples)
 
     def flush(self) -> None:
         """Compute everything recorded so far.
@@ -231,6 +242,8 @@ class OpenScope:
         # GeneratorExit ends a generator that is closed early: this is no failure.
         failed = error_type is not None and error_type is not GeneratorExit
         self.settle()
+        if not self.members:
+            return  # closed with another statement, when the collector ended several at once
         oldest = self.members[0]() is member
         # The generator that opened the scope may never resume.
         suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None

@@ -36,10 +36,14 @@ cdef class Statements:
         if self.depth > 1:
             self.depth -= 1
         elif scope is not None:
+            member = PyWeakref_NewRef(self, None)
+            if member not in scope.members:
+                # Python's collector cleared the reference before it ended this statement.
+                scope.members.insert(0, member)
             try:
                 scope.end(self, kind, error)
             finally:
-                scope.members.remove(PyWeakref_NewRef(self, None))
+                scope.members.remove(member)
                 self.scope, self.depth = None, 0
                 if not scope.members:
                     settle(scope)

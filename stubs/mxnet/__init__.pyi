@@ -10,6 +10,7 @@ from . import ndarray as ndarray
 from . import ndarray as nd
 from . import numpy as np
 from . import profiler as profiler
+from . import random as random
 from . import symbol as symbol
 from . import symbol as sym
 from . import util as util

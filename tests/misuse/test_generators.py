@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -150,6 +151,51 @@ def test_scope_of_a_suspended_generator(net):
     del generator
     assert_nothing_is_left()
     equal([first, second], [net(x) for x in SAMPLES[:2]])
+
+
+@pytest.mark.parametrize("generators", [1, 2])
+@pytest.mark.parametrize("joins", [False, True], ids=["opens", "joins"])
+@pytest.mark.parametrize("collect", [gc.collect, lambda: in_thread(gc.collect)], ids=["", "thread"])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_scope_of_a_generator_in_a_cycle(net, generators, joins, collect):
+    """Python's collector clears weak references to the scope's statements before it ends them."""
+
+    def outputs(holder):
+        with gdb.batching(**FIXED):
+            yield net(SAMPLES[0])
+
+    def leak():
+        holder = []
+        holder += [outputs(holder) for _ in range(generators)]
+        return list(map(next, holder))
+
+    with gdb.batching(**FIXED) if joins else contextlib.nullcontext():
+        got = leak()
+    got.append(net(SAMPLES[1]))
+    assert got[-1].pending
+    collect()
+    assert_nothing_is_left()
+    equal(got, [net(x) for x in [SAMPLES[0]] * generators + [SAMPLES[1]]])
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_generator_in_a_cycle_ends_in_the_scope_that_it_joined(net):
+    def outputs(holder):
+        with gdb.batching():
+            yield net(SAMPLES[0])
+
+    def leak():
+        holder = []
+        holder.append(outputs(holder))
+        return next(holder[0])
+
+    with gdb.batching(**FIXED):
+        got = [leak()]
+        gc.collect()
+        got.append(net(SAMPLES[1]))
+        assert got[-1].pending
+    assert_nothing_is_left()
+    equal(got, [net(x) for x in SAMPLES[:2]])
 
 
 def test_one_scope_in_two_threads(net):
