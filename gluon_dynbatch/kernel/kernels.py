@@ -28,7 +28,7 @@ _CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDict
 def _key_of(segment: Segment) -> Any:
     """Return a key that segments share if only the identities of their parameters differ."""
     ops, heads, ports, _, *rest = segment.key
-    parameters = ((shape_of(p), name_of(p.dtype), p.grad_req != "null") for p in segment.parameters)
+    parameters = ((shape_of(p), name_of(p.dtype)) for p in segment.parameters)
     return (ops, heads, ports, tuple(parameters), *rest)
 
 

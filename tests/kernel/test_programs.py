@@ -11,6 +11,7 @@ from gluon_dynbatch.native import assembling, executing
 from gluon_dynbatch.rules.site import RefuseError
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached
+from tests.cells import dense as dense_block
 
 from .test_operators import outcomes, run
 
@@ -229,3 +230,16 @@ def test_native_code_adds_only_types_that_it_has_codes_for():
     kinds = [assembling.kind_of(dtype) for dtype in executing.DTYPES]
     assert kinds == [0, 1, 2, 3]
     assert {assembling.kind_of(dtype) for dtype in ("float16", "uint8", "int8", "bool")} == {-1}
+
+
+def test_blocks_share_kernels_whether_they_are_trained_or_not():
+    """Kernels of a backward pass are made for the parameters that get a gradient there."""
+    trained, frozen = (dense_block(3, 2) for _ in range(2))
+    frozen.collect_params().setattr("grad_req", "null")
+    samples = attached([array(1, 2, seed=k) for k in range(3)])
+    plans = [
+        check_against_loop(net, samples, policy="depth").plan
+        for net in (trained, frozen, trained)
+    ]
+    first, *others = ({k for k in plan.kernels if not isinstance(k, str)} for plan in plans)
+    assert len(first) == 1 and others == [first, first]
