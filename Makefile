@@ -54,7 +54,7 @@ SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py t
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
-	@echo "make lint   run ruff, and mypy on the pure modules"
+	@echo "make lint   run ruff, and mypy in strict mode"
 	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
 	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"

@@ -141,7 +141,8 @@ def map(
     [1.73, 0.0]
     """
     with batching(**scope_options) as batch:
-        return batch.map(fn, samples, concurrency, on_error)
+        results: List[Result] = batch.map(fn, samples, concurrency, on_error)
+    return results
 
 
 class DynamicHybridBlock(HybridBlock):

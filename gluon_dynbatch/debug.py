@@ -11,6 +11,7 @@ from mxnet.ndarray import NDArray
 
 from .errors import MismatchError
 from .lower.expand import expand
+from .native.recording import Place
 from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
@@ -32,7 +33,7 @@ class Snapshot(NamedTuple):
     #: The parameter that the array belongs to, if any.
     parameter: Optional[Parameter]
     #: The place of the first call that reads the array.
-    place: Any
+    place: Place
     state: Dict[str, Any]
     #: Referenced so that its chunk of memory is not reused; the state has the address.
     gradient: Optional[NDArray]
@@ -61,7 +62,7 @@ class Watch:
         #: By ids of array and parameter.
         self._snapshots: Dict[Tuple[int, int], Snapshot] = {}
         #: The tape of the pending calls, and how far its reads are covered.
-        self._tape: Any = None
+        self._tape: Optional[Tape] = None
         self._reads = Reads()
 
     def note(self, tape: Tape) -> None:
@@ -120,7 +121,8 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
         for low in range(0, len(of_type), most):
             some = of_type[low : low + most]
             rows = [run.rows(some[:, 1], prod(array_type.shape)) for run in (expected, actual)]
-            equal = np.isclose(rows[1], rows[0], *limits, equal_nan=True).all(axis=1)
+            relative, absolute = limits
+            equal = np.isclose(rows[1], rows[0], relative, absolute, equal_nan=True).all(axis=1)
             if not equal.all():
                 first = int(np.argmin(equal))
                 wrong.append((*some[first].tolist(), rows[0][first], rows[1][first], array_type))

@@ -23,7 +23,7 @@ from .plan.transpose import Heads
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
-from .report import Alone, FlushReport
+from .report import FlushReport
 from .run.backward import BackwardPass
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
@@ -35,7 +35,7 @@ from .run.operators import OperatorTape
 from .run.prepare import Draft, Latest, Prepared, complete, prepare
 from .schedule import analyze, arrange, check_groups
 from .trace.entry import Library
-from .unmerged import find_unmerged
+from .unmerged import Unmerged, find_unmerged
 
 
 class Runtime:
@@ -78,8 +78,10 @@ class Planned(NamedTuple):
     programs: Latest
     #: Whether a backward pass may follow.
     recorded: bool
-    #: The report without times, and with the numbers of calls instead of their lines.
+    #: The report without times and lines, and the calls whose lines it lacks.
     report: FlushReport
+    alone: Tuple[Unmerged, ...]
+    split: Tuple[Unmerged, ...]
     costs: Costs
 
     @property
@@ -112,7 +114,7 @@ def flush(
     planned, cached = find_plan(runtime, options, tape)
     analysed = time.perf_counter()
     if options.strict:
-        _refuse_unmerged(planned.report.alone, tape)
+        _refuse_unmerged(planned.alone, tape)
     plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
     key = held and held.key(plan)
     programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan))
@@ -135,8 +137,8 @@ def flush(
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
-        alone=_with_lines(planned.report.alone, tape),
-        split=_with_lines(planned.report.split, tape),
+        alone=tuple(calls.at(tape.places) for calls in planned.alone),
+        split=tuple(calls.at(tape.places) for calls in planned.split),
         recording_ms=1e3 * (started - (tape.started or started)),
         analysis_ms=1e3 * (analysed - begun),
         dispatch_ms=1e3 * (finished - analysed - waited),
@@ -190,30 +192,24 @@ def _plan(
         granularity=settings.granularity,
         policy=settings.policy,
         budget=str(settings.analysis_budget),
-        alone=alone,
         rows_gathered=plan.rows_gathered,
         arena_bytes=plan.arena_bytes,
-        split=split,
     )
-    planned = Planned(plan, Latest(), is_recorded(tape), report, costs_of(tape, plan))
+    costs = costs_of(tape, plan)
+    planned = Planned(plan, Latest(), is_recorded(tape), report, alone, split, costs)
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(alone: Tuple[Alone, ...], tape: Tape) -> None:
+def _refuse_unmerged(alone: Tuple[Unmerged, ...], tape: Tape) -> None:
     if alone:
-        name, reason, calls, node = alone[0]
+        first = alone[0].at(tape.places)
         raise NotMergedError(
-            f"{calls} calls were not merged: {reason}",
-            tape.places[node].where,
-            name,
+            f"{first.calls} calls were not merged: {first.reason}",
+            first.where,
+            first.name,
             "open the scope with strict=False to run them one by one",
         )
-
-
-def _with_lines(unmerged: Tuple[Alone, ...], tape: Tape) -> Tuple[Alone, ...]:
-    """Replace the numbers of calls by the lines that recorded them."""
-    return tuple(calls._replace(where=tape.places[calls.where].where) for calls in unmerged)
 
 
 class Held(NamedTuple):

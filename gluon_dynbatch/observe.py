@@ -16,10 +16,13 @@ from typing import Any, DefaultDict, Dict, List, Tuple
 import mxnet as mx
 
 from .errors import Where
+from .lower.graph import Graph
+from .record.recorder import Recorder
 from .record.state import STATE
-from .record.tape import parameters_of
+from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
+from .run.execute import Execution
 from .scope import OpenScope
 
 #: Most elements of an array whose numbers are noted.
@@ -60,7 +63,7 @@ class Site:
         self.numbers: Dict[float, Where] = {}
         self.arithmetic: Dict[Where, Where] = {}
 
-    def begin(self, tape: Any, graph: Any) -> None:
+    def begin(self, tape: Tape, graph: Graph) -> None:
         """Count the calls and units of a flush by line, before its launches run."""
         #: Per unit, the line that recorded it.
         self._where_of = [tape.places[node].where for node in graph.node.tolist()]
@@ -78,7 +81,7 @@ class Site:
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
-    def launched(self, execution: Any, number: int) -> None:
+    def launched(self, execution: Execution, number: int) -> None:
         """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
@@ -151,7 +154,7 @@ class Observer:
         """Wrap ``Recorder.lift_number`` to find which numbers were read before."""
 
         @functools.wraps(lift_number)
-        def lift(recorder: Any, token: Any, arrays: Any) -> Any:
+        def lift(recorder: Recorder, token: Any, arrays: Any) -> Any:
             site, number = self.site, float(dict(zip(*token[2:])).get("scalar", 0))
             if abs(number) in site.numbers or -abs(number) in site.numbers:
                 where = site.numbers.get(number, site.numbers.get(-number))
@@ -161,7 +164,7 @@ class Observer:
 
         return lift
 
-    def settle(self, tape: Any) -> None:
+    def settle(self, tape: Tape) -> None:
         """Wait for work from before a flush, so that its launches are not charged with it.
 
         Not by ``waitall``, which would raise the errors of work that has nothing to do with the
@@ -183,7 +186,7 @@ class Observer:
                 break
         self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
 
-    def begin_flush(self, tape: Any, graph: Any) -> Site:
+    def begin_flush(self, tape: Tape, graph: Graph) -> Site:
         """Return the site of the open scope, whose `launched` is called after each launch."""
         site = self.site
         site.begin(tape, graph)

@@ -34,7 +34,9 @@ SKIPPED = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "")
     for path in (mx.__file__, np.__file__, __file__)
 )
-CELLS = tuple(os.path.dirname(os.path.abspath(module.__file__)) for module in (rnn, contrib.rnn))
+CELLS = tuple(
+    os.path.dirname(os.path.abspath(path)) for path in (rnn.__file__, contrib.rnn.__file__)
+)
 STDLIB = sysconfig.get_paths()["stdlib"]
 #: Values that lead neither to code nor to attributes.
 LEAVES = (str, bytes, int, float, complex, type(None), mx.nd.NDArray, Parameter, np.ndarray)

@@ -78,7 +78,8 @@ def _is_plain(value: Any) -> bool:
         return True
     if isinstance(value, (*SEQUENCES, dict, set, frozenset, np.ndarray, BaseException, *OPAQUE)):
         return False
-    compares = type(value).__eq__ is not object.__eq__
+    compare: Any = type(value).__eq__
+    compares = compare is not object.__eq__
     return compares and not (hasattr(value, "__dict__") and vars(value))
 
 

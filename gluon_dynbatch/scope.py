@@ -286,11 +286,11 @@ class OpenScope:
         """
         state = self._thread_state
         if not self.members:  # the collector has just ended the scope
-            return without_collector(work)  # type: ignore[no-any-return]
+            return without_collector(work)
         before = {name: state[name] for name in ("recorder", "at_once")}
         try:
             state.update(recorder=None, at_once=False)
-            return without_collector(work)  # type: ignore[no-any-return]
+            return without_collector(work)
         finally:
             if self.members:
                 state.update(before)

@@ -27,6 +27,10 @@ from .scope import Batch
 FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
 
 
+#: The fields of `BatcherStats` that requests are counted in.
+COUNTS = ("completed", "failed", "cancelled", "rejected", "run_s", "latency_s")
+
+
 class BatcherStats(NamedTuple):
     """Counts and times of a `RequestBatcher` since it was created.
 
@@ -86,7 +90,7 @@ class _Queue:
         self.running = 0
         #: Number of waiting requests with which a minibatch starts at once.
         self.enough = size
-        self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
+        self.counts: Any = collections.Counter(dict.fromkeys(COUNTS, 0))
         self.sizes: Dict[int, int] = collections.Counter()
         self.latencies: Deque[float] = collections.deque(maxlen=1024)
         # A copy: a context object that is entered remembers the previous context of its thread.
@@ -326,7 +330,7 @@ class RequestBatcher:
         _QUEUES.add(self._queue)
         weakref.finalize(self, self._queue.close).atexit = False
 
-    def submit(self, sample: Any) -> Future:
+    def submit(self, sample: Any) -> Future[Any]:
         """Put a sample into the queue; with ``on_full="wait"``, wait until there is room for it.
 
         Parameters
@@ -347,7 +351,7 @@ class RequestBatcher:
         QueueFullError
             The queue is full.
         """
-        request: Future = Future()
+        request: Future[Any] = Future()
         self._put(request, sample)
         queue = self._queue
         try:
@@ -391,7 +395,11 @@ class RequestBatcher:
         with queue.changed:
             latencies, sizes = tuple(queue.latencies), dict(queue.sizes)
             return BatcherStats(
-                len(queue.waiting), queue.running, *queue.counts.values(), latencies, sizes
+                queued=len(queue.waiting),
+                running=queue.running,
+                latencies_s=latencies,
+                batch_sizes=sizes,
+                **queue.counts,
             )
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class Snapshot:
     def _look_at_object(self, value: Any) -> None:
         kinds = (kind for class_, kind in KINDS.items() if isinstance(value, class_))
         kind = next(kinds, None)
-        content = None if kind is None else self._keep(kind, value)
+        content: Any = None if kind is None else self._keep(kind, value)
         if isinstance(value, dict):
             self._pending += [part for item in content for part in item]
         elif isinstance(value, np.ndarray):
@@ -194,12 +194,12 @@ def _put_back_items(mapping: Any, content: List[Tuple[Any, Any]]) -> None:
             base.__setitem__(mapping, key, value)
 
 
-def _put_back_array(array: NDArray, content: np.ndarray) -> None:
+def _put_back_array(array: NDArray, content: np.ndarray[Any, Any]) -> None:
     if array.asnumpy().tobytes() != content.tobytes():
         array._sync_copyfrom(content)
 
 
-def _put_back_numpy(array: np.ndarray, content: np.ndarray) -> None:
+def _put_back_numpy(array: np.ndarray[Any, Any], content: np.ndarray[Any, Any]) -> None:
     if array.flags.writeable:
         array[...] = content
 

@@ -105,6 +105,7 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
 def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
+        assert array.grad is not None
         array.grad[:] = 0
     with mx.autograd.record():
         values: Values = []

@@ -10,13 +10,13 @@ import weakref
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Place
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import Place
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells

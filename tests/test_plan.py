@@ -10,7 +10,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Rows, Slice, Whole
+from gluon_dynbatch.plan.launch import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import heads_of
 from tests.common import by_mxnets_operators

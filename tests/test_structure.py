@@ -10,11 +10,11 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflatten
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import FIXED
 from tests.test_pieces import Node, chain, scope, traced, x

@@ -14,8 +14,9 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
+from .launch import Arena, places_of
 from .order import order_members
-from .plan import Arena, Members, Plan, Ports, Reads, places_of
+from .plan import Members, Plan, Ports, Reads
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -78,7 +79,7 @@ def _lay_out(tables: Sequence[bytes], members: Members) -> Tuple[Ports, Array]:
 
     `tables` has the inputs or outputs of each segment.
     """
-    columns, places = resolving.lay_out(list(tables), *members[3:])
+    columns, places = resolving.lay_out(list(tables), members.part0, members.segment, members.rows)
     return Ports(*columns), places
 
 

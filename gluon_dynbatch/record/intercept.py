@@ -90,7 +90,8 @@ def _classify_forward(block_class: Any) -> Tuple[bool, bool]:
 def _is_stock(block: Block) -> bool:
     """Return whether a block and its children are all MXNet's own and have no hooks."""
     hooked = block._forward_hooks or block._forward_pre_hooks
-    stock = not hooked and _classify_forward(block.__class__)[1]
+    block_class: Any = block.__class__
+    stock = not hooked and _classify_forward(block_class)[1]
     return stock and all(map(_is_stock, block._children.values()))
 
 
@@ -123,7 +124,7 @@ def _index_hook(original: Any) -> Any:
 
 
 def _reshape_hook(original: Any) -> Any:
-    def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> NDArray:
+    def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> Any:
         view, recorder = original(array, *shape, **kwargs), STATE.recorder
         if recorder is not None and recorder.tracing is not None:
             recorder.tracing.views[id(view)] = view, array, "reshape", view.shape
@@ -133,7 +134,7 @@ def _reshape_hook(original: Any) -> Any:
 
 
 def _assign_hook(original: Any) -> Any:
-    def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
+    def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> Any:
         value = value.real() if type(value) is LazyNDArray else value
         return original(array, value, *args, **kwargs)
 

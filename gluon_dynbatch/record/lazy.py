@@ -28,7 +28,7 @@ def _is_open(owner: Any) -> bool:
     return isinstance(owner, recording.Tape) and owner.open
 
 
-class LazyNDArray(NDArray):  # type: ignore[misc]
+class LazyNDArray(NDArray):
     """An array that a scope has recorded and not yet computed.
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
@@ -46,7 +46,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     _offset: int
     _type: int
     #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
-    _detached_from: Optional[NDArray]
+    _detached_from: Optional[LazyNDArray]
 
     stype = "default"
     writable = True
@@ -71,7 +71,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Return the computed array; if it is pending, compute everything that is pending."""
         while isinstance(owner := self._owner, recording.Owner):
             owner.realise(self)
-        return owner
+        real: NDArray = owner
+        return real
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as a NumPy array."""
@@ -203,14 +204,14 @@ def _part(array: NDArray, part: LazyNDArray) -> NDArray:
         return elements.reshape(part.shape)
 
 
-def _part_of_constant(constant: Any, part: LazyNDArray) -> NDArray:
+def _part_of_constant(constant: recording.Constant, part: LazyNDArray) -> NDArray:
     key = part._offset, part._type
     if key not in constant.parts:
         constant.parts[key] = _part(constant.array, part)
     return constant.parts[key]
 
 
-def _realise_constant(constant: Any, lazy: LazyNDArray) -> None:
+def _realise_constant(constant: recording.Constant, lazy: LazyNDArray) -> None:
     if STATE.recorder is not None:
         STATE.recorder.refuse("it needs the memory of an array that zeros or ones makes")
     whole = lazy._detached_from

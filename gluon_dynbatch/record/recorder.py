@@ -26,7 +26,7 @@ from ..native import recording
 from ..report import Alone, Report, add_calls
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
-from .state import Result, Scope
+from .state import Library, NamedCallee, Result, Scope
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import inactive_block, user_call, user_line
@@ -69,7 +69,7 @@ class NumberBuffer:
         self.owner = recording.Element(None, array)
 
 
-class Recorder(recording.Calls):  # type: ignore[misc]
+class Recorder(recording.Calls):
     """Turns calls into nodes of a tape.
 
     Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
@@ -77,12 +77,12 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     recorded raise, instead of running at once.
     """
 
-    def __init__(self, library: Any, scope: Scope, report: Report, strict: bool, watch: Any):
+    def __init__(self, library: Library, scope: Scope, report: Report, strict: bool, watch: Any):
         self.library = library
         self.operators = library.operators
         self.scope: Scope = scope
         self.thread = threading.get_ident()
-        self.tape = Tape(self)
+        self.tape: Tape = Tape(self)
         self.report = report
         self._strict = strict
         self.watch = watch
@@ -223,7 +223,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Show the last call to `Watch`."""
         self.scope.unrecorded(lambda: self.watch.note(self.tape))
 
-    def report_immediate(self, callee: Any, why: str) -> None:
+    def report_immediate(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
         noun = "operator" if callee.token[0] == "op" else "block"
         reason = f"Calls of {noun} {callee.name} run at once: {why}."
@@ -238,13 +238,13 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         add_calls(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
-    def refuse_argument(self, value: Any, callee: Any) -> str:
+    def refuse_argument(self, value: Any, callee: NamedCallee) -> str:
         """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
         if isinstance(value, mx.sym.Symbol):
             return SYMBOLS
         raise bad_argument(value, callee.name)
 
-    def new_entry(self, key: Any, callee: Any, place: Any) -> Any:
+    def new_entry(self, key: Any, callee: NamedCallee, place: recording.Place) -> Any:
         """Return the entry for a new key of a callee, or why its calls are not recorded."""
         mode, spec, type_ids, argument_of = recording.read_key(key)
         if isinstance(callee, Operator) and callee.info.count_attribute:

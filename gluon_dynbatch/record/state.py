@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Optional, Protocol, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, TypeVar
+
+from ..errors import Where
 
 Result = TypeVar("Result")
 
@@ -25,6 +27,44 @@ class Scope(Protocol):
 
     def connect(self) -> None:
         """Add the computed calls to MXNet's tape."""
+
+
+class NamedCallee(Protocol):
+    """What a recorder knows of a block or operator that is called."""
+
+    #: It begins with "block" or "op".
+    token: Tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages and reports."""
+
+
+class Library(Protocol):
+    """What a recorder asks of the library of callees, a `trace.entry.Library`."""
+
+    #: Callees of operators with their attributes, by token.
+    operators: Dict[Any, Any]
+    #: The number that an operator is called with, by user line and operator; NaN if it varies.
+    numbers: Dict[Any, float]
+
+    def operator(self, token: Any, info: Any) -> NamedCallee:
+        """Return the callee of an operator."""
+
+    def callee(self, block: Any) -> NamedCallee:
+        """Return the callee of a block."""
+
+    def entry(
+        self,
+        key: Any,
+        callee: Any,
+        mode: int,
+        spec: Any,
+        type_ids: Any,
+        places: Tuple[int, ...],
+        where: Where,
+    ) -> Any:
+        """Make the entry for a new kind of call, or return why its calls run at once."""
 
 
 class ThreadScope(Scope, Protocol):

@@ -24,7 +24,7 @@ SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 def user_line() -> Where:
     """Return the line of the nearest caller outside the libraries."""
-    return recording.user_place().where  # type: ignore[no-any-return]
+    return recording.user_place().where
 
 
 def _callers() -> Iterator[Any]:

@@ -8,7 +8,8 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from ..native.recording import part
-from ..plan.plan import Plan, Region, Rows
+from ..plan.launch import Region, Rows
+from ..plan.plan import Plan
 from .buffers import view, write_pieces
 from .pool import POOL, Pool
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
-from ..plan.plan import Fill
+from ..plan.launch import Fill
+from ..schedule.dependencies import Array
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -70,7 +71,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     )
 
 
-def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:
+def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int]:
     """Return a ROWS record that writes pieces to a target, a base and an offset in bytes.
 
     Sources of `pieces` are bases, with offsets in bytes.
@@ -81,7 +82,7 @@ def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> arra
     return code
 
 
-def code_of_pieces(context: Any, dtype: str, pieces: np.ndarray) -> Optional[array[int]]:
+def code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
     """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
     adds = resolving.ADD in pieces[:, 0]
     if context.device_type != "cpu" or (adds and dtype not in executing.DTYPES):
@@ -91,7 +92,7 @@ def code_of_pieces(context: Any, dtype: str, pieces: np.ndarray) -> Optional[arr
     return rows_record(dtype, native_pieces, (0, 0))
 
 
-def code_of_copies(dtype: str, starts: np.ndarray, size: int) -> np.ndarray:
+def code_of_copies(dtype: str, starts: Array, size: int) -> Array:
     """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
     record = rows_record(dtype, np.array([[resolving.COPY, 0, 0, 0, size]]), (0, 0))
     code = np.tile(np.array(record), (len(starts), 1))

@@ -14,9 +14,11 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..native import resolving
-from ..plan.plan import Launch, Plan, pieces_of
+from ..plan.launch import Launch, pieces_of
+from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
+from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .gradient import Request
@@ -95,7 +97,7 @@ class BackwardPass:
         return Pull(self, requests).run(pieces)
 
 
-def _starts(plan: Plan, heads: Any) -> Tuple[int, np.ndarray]:
+def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:
     """Return the size of the largest arena, and each head's start if all arenas had that size."""
     span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
     arena, first = plan.locate(heads.term)
@@ -122,7 +124,7 @@ class Pull(Pass):
         # They follow those of the forward pass.
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
         #: Per unit, whether a gradient arrives there; None as long as all units run backward.
-        self._live: Optional[np.ndarray] = None
+        self._live: Optional[Array] = None
 
     def run(self, pieces: List[Piece]) -> List[Optional[Elements]]:
         """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
@@ -148,12 +150,12 @@ class Pull(Pass):
             start[fill.externals] = fill.starts
             inside = start[head] >= 0
             columns = (column[inside] for column in (start[head] + offset, number, first, count))
-            zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
+            zeros = pieces_of(resolving.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
             additions = pieces_of(resolving.ADD, *columns)
             region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
             write_pieces(region, list(arrays.values()), table)
 
-    def _find_live(self) -> Optional[np.ndarray]:
+    def _find_live(self) -> Optional[Array]:
         """Mark units at which nonzero gradients may arrive; None if all recorded ones are such."""
         nonzero = [
             fill.externals[self.arenas.region(fill.region).asnumpy().any(axis=1)]
@@ -164,7 +166,7 @@ class Pull(Pass):
         launches = self._backward.operators.launches.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 
-    def _run(self, live: Optional[np.ndarray] = None) -> None:
+    def _run(self, live: Optional[Array] = None) -> None:
         """Run all launches backward, those of MXNet's operators for live units only."""
         self._backward.targets.clear()
         self._live = live

@@ -7,7 +7,7 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -18,13 +18,14 @@ from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
+from ..schedule.dependencies import Array
 from .backward import BackwardPass, Piece
 from .buffers import view
 from .gradient import Request, record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
-def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads]:
+def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
     """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
 
     These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
@@ -78,7 +79,7 @@ class Chain:
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
         # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
-        originals = dict(zip(map(id, tape.externals), tape.originals))
+        originals: Dict[int, Any] = dict(zip(map(id, tape.externals), tape.originals))
         numbers = {link.kept: number for number, link in enumerate(self._links)}
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():

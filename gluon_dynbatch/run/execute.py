@@ -15,7 +15,8 @@ from ..errors import LaunchError, Where
 from ..modes import RECORDING
 from ..native import executing
 from ..native.assembling import itemsize
-from ..plan.plan import Launch, Plan, Whole
+from ..plan.launch import Launch, Whole
+from ..plan.plan import Plan
 from .arenas import Arenas
 from .assemble import Assembled
 from .buffers import bases_of, push, shaped, write_pieces
@@ -45,7 +46,8 @@ class Pass:
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base in an arena or in memory of the program."""
         if kind == "arena":
-            return self.arenas.arrays[key[0]]
+            arena: NDArray = self.arenas.arrays[key[0]]
+            return arena
         # Elements of several bytes, because their number is limited.
         size = -(-self._assembled.sizes[kind] // itemsize(MEMORY_TYPE))
         return self.arenas.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
@@ -60,7 +62,7 @@ class Pass:
             with self._shown(number):
                 if low < stop:
                     self.push(low, stop)
-                if by_operators:
+                if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
             low = stop
             if watch is not None and number is not None:

@@ -13,6 +13,7 @@ from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES, name_of
+from ..schedule.dependencies import Array
 from .buffers import address_of, copy_out
 
 
@@ -20,13 +21,13 @@ class Spots(NamedTuple):
     """Where lazy arrays are: columns, with one row per array."""
 
     #: The value that contains the array or, once it is computed, the arena.
-    container: np.ndarray
+    container: Array
     #: Its first element there, its number of elements, and its type.
-    first: np.ndarray
-    size: np.ndarray
-    kind: np.ndarray
+    first: Array
+    size: Array
+    kind: Array
 
-    def merged(self) -> Tuple[np.ndarray, ...]:
+    def merged(self) -> Tuple[Array, ...]:
         """Merge arrays that overlap into ranges of elements.
 
         Returns the arrays in the order of their first elements, the positions in this order at
@@ -53,14 +54,14 @@ class Memories(NamedTuple):
     #: The kept arrays, in the order of their memories.
     arrays: List[LazyNDArray]
     #: Per kept array: the number of its memory, and its type.
-    memory: np.ndarray
-    kind: np.ndarray
+    memory: Array
+    kind: Array
     #: Per memory: its arena, its first element, and its number of elements.
-    arena: np.ndarray
-    first: np.ndarray
-    size: np.ndarray
+    arena: Array
+    first: Array
+    size: Array
     #: Per memory: the type of a kept array that is all of it, or -1.
-    whole: np.ndarray
+    whole: Array
 
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
         """Make the kept arrays real, given one array per memory; autograd may record the views."""
@@ -98,7 +99,7 @@ def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
     return Memories(ordered, memory, kind, arena, first, counts, whole)
 
 
-class Kept(recording.Keeper):  # type: ignore[misc]
+class Kept(recording.Keeper):
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
@@ -120,7 +121,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self._arenas = arenas
         self.bytes = size
         #: By arena and type, the windows of `_windows`.
-        self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self._windows: Dict[Tuple[int, int], Array] = {}
         #: Whether the arrays may get gradients.
         self.recorded = recorded
         self._connect = connect
@@ -133,7 +134,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         else:
             self.hand_out()
 
-    def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
+    def read(self, lazy: LazyNDArray) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
         key = lazy._value, lazy._type
         windows = self._windows.get(key)
@@ -181,17 +182,18 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         memories.become(self.copies(memories))
 
 
-def _elements(array: NDArray) -> np.ndarray[Any, Any]:
+def _elements(array: NDArray) -> Array:
     """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
     if array.context.device_type != "cpu":
-        return array.asnumpy().reshape(-1)  # type: ignore[no-any-return]
+        return array.asnumpy().reshape(-1)
     dtype = np.dtype(array.dtype)
-    memory = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(address_of(array))
+    size = array.size * dtype.itemsize
+    memory: Any = (ctypes.c_char * size).from_address(address_of(array))
     return np.frombuffer(memory, dtype)
 
 
-def _windows(elements: np.ndarray[Any, Any], shape: Tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _windows(elements: Array, shape: Tuple[int, ...]) -> Array:
     """Return a view whose item `i` is the array of a shape that begins at element `i`."""
     window = np.empty(shape, elements.dtype)
     count, strides = len(elements) - window.size + 1, (window.itemsize, *window.strides)

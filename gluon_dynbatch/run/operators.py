@@ -15,7 +15,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..modes import RECORDING, TRAINING
-from ..plan.plan import Launch, Whole
+from ..plan.launch import Launch, Whole
 from ..schedule.dependencies import Array
 from .arenas import Arenas
 from .buffers import shaped, zero

@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
+from mxnet.gluon import Parameter
+
 from ..kernel.step import Kernel, Wanted
 from ..native import assembling
 from ..native.recording import untrack
-from ..plan.plan import Launch, Plan
+from ..plan.launch import Launch
+from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from .assemble import Assembled, assemble
 
@@ -92,7 +95,7 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
         assembler = assembling.Backward(transposed.plan, draft.assembler)
         assembled = assemble(assembler)
         trained = tuple(
-            (gradient, number, is_external, not is_external and parameter._grad_stype == "default")
+            (gradient, number, is_external, _is_dense(parameter))
             for gradient, (number, is_external, parameter) in assembler.trained.items()
         )
         reach = find_reach(plan, transposed.plan, transposed.heads)
@@ -100,6 +103,11 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
     prepared = Prepared(draft.forward, transposed, backward)
     untrack(prepared)
     return prepared
+
+
+def _is_dense(parameter: Optional[Parameter]) -> bool:
+    """Return whether a gradient is known to be dense: that of some parameters."""
+    return parameter is not None and parameter._grad_stype == "default"
 
 
 def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel, ...]]:

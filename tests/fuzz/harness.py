@@ -7,10 +7,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_dynbatch.native.recording import flatten
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import flatten
 from gluon_dynbatch.testing import TOLERANCES
 from tests.rules.interpreter import Array, is_float
 
