@@ -157,8 +157,8 @@ class Batch(Statements):
         else:
             self._start_recording()
 
-    def unrecorded(self, work: Callable[[], Result]) -> Result:
-        """Run `work` without recording its calls, and return its result.
+    def unrecorded(self, work: Callable[[], Result], ends: bool = False) -> Result:
+        """Run `work` without recording its calls, and return its result; record none if it `ends`.
 
         Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
         objects that reference counting frees.  The collector would treat them as long-lived, and
@@ -170,7 +170,7 @@ class Batch(Statements):
             state.update(recorder=None, at_once=False)
             return without_collector(work)  # type: ignore[no-any-return]
         finally:
-            if self.members:
+            if self.members and not ends:
                 self._thread_state.update(before)
 
     def _open_account(self) -> Optional[Account]:
@@ -218,7 +218,8 @@ class Batch(Statements):
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
                 gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
-            self.unrecorded(self._hand_out)
+            # The collector may run code before the scope is closed: its calls run at once.
+            self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
                 self._account.close(self.report)
         elif len(self.members) > 1 and (oldest or suspended and not failed):

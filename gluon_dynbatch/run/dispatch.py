@@ -16,8 +16,9 @@ from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
 
 #: Held while a ``CachedOp`` runs forward or backward.  It is not thread-safe, and MXNet may run it
-#: backward in a thread of its own while the user's thread already runs it forward again.
-ONE_AT_A_TIME = threading.Lock()
+#: backward in a thread of its own while the user's thread already runs it forward again.  A thread
+#: that holds it may run code that the collector calls, such as ``__del__``.
+ONE_AT_A_TIME = threading.RLock()
 
 #: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
 #: reader of a result.
