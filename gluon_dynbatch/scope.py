@@ -251,7 +251,8 @@ class OpenScope:
             many = len(self.recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
                 gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
-            self.unrecorded(self._hand_out)
+            # The collector may run code before the scope is closed: its calls run at once.
+            self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
                 self._account.close(self.report)
         elif len(self.members) > 1 and (oldest or suspended and not failed):
@@ -277,8 +278,8 @@ class OpenScope:
         """Return whether this is the scope of its thread, which may be in the next one by now."""
         return self._thread_state.get("scope") is self
 
-    def unrecorded(self, work: Callable[[], Result]) -> Result:
-        """Run `work` without recording its calls, and return its result.
+    def unrecorded(self, work: Callable[[], Result], ends: bool = False) -> Result:
+        """Run `work` without recording its calls, and return its result; record none if it `ends`.
 
         Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
         objects that reference counting frees.  The collector would treat them as long-lived, and
@@ -292,7 +293,7 @@ class OpenScope:
             state.update(recorder=None, at_once=False)
             return without_collector(work)
         finally:
-            if self.members:
+            if self.members and not ends:
                 state.update(before)
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:

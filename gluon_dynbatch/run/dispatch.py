@@ -15,8 +15,9 @@ from ..modes import RECORDING, TRAINING
 from ..trace.symbols import compile_symbol, make_symbol
 
 #: Held while a ``CachedOp`` runs forward or backward.  It is not thread-safe, and MXNet may run it
-#: backward in a thread of its own while the user's thread already runs it forward again.
-ONE_AT_A_TIME = threading.Lock()
+#: backward in a thread of its own while the user's thread already runs it forward again.  A thread
+#: that holds it may run code that the collector calls, such as ``__del__``.
+ONE_AT_A_TIME = threading.RLock()
 
 #: In place of the kernels of a segment.
 SWITCHED_OFF = "native steps are switched off"

@@ -7,6 +7,7 @@ import weakref
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
@@ -94,6 +95,53 @@ def test_code_that_the_collector_runs_during_a_call(name, act):
         for result, right in zip(got, wanted):
             np.testing.assert_allclose(result.asnumpy(), right, 1e-5, 1e-6)
     assert ran > 3, "the collector ran in few calls"
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_code_that_the_collector_runs_while_a_scope_ends(granularity):
+    """What it records then is computed, too."""
+    x, ran = array(1, WIDTH), 0
+    wanted = NET(x).asnumpy()
+    for countdown in range(1, 80):
+        got, values = [], []
+
+        def act(got=got, values=values):
+            got.append(NET(x))
+            values.append(NET(x).asnumpy())
+
+        scope = gdb.batching(policy="depth", granularity=granularity)
+        with scope:
+            got.append(NET(x))
+            Garbage(act)
+            with collecting(countdown) as runs:
+                scope.__exit__(None, None, None)
+                ran += bool(runs)
+        gc.collect()
+        assert len(got) == 2 and len(values) == 1
+        for result in [*values, *(y.asnumpy() for y in got)]:
+            np.testing.assert_allclose(result, wanted, 1e-5, 1e-6)
+    assert ran > 3, "the collector never ran"
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["", "trained"])
+def test_code_that_the_collector_runs_while_a_block_runs_without_a_scope(trained):
+    """A thread that runs a compiled graph may run it again before it has finished."""
+    x, ran = array(1, WIDTH), 0
+    wanted = NET(x).asnumpy()
+    for countdown in range(1, 80):
+        values = []
+        Garbage(lambda values=values: values.append(NET(x).asnumpy()))
+        with collecting(countdown) as runs:
+            with autograd.record() if trained else autograd.pause():
+                values.append(NET(x))
+            if trained:
+                values[-1].backward()
+            ran += bool(runs)
+        gc.collect()
+        assert len(values) == 2
+        for result in values:
+            np.testing.assert_allclose(mx.nd.array(result).asnumpy(), wanted, 1e-5, 1e-6)
+    assert ran > 3, "the collector never ran"
 
 
 def hold_a_scope():
