@@ -99,9 +99,11 @@ class Reach:
     def attributes(self) -> Dict[type, Dict[str, How]]:
         """Return by class the attributes that may change, and how."""
         found: Dict[type, Dict[str, How]] = {}
+        names = self._foreign | self._changed | self._owners
         for class_, objects in self._objects.items():
-            present = set().union(*(vars(x) if hasattr(x, "__dict__") else () for x in objects))
-            present.update(dir(class_))
+            # Not ``dir``, which would list hundreds of names for each class of blocks.
+            spaces = [vars(x) for x in (*objects, *class_.__mro__) if hasattr(x, "__dict__")]
+            present = {name for name in names if any(name in space for space in spaces)}
             is_block = issubclass(class_, Block)
             stored = {name for name in self._foreign if is_block or name in present}
             for base in class_.__mro__:

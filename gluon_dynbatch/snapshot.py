@@ -30,7 +30,7 @@ ATOMS = (str, bytes, int, float, complex, type(None), range, slice, np.generic, 
 #: Packages whose objects are not part of what a program computes.
 MACHINERY = frozenset(
     ["logging", "threading", "concurrent", "multiprocessing", "asyncio", "weakref", "ctypes"]
-    + ["gluon_dynbatch", "greenlet", "builtins"]
+    + ["gluon_dynbatch", "greenlet"]
 )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
 from ..plan.launch import Fill
+from ..record.types import in_host_memory
 from ..schedule.dependencies import Array
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
@@ -31,7 +32,7 @@ class Assembled(NamedTuple):
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
     #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
-    #: Fills of arenas on other devices than the CPU, which the program leaves out.
+    #: Fills of arenas in memory of other devices, which the program leaves out.
     device_fills: Tuple[Fill, ...]
     #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
@@ -51,7 +52,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
-        if arena.context.device_type == "cpu":
+        if in_host_memory(arena.context):
             count, source = len(fill.externals), assembler.stop + len(externals)
             pieces = fill.pieces(np.arange(source, source + count))
             code.extend(rows_record(arena.dtype, pieces, assembler.spot_of_fill(number)))
@@ -85,7 +86,7 @@ def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int
 def code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
     """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
     adds = resolving.ADD in pieces[:, 0]
-    if context.device_type != "cpu" or (adds and dtype not in executing.DTYPES):
+    if not in_host_memory(context) or (adds and dtype not in executing.DTYPES):
         return None
     native_pieces = pieces + [0, 0, 1, 0, 0]
     native_pieces[:, 3] *= itemsize(dtype)

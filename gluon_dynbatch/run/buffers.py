@@ -13,7 +13,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
 from ..native.recording import part
-from ..record.types import name_of
+from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .assemble import code_of_copies, code_of_pieces
 from .pool import allocate_like
@@ -85,7 +85,7 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
     writes the gradient of one copy and reads another one, these must not be one memory.
     """
     copies, size = allocate_like(source, shape, len(starts)), prod(shape)
-    if source.context.device_type != "cpu":
+    if not in_host_memory(source.context):
         flat = source.reshape((-1,))
         for copy, first in zip(copies, starts):
             part(flat, first, first + size).reshape(shape).copyto(copy)

@@ -17,6 +17,7 @@ from ..native import executing
 from ..native.assembling import itemsize
 from ..plan.launch import Launch, Whole
 from ..plan.plan import Plan
+from ..record.lazy import LazyNDArray
 from .arenas import Arenas
 from .assemble import Assembled
 from .buffers import bases_of, push, shaped, write_pieces
@@ -111,13 +112,23 @@ class Execution(Pass):
     def fill_devices(self) -> None:
         """Fill the arenas that the program cannot."""
         for fill in self._assembled.device_fills:
-            sources = [self.externals[number] for number in fill.externals.tolist()]
+            sources = [self._external(number) for number in fill.externals.tolist()]
             pieces = fill.pieces(np.arange(len(sources)))
             write_pieces(self.arenas.region(fill.region), sources, pieces)
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base that is not a parameter."""
         return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
+
+    def _external(self, number: int) -> NDArray:
+        """Return an external array for MXNet's operators; a kept one is copied out of its arena.
+
+        If a view of a kept array is made first, the view ends the `Chain` of this flush.
+        """
+        array = self.externals[number]
+        if type(array) is LazyNDArray:
+            array.real()
+        return array
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -133,7 +144,7 @@ class Execution(Pass):
         arrays = []
         for operand, port in zip(launch.operands, launch.segment.inputs):
             if isinstance(operand, Whole):
-                array = self.externals[operand.external]
+                array = self._external(operand.external)
             else:
                 array = self.arenas.operand(operand, port.dtype, launch.segment.context)
             # Reshape here and not in the symbol: there, MXNet's BatchNorm would get statistics that

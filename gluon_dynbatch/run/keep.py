@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
-from ..record.types import TYPES, name_of
+from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import address_of, copy_out
 
@@ -185,7 +185,7 @@ class Kept(recording.Keeper):
 def _elements(array: NDArray) -> Array:
     """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
-    if array.context.device_type != "cpu":
+    if not in_host_memory(array.context):
         return array.asnumpy().reshape(-1)
     dtype = np.dtype(array.dtype)
     size = array.size * dtype.itemsize
