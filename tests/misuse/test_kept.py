@@ -18,7 +18,8 @@ class Products(nn.HybridBlock):
 
 
 def masked(x, table):
-    lengths = table.reshape(-1)[:2] * 0 + 1
+    # MXNet leaves the gradient of lengths uninitialized.
+    lengths = mx.nd.BlockGrad(table.reshape(-1)[:2] * 0 + 1)
     x = mx.nd.broadcast_add(x.reshape((2, 2, 1)), lengths[0] * 0)
     return mx.nd.SequenceMask(x, lengths, True)[0] + mx.nd.SequenceLast(x, lengths, True)
 
