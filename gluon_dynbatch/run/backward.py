@@ -24,7 +24,7 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
 from .buffers import bases_of, shaped, write_pieces, zero
-from .dispatch import Executable, go_backward
+from .dispatch import Executable
 from .execute import Pass
 from .gradient import Request
 from .keep import Kept
@@ -253,7 +253,7 @@ class GradientTape(Pass):
                 gradient = self.operand(operand, port.dtype, segment.context)
                 results.append(result)
                 gradients.append(shaped(gradient, result.shape))
-        go_backward(results, gradients, segment.mode)
+        recorded.executable.go_backward(results, gradients, segment.mode)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of the fills that have wanted inputs, by number of the fill."""
@@ -291,7 +291,7 @@ def _update_statistics(launch: Launch, recorded: Recorded) -> None:
     """
     segment, (executable, arguments, results) = launch.segment, recorded
     if segment.mode & TRAINING:
-        go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
+        executable.go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
         # Other arrays are only read: a call that writes to them is not recorded, but runs at once.
