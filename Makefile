@@ -45,7 +45,7 @@ MXNET_OPTIONS ?=
 # Native code with sanitizers, apart from the ordinary one; and the tests of it: all of kernels and programs, Python
 # code in the middle of calls, keys, and random programs.
 SANITIZED := build/sanitized
-SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1
 SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py tests/test_convolutions.py \
   tests/test_equal_rows.py tests/test_structure.py tests/misuse/test_reentrance.py tests/misuse/test_kept.py tests/fuzz
 
@@ -54,7 +54,7 @@ SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py t
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
-	@echo "make lint   run ruff, and mypy on the pure modules"
+	@echo "make lint   run ruff, and mypy in strict mode"
 	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
 	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"

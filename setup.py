@@ -1,5 +1,6 @@
 """Packaging of gluon_dynbatch.  `make` installs the exact versions in requirements.txt."""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,9 @@ ROOT = Path(__file__).parent
 C = ROOT / "gluon_dynbatch" / "native" / "c"
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
+
+#: How much the kernels are optimized, unless the user says so.
+LEVEL = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
 
 PYTHON = ">=3.8,<3.12"
 # Some versions of pip collect, and build, all dependencies before they check `python_requires`.
@@ -86,7 +90,7 @@ setup(
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No flag may depend on the processor, or change results.
-            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            extra_compile_args=[*LEVEL, "-fno-math-errno", "-fno-trapping-math", "-pthread"],
             extra_link_args=["-pthread"],
         )
     ]

@@ -10,11 +10,10 @@ than it saves.  Then the calls of later scopes at the same place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .lower.segment import Segment
 from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
@@ -67,18 +66,20 @@ class Costs(NamedTuple):
     plan: int
 
 
-def costs_of(tape: Tape, plan: Plan, kernels: Mapping[Segment, Any]) -> Costs:
-    """Estimate the costs of computing a tape; segments without native kernels map to None."""
+def costs_of(tape: Tape, plan: Plan) -> Costs:
+    """Estimate the costs of computing a tape."""
     calls = _calls_by_entry(tape)
     blocks = (entry.block_id for entry, _ in calls)
     backward = is_recorded(tape)
     call, operator, flush, new_plan, recorded, launch = (
         costs[backward] for costs in (CALL, OPERATOR, FLUSH, PLAN, RECORDED, LAUNCH)
     )
-    segments = [plan.graph.segments[number] for number in plan.segment.tolist()]
+    by_mxnet = [isinstance(kernels, str) for kernels in plan.kernels]
     launches = sum(
-        call + operator * count_operators(segment.ops) if kernels[segment] is None else launch
-        for segment in segments
+        call + operator * count_operators(plan.graph.segments[number].ops)
+        if by_mxnet[number]
+        else launch
+        for number in plan.segment.tolist()
     )
     return Costs(
         next((block for block in blocks if block is not None), None),

@@ -14,7 +14,6 @@ from .options import DEFAULTS, Options, check_options
 from .record.intercept import FORWARDS
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
-from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
 from .scope import RUNTIME, Batch
@@ -60,7 +59,8 @@ def batching(
     strict : bool, optional
         If true, a call that cannot be merged or recorded is an error.
     debug : bool, optional
-        If true, each launch is compared with its calls run one by one.  This is slow.
+        If true, each launch is compared with its calls run one by one, and each sample of a map
+        with the plain loop.  This is slow.
 
     Returns
     -------
@@ -140,7 +140,8 @@ def map(
     [1.73, 0.0]
     """
     with batching(**scope_options) as batch:
-        return batch.map(fn, samples, concurrency, on_error)
+        results: List[Result] = batch.map(fn, samples, concurrency, on_error)
+    return results
 
 
 class DynamicHybridBlock(HybridBlock):
@@ -239,11 +240,9 @@ class DynamicHybridBlock(HybridBlock):
                 return self._call_cached_op(*args)
             return run_as_python(self, args, context)
 
+    @recording.cached_op_hook
     def _call_cached_op(self, *args: Any) -> Any:
-        """Record the call, or run the cached graph for this structure of arguments."""
-        recorder = STATE.batch and STATE.batch.recorder_of(self)
-        if recorder:
-            return recorder.call_block(self, args)
+        """Run the cached graph for this structure of arguments, where no scope records the call."""
         if self._backend or any(isinstance(arg, mx.np.ndarray) for arg in args):
             return super()._call_cached_op(*args)
         try:

@@ -11,12 +11,13 @@ from mxnet.ndarray import NDArray
 
 from .errors import MismatchError
 from .lower.expand import expand
+from .native.recording import Place
 from .plan.make import Externals, make_plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
-from .run.execute import Execution
-from .run.prepare import Prepared
+from .run.execute import Execution, execute
+from .run.prepare import prepare
 
 #: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -32,7 +33,7 @@ class Snapshot(NamedTuple):
     #: The parameter that the array belongs to, if any.
     parameter: Optional[Parameter]
     #: The place of the first call that reads the array.
-    place: Any
+    place: Place
     state: Dict[str, Any]
     #: Referenced so that its chunk of memory is not reused; the state has the address.
     gradient: Optional[NDArray]
@@ -61,7 +62,7 @@ class Watch:
         #: By ids of array and parameter.
         self._snapshots: Dict[Tuple[int, int], Snapshot] = {}
         #: The tape of the pending calls, and how far its reads are covered.
-        self._tape: Any = None
+        self._tape: Optional[Tape] = None
         self._reads = Reads()
 
     def note(self, tape: Tape) -> None:
@@ -97,13 +98,9 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     graph = expand(recording, "unbatched", ())
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
-    plan = make_plan(graph, one_by_one, outside)
-    code = Prepared(plan, None, dispatcher.natives(plan)).forward
-    execution = Execution(
-        plan, recording.externals, dispatcher, lambda node: recording.places[node].where, code
-    )
-    execution.run()
-    return execution
+    plan = make_plan(graph, one_by_one, outside, tuple(map(dispatcher.kernels, graph.segments)))
+    program, where = prepare(plan, None).forward, lambda node: recording.places[node].where
+    return execute(plan, program, recording.externals, dispatcher, where)
 
 
 def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
@@ -124,7 +121,8 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
         for low in range(0, len(of_type), most):
             some = of_type[low : low + most]
             rows = [run.rows(some[:, 1], prod(array_type.shape)) for run in (expected, actual)]
-            equal = np.isclose(rows[1], rows[0], *limits, equal_nan=True).all(axis=1)
+            relative, absolute = limits
+            equal = np.isclose(rows[1], rows[0], relative, absolute, equal_nan=True).all(axis=1)
             if not equal.all():
                 first = int(np.argmin(equal))
                 wrong.append((*some[first].tolist(), rows[0][first], rows[1][first], array_type))
@@ -164,7 +162,7 @@ class _Values:
         parts = []
         for arena in np.unique(arenas):
             if arena not in self._arenas:
-                self._arenas[arena] = self._execution.arenas[arena].asnumpy().reshape(-1)
+                self._arenas[arena] = self._execution.arenas.arrays[arena].asnumpy().reshape(-1)
             chosen = np.flatnonzero(arenas == arena)
             parts.append((chosen, self._arenas[arena][elements[chosen, None] + np.arange(size)]))
         found = np.empty((len(values), size), parts[0][1].dtype)

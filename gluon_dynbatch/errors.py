@@ -158,7 +158,10 @@ class LaunchError(DynBatchError, _MXNetsOwn):
 
 
 class MismatchError(DynBatchError, AssertionError):
-    """With ``debug=True``: a result is wrong, or an input of a pending call changed unnoticed."""
+    """With ``debug=True``: a result is wrong, or an input of a pending call changed unnoticed.
+
+    `map` raises it if a sample has another result than in the plain loop.
+    """
 
 
 class QueueFullError(DynBatchError, RuntimeError):

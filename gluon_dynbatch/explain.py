@@ -12,18 +12,17 @@ import sys
 import textwrap
 import traceback
 from collections import defaultdict
-from typing import DefaultDict, Iterator, List, Tuple
+from typing import Any, Callable, DefaultDict, Iterator, List, Tuple
 
 import mxnet as mx
 
-from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, ONE_WAITS, STACK, Cause, remedy_of
+from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, Cause, remedy_of
 from .errors import Where
 from .observe import Line, Observer, Site
 from .record.lazy import LazyNDArray
 from .record.recorder import Recorder
-from .report import NOTHING, Report
+from .report import Report
 from .scope import RUNTIME
-from .show.plot import stage_times
 
 #: Most lines of code on a page, and most entries of calls that did not merge.
 MOST_LINES, MOST_ALONE = 8, 3
@@ -65,7 +64,7 @@ def _page(where: Where, sites: List[Site]) -> Iterator[str]:
     units = sum(sum(flush.widths) for flush in report.flushes)
     width = units / report.launches
     yield f"{report.nodes} calls in {report.launches} launches, {width:.1f} wide on average"
-    recording, analysis, running, waiting = stage_times(report).values()
+    recording, analysis, running, waiting = report.stage_times.values()
     yield (
         f"milliseconds: recording and the script's own work {recording:.1f}, "
         f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}, "
@@ -103,7 +102,7 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
 
 def _advice(site: Site, report: Report) -> Iterator[str]:
     """Yield advice, the most important first."""
-    spent = stage_times(report)
+    spent = report.stage_times
     total = sum(spent.values())
     yield from _reads(site, report)
     yield from dict.fromkeys(remedy_of(alone.reason) for alone in report.alone)
@@ -220,7 +219,7 @@ def main(script: str, arguments: List[str]) -> None:
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    watched = (
+    watched: Tuple[Tuple[Any, str, Callable[[Any], Any]], ...] = (
         (mx.nd, "array", observer.timed),
         (LazyNDArray, "asnumpy", observer.noting),
         (Recorder, "lift_number", observer.calculating),

@@ -19,7 +19,7 @@ from mxnet.util import _NumpyArrayScope
 from .errors import SampleError, Where
 from .native.recording import thread_settings
 from .record.intercept import set_mode
-from .record.state import STATE
+from .record.state import STATE, Scope
 from .record.where import user_line
 from .turns import Guards, View, await_turn
 
@@ -56,7 +56,7 @@ class Fibers:
 
     def __init__(
         self,
-        scope: Any,
+        scope: Scope,
         program: Any,
         apply: Callable[[Any], Any],
         samples: Iterable[Any],

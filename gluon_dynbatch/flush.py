@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
-from .errors import NotMergedError, Where
-from .kernel.kernels import SegmentKernels
+from .errors import NotMergedError
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
-from .lower.segment import Segment
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
 from .plan.plan import Plan
+from .plan.transpose import Heads
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
-from .report import Alone, FlushReport
-from .run.backward import GradientTape
+from .report import FlushReport
+from .run.backward import BackwardPass
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
-from .run.execute import Execution
+from .run.execute import Execution, execute
 from .run.flight import FLIGHT
 from .run.gradient import forget
-from .run.keep import Kept, find_spots
-from .run.prepare import Prepared
+from .run.keep import Kept, Spots, find_spots
+from .run.operators import OperatorTape
+from .run.prepare import Draft, Latest, Prepared, complete, prepare
 from .schedule import analyze, arrange, check_groups
 from .trace.entry import Library
-from .unmerged import find_unmerged
+from .unmerged import Unmerged, find_unmerged
 
 
 class Runtime:
@@ -75,14 +75,13 @@ class Planned(NamedTuple):
     """An entry of the plan cache: a plan, and what flushes with this plan share."""
 
     plan: Plan
-    #: Per segment its native kernels; None if MXNet's operators run it.
-    kernels: Dict[Segment, Optional[SegmentKernels]]
-    #: The code of both directions, with the key of its heads: at most one pair.
-    prepared: List[Tuple[Any, Prepared]]
+    programs: Latest
     #: Whether a backward pass may follow.
     recorded: bool
-    #: The report without times, and with the numbers of calls instead of their lines.
+    #: The report without times and lines, and the calls whose lines it lacks.
     report: FlushReport
+    alone: Tuple[Unmerged, ...]
+    split: Tuple[Unmerged, ...]
     costs: Costs
 
     @property
@@ -94,163 +93,168 @@ class Planned(NamedTuple):
         return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
 
 
-class Flush(NamedTuple):
-    """Computes the calls of one tape."""
+def flush(
+    runtime: Runtime,
+    options: Options,
+    tape: Tape,
+    account: Optional[Account],
+    chain: Chain,
+    waiting: int,
+) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
+    """Compute the calls of a tape; all lazy arrays still referenced get their values.
 
-    runtime: Runtime
-    options: Options
-    recording: Tape
-    account: Optional[Account]
-    chain: Chain
+    Takes the number of samples that wait for this flush.  Returns the plan, the plan of the
+    backward pass (None without gradients), the arenas with the values, and the report.
+    """
+    started = begun = time.perf_counter()
+    if runtime.observer is not None:
+        runtime.observer.settle(tape)
+        begun = time.perf_counter()
+    lazies = tape.held()
+    planned, cached = find_plan(runtime, options, tape)
+    analysed = time.perf_counter()
+    if options.strict:
+        _refuse_unmerged(planned.alone, tape)
+    plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
+    key = held and held.key(plan)
+    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan))
+    waited = FLIGHT.make_room()
+    # Found before the launches run, which may replace lazy external arrays by real ones.
+    routes = {} if programs.transposed is None else chain.routes(tape)
+    forget()
+    operators = None if programs.transposed is None else OperatorTape(programs.transposed)
+    execution = _execute(runtime, options, tape, plan, programs, operators)
+    if isinstance(programs, Draft):
+        programs = complete(plan, programs)
+        planned.programs.keep(key, programs)
+    backward = None if operators is None else BackwardPass(programs, execution, operators)
+    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
+    connect = None if backward is None else chain.connect
+    kept = Kept(arenas, execution.bases, planned.recorded, size, connect)
+    keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
+    if backward is not None:
+        chain.add(backward, kept, routes)
+    finished = time.perf_counter()
+    report = planned.report._replace(
+        cached=cached,
+        alone=tuple(calls.at(tape.places) for calls in planned.alone),
+        split=tuple(calls.at(tape.places) for calls in planned.split),
+        recording_ms=1e3 * (started - (tape.started or started)),
+        analysis_ms=1e3 * (analysed - begun),
+        dispatch_ms=1e3 * (finished - analysed - waited),
+        queue_ms=1e3 * waited,
+        waiting=waiting,
+    )
+    if account is not None:
+        account.note(planned.costs, cached)
+    return plan, None if backward is None else backward.plan, kept, report
 
-    def run(self, waiting: int) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
-        """Plan and launch the recorded calls; all lazy arrays still referenced get their values.
 
-        Takes the number of samples that wait for this flush.  Returns the plan, the plan of the
-        backward pass (None without gradients), the arenas with the values, and the report.
-        """
-        recording = self.recording
-        started = begun = time.perf_counter()
-        if self.runtime.observer is not None:
-            self.runtime.observer.settle(recording)
-            begun = time.perf_counter()
-        lazies = recording.held()
-        planned, cached = self._find_plan(self.options.resolved())
-        analysed = time.perf_counter()
-        self._refuse_if_strict(planned.report.alone)
-        key, prepared = self._prepare(planned, lazies)
-        waited = FLIGHT.make_room()
-        # Found before the launches run, which may replace lazy external arrays by real ones.
-        routes = {} if prepared.heads is None else self.chain.routes(recording)
-        execution, tape = self._execute(planned, prepared)
-        # Kept only now that its backward code is complete.  Most plans are used with one set of
-        # heads, so the code for just one is kept, to save memory.
-        planned.prepared[:] = [(key, prepared)]
-        plan, size = planned.plan, planned.report.arena_bytes
-        kept = Kept(execution.arenas, execution.bases, planned.recorded, size)
-        keep(lazies, kept, plan.graph.value_term, *plan[-2:], plan.regions)
-        if tape is not None:
-            self.chain.add(tape, kept, routes)
-        finished = time.perf_counter()
-        report = planned.report._replace(
-            cached=cached,
-            alone=self._with_lines(planned.report.alone),
-            split=self._with_lines(planned.report.split),
-            recording_ms=1e3 * (started - (recording.started or started)),
-            analysis_ms=1e3 * (analysed - begun),
-            dispatch_ms=1e3 * (finished - analysed - waited),
-            queue_ms=1e3 * waited,
-            waiting=waiting,
+def find_plan(runtime: Runtime, options: Options, tape: Tape) -> Tuple[Planned, bool]:
+    """Return the plan of a tape, and whether it comes from the cache."""
+    weights, settings = find_weights(tape), options.resolved()
+    chosen = settings.analysis_budget, settings.granularity, settings.policy, settings.max_rows
+    fingerprint = Fingerprint(tape, (*chosen, runtime.dispatcher.native, weights))
+    cached = runtime.plans.find(fingerprint)
+    if cached is not None:
+        return cached, True
+    planned, is_final = _plan(runtime, settings, tape, weights)
+    if is_final:
+        runtime.plans.keep(fingerprint, planned, planned.bytes)
+        untrack(planned)
+    return planned, False
+
+
+def _plan(
+    runtime: Runtime, settings: Options, tape: Tape, weights: Tuple[int, ...]
+) -> Tuple[Planned, bool]:
+    """Return a new plan, and whether it is final and worth keeping."""
+    kernels_of = runtime.dispatcher.kernels
+    graph = expand(
+        *(tape, settings.granularity, weights),
+        lambda segment: not isinstance(kernels_of(segment), str),
+    )
+    if settings.debug:
+        check_graph(graph)
+    analysis = analyze(graph.dependencies, settings.policy, settings.analysis_budget, runtime.rate)
+    if analysis.milliseconds > 0 and analysis.visits:
+        runtime.rate = analysis.visits / analysis.milliseconds
+    groups = arrange(analysis.groups, graph.dependencies.rows, settings.max_rows)
+    if settings.debug:
+        check_groups(graph.dependencies, groups)
+    outside = Externals(*TYPES.columns(tape.external_type), TYPES.kinds)
+    plan = make_plan(graph, groups, outside, tuple(map(kernels_of, graph.segments)))
+    alone, split = find_unmerged(plan, list(tape.entries.values()), settings.granularity)
+    report = FlushReport(
+        nodes=len(tape.node_entry),
+        units=graph.dependencies.size,
+        widths=tuple(np.diff(plan.members.first).tolist()),
+        granularity=settings.granularity,
+        policy=settings.policy,
+        budget=str(settings.analysis_budget),
+        rows_gathered=plan.rows_gathered,
+        arena_bytes=plan.arena_bytes,
+    )
+    costs = costs_of(tape, plan)
+    planned = Planned(plan, Latest(), is_recorded(tape), report, alone, split, costs)
+    # If not every unit was visited, another analysis may do better.
+    return planned, analysis.visits >= graph.dependencies.size
+
+
+def _refuse_unmerged(alone: Tuple[Unmerged, ...], tape: Tape) -> None:
+    if alone:
+        first = alone[0].at(tape.places)
+        raise NotMergedError(
+            f"{first.calls} calls were not merged: {first.reason}",
+            first.where,
+            first.name,
+            "open the scope with strict=False to run them one by one",
         )
-        if self.account is not None:
-            self.account.note(planned.costs, cached)
-        return plan, None if tape is None else tape.plan, kept, report
 
-    def _find_plan(self, settings: Options) -> Tuple[Planned, bool]:
-        """Return the plan of the tape, and whether it comes from the cache."""
-        recording = self.recording
-        weights = find_weights(recording)
-        options = settings[: Options._fields.index("strict")], self.runtime.dispatcher.native
-        fingerprint = Fingerprint(recording, (*options, weights))
-        plans = self.runtime.plans
-        cached = plans.find(fingerprint)
-        if cached is not None:
-            return cached, True
-        planned, is_final = self._make_plan(settings, weights)
-        if is_final:
-            plans.keep(fingerprint, planned, planned.bytes)
-            untrack(planned)
-        return planned, False
 
-    def _make_plan(self, settings: Options, weights: Tuple[int, ...]) -> Tuple[Planned, bool]:
-        """Return a new plan, and whether it is final and worth keeping."""
-        recording, runtime = self.recording, self.runtime
-        graph = expand(
-            recording,
-            settings.granularity,
-            weights,
-            lambda segment: runtime.dispatcher.kernels(segment) is not None,
-        )
-        if self.options.debug:
-            check_graph(graph)
-        analysis = analyze(
-            graph.dependencies, settings.policy, settings.analysis_budget, runtime.rate
-        )
-        if analysis.milliseconds > 0 and analysis.visits:
-            runtime.rate = analysis.visits / analysis.milliseconds
-        groups = arrange(analysis.groups, graph.dependencies.rows, self.options.max_rows)
-        if self.options.debug:
-            check_groups(graph.dependencies, groups)
-        outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
-        plan = make_plan(graph, groups, outside)
-        kernels = runtime.dispatcher.natives(plan)
-        alone, split = find_unmerged(plan, list(recording.entries.values()), settings.granularity)
-        report = FlushReport(
-            nodes=len(recording.node_entry),
-            units=graph.dependencies.size,
-            widths=tuple(np.diff(plan.members.first).tolist()),
-            granularity=settings.granularity,
-            policy=settings.policy,
-            budget=str(settings.analysis_budget),
-            alone=alone,
-            rows_gathered=plan.rows_gathered,
-            arena_bytes=plan.arena_bytes,
-            split=split,
-        )
-        costs = costs_of(recording, plan, kernels)
-        planned = Planned(plan, kernels, [], is_recorded(recording), report, costs)
-        # If not every unit was visited, another analysis may do better.
-        return planned, analysis.visits >= graph.dependencies.size
+class Held(NamedTuple):
+    """What the programs of a recorded flush depend on besides its plan."""
 
-    def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
-        if self.options.strict and alone:
-            name, reason, calls, node = alone[0]
-            raise NotMergedError(
-                f"{calls} calls were not merged: {reason}",
-                self._line_of(node),
-                name,
-                "open the scope with strict=False to run them one by one",
-            )
+    #: Where the arrays are that are still referenced.
+    spots: Spots
+    #: Per external array a byte: whether it is in MXNet's graph.
+    in_graph: bytes
 
-    def _with_lines(self, unmerged: Tuple[Alone, ...]) -> Tuple[Alone, ...]:
-        """Replace the numbers of calls by the lines that recorded them."""
-        return tuple(calls._replace(where=self._line_of(calls.where)) for calls in unmerged)
+    def key(self, plan: Plan) -> Any:
+        """Return a key for the programs of a plan."""
+        trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
+        return [column.tobytes() for column in self.spots], trained, self.in_graph
 
-    def _line_of(self, node: int) -> Where:
-        return self.recording.places[node].where
+    def heads(self, plan: Plan) -> Optional[Heads]:
+        """Return the results of a plan at which gradients may arrive; None if there are none."""
+        return find_heads(plan, self.spots, np.frombuffer(self.in_graph, dtype=bool))
 
-    def _prepare(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
-        """Return the code of both directions for the arrays still referenced, after its key."""
-        plan, key, heads = planned.plan, None, None
-        if planned.recorded:
-            spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
-            trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-            marks = in_graph(self.recording.externals)
-            key = [column.tobytes() for column in spots], trained, marks
-        for known_key, prepared in planned.prepared:
-            if known_key == key:
-                return key, prepared
-        if key is not None:
-            heads = find_heads(plan, spots, np.frombuffer(marks, dtype=bool))
-        return key, Prepared(plan, heads, planned.kernels)
 
-    def _execute(
-        self, planned: Planned, prepared: Prepared
-    ) -> Tuple[Execution, Optional[GradientTape]]:
-        plan, externals, runtime = planned.plan, self.recording.externals, self.runtime
-        forget()
-        tape = None if prepared.heads is None else GradientTape(plan, prepared, externals)
-        watch = runtime.observer and runtime.observer.begin_flush(self.recording, plan.graph)
-        if self.options.debug:
-            check_plan(plan)
-            if tape is not None:
-                check_transposed(plan, tape.heads, tape.plan)
-            alone = run_alone(self.recording, runtime.dispatcher)
-        execution = Execution(
-            plan, externals, runtime.dispatcher, self._line_of, prepared.forward, tape, watch
-        )
-        execution.run()
-        FLIGHT.launched(execution.bases)
-        if self.options.debug:
-            compare(self.recording, alone, execution)
-        return execution, tape
+def _find_held(tape: Tape, lazies: List[LazyNDArray]) -> Held:
+    spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
+    return Held(spots, in_graph(tape.externals))
+
+
+def _execute(
+    runtime: Runtime,
+    options: Options,
+    tape: Tape,
+    plan: Plan,
+    programs: Union[Prepared, Draft],
+    operators: Optional[OperatorTape],
+) -> Execution:
+    """Push the launches of a plan to the engine, with the checks of ``debug=True``."""
+    watch = runtime.observer and runtime.observer.begin_flush(tape, plan.graph)
+    if options.debug:
+        check_plan(plan)
+        if programs.transposed is not None:
+            check_transposed(plan, programs.transposed.heads, programs.transposed.plan)
+        alone = run_alone(tape, runtime.dispatcher)
+    execution = execute(
+        *(plan, programs.forward, tape.externals, runtime.dispatcher),
+        *(lambda node: tape.places[node].where, operators, watch),
+    )
+    FLIGHT.launched(execution.bases)
+    if options.debug:
+        compare(tape, alone, execution)
+    return execution

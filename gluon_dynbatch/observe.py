@@ -16,11 +16,14 @@ from typing import Any, DefaultDict, Dict, List, Tuple
 import mxnet as mx
 
 from .errors import Where
+from .lower.graph import Graph
+from .record.recorder import Recorder
 from .record.state import STATE
-from .record.tape import parameters_of
+from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
-from .scope import Batch
+from .run.execute import Execution
+from .scope import OpenScope
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
@@ -60,7 +63,7 @@ class Site:
         self.numbers: Dict[float, Where] = {}
         self.arithmetic: Dict[Where, Where] = {}
 
-    def begin(self, tape: Any, graph: Any) -> None:
+    def begin(self, tape: Tape, graph: Graph) -> None:
         """Count the calls and units of a flush by line, before its launches run."""
         #: Per unit, the line that recorded it.
         self._where_of = [tape.places[node].where for node in graph.node.tolist()]
@@ -78,11 +81,11 @@ class Site:
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
-    def launched(self, execution: Any, number: int) -> None:
+    def launched(self, execution: Execution, number: int) -> None:
         """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
-            execution.region(region).wait_to_read()
+            execution.arenas.region(region).wait_to_read()
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
@@ -90,7 +93,8 @@ class Site:
             self.lines[where].running_ms += spent * units / len(launch.units)
         batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
         self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
-        reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
+        plan, unit = execution.plan, launch.units[0]
+        reason, graph = plan.kernels_of(number), plan.graph
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
             total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
@@ -104,7 +108,7 @@ class Observer:
         #: Per place its first scope, which compiles what the others use, and all others.
         self.sites: Dict[Where, List[Site]] = {}
 
-    def opened(self, scope: Batch) -> None:
+    def opened(self, scope: OpenScope) -> None:
         """Add the report of a scope to its site."""
         sites = self.sites.setdefault(scope.place.where, [])
         if len(sites) < 2:
@@ -114,7 +118,8 @@ class Observer:
     @property
     def site(self) -> Site:
         """The site of the open scope."""
-        return self.sites[STATE.batch.place.where][-1]
+        assert STATE.scope is not None
+        return self.sites[STATE.scope.place.where][-1]
 
     def timed(self, array: Any) -> Any:
         """Wrap ``mx.nd.array`` to measure its time in scopes."""
@@ -123,7 +128,7 @@ class Observer:
         def create(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
             result = array(*args, **kwargs)
-            if STATE.batch is not None:
+            if STATE.scope is not None:
                 self.site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
             return result
 
@@ -136,7 +141,7 @@ class Observer:
         def asnumpy(array: Any) -> Any:
             pending = STATE.recorder is not None and array.pending
             values = original(array)
-            if pending and STATE.batch is not None and values.size <= FEW_ELEMENTS:
+            if pending and STATE.scope is not None and values.size <= FEW_ELEMENTS:
                 where = user_line()
                 # Whole numbers may be equal by chance.
                 fractions = (x for x in map(float, values.flat) if not x.is_integer())
@@ -149,7 +154,7 @@ class Observer:
         """Wrap ``Recorder.lift_number`` to find which numbers were read before."""
 
         @functools.wraps(lift_number)
-        def lift(recorder: Any, token: Any, arrays: Any) -> Any:
+        def lift(recorder: Recorder, token: Any, arrays: Any) -> Any:
             site, number = self.site, float(dict(zip(*token[2:])).get("scalar", 0))
             if abs(number) in site.numbers or -abs(number) in site.numbers:
                 where = site.numbers.get(number, site.numbers.get(-number))
@@ -159,7 +164,7 @@ class Observer:
 
         return lift
 
-    def settle(self, tape: Any) -> None:
+    def settle(self, tape: Tape) -> None:
         """Wait for work from before a flush, so that its launches are not charged with it.
 
         Not by ``waitall``, which would raise the errors of work that has nothing to do with the
@@ -181,7 +186,7 @@ class Observer:
                 break
         self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
 
-    def begin_flush(self, tape: Any, graph: Any) -> Site:
+    def begin_flush(self, tape: Tape, graph: Graph) -> Site:
         """Return the site of the open scope, whose `launched` is called after each launch."""
         site = self.site
         site.begin(tape, graph)

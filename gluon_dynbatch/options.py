@@ -90,5 +90,8 @@ def check_options(options: Options) -> Options:
         # A string such as "no" is true in Python.
         if not isinstance(switch, (bool, np.bool_)):
             raise OptionError(f"{name} must be True or False, not {switch!r}")
-    budget = parse_budget(options.analysis_budget)
-    return Options(budget, *options[1:4], bool(options.strict), bool(options.debug))
+    return options._replace(
+        analysis_budget=parse_budget(options.analysis_budget),
+        strict=bool(options.strict),
+        debug=bool(options.debug),
+    )

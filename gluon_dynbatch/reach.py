@@ -34,7 +34,9 @@ SKIPPED = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "")
     for path in (mx.__file__, np.__file__, __file__)
 )
-CELLS = tuple(os.path.dirname(os.path.abspath(module.__file__)) for module in (rnn, contrib.rnn))
+CELLS = tuple(
+    os.path.dirname(os.path.abspath(path)) for path in (rnn.__file__, contrib.rnn.__file__)
+)
 STDLIB = sysconfig.get_paths()["stdlib"]
 #: Values that lead neither to code nor to attributes.
 LEAVES = (str, bytes, int, float, complex, type(None), mx.nd.NDArray, Parameter, np.ndarray)
@@ -55,7 +57,7 @@ class How(enum.IntEnum):
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_skipped(filename: str) -> bool:
+def is_skipped(filename: str) -> bool:
     """Return whether a file belongs to a library."""
     if filename.startswith(SKIPPED):
         return not filename.startswith(CELLS)
@@ -97,9 +99,11 @@ class Reach:
     def attributes(self) -> Dict[type, Dict[str, How]]:
         """Return by class the attributes that may change, and how."""
         found: Dict[type, Dict[str, How]] = {}
+        names = self._foreign | self._changed | self._owners
         for class_, objects in self._objects.items():
-            present = set().union(*(vars(x) if hasattr(x, "__dict__") else () for x in objects))
-            present.update(dir(class_))
+            # Not ``dir``, which would list hundreds of names for each class of blocks.
+            spaces = [vars(x) for x in (*objects, *class_.__mro__) if hasattr(x, "__dict__")]
+            present = {name for name in names if any(name in space for space in spaces)}
             is_block = issubclass(class_, Block)
             stored = {name for name in self._foreign if is_block or name in present}
             for base in class_.__mro__:
@@ -127,11 +131,6 @@ class Reach:
         for class_, objects in self._objects.items():
             if issubclass(class_, Block):
                 yield from objects
-
-    def places(self) -> Iterator[Tuple[Any, str]]:
-        """Yield the objects whose attributes may change, with the names of these."""
-        for class_, names in self.attributes().items():
-            yield from itertools.product(self._objects[class_], names)
 
     def _look(self, value: Any) -> None:
         """Look at a value: at what it refers to, or at its code."""
@@ -177,7 +176,7 @@ class Reach:
                 continue
             self._seen.add((id(base), "methods"))
             for name, member in vars(base).items():
-                functions = list(_functions_of(member))
+                functions = list(functions_of(member))
                 if functions and name not in NOT_CALLED:
                     self._methods[base, name] = functions
                     if name.startswith("__") and name not in CALLED_BY_NAME:
@@ -188,7 +187,7 @@ class Reach:
         code = function.__code__
         if code.co_filename.startswith(SKIPPED[-1]):
             self._pending += _closed_over(function)  # a wrapper of the user's function
-        if _is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
+        if is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
             return
         self._seen.add((code, class_, id(function)))
         stores = stores_of(code)
@@ -223,7 +222,7 @@ def _is_library(module: str) -> bool:
     """Return whether the classes of a module change attributes in code that is not looked at."""
     filename = getattr(sys.modules.get(module), "__file__", None)
     is_built_in = module in sys.builtin_module_names and module not in ("builtins", "__main__")
-    return is_built_in or (filename is not None and _is_skipped(filename))
+    return is_built_in or (filename is not None and is_skipped(filename))
 
 
 def is_python(class_: type) -> bool:
@@ -231,7 +230,7 @@ def is_python(class_: type) -> bool:
     return bool(class_.__flags__ & (1 << 9)) and not _is_library(class_.__module__)
 
 
-def _functions_of(member: Any) -> Iterator[types.FunctionType]:
+def functions_of(member: Any) -> Iterator[types.FunctionType]:
     """Yield the functions behind a member of a class, such as a method or a property."""
     parts = [member]
     if isinstance(member, (staticmethod, classmethod)):

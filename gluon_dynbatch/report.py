@@ -276,8 +276,20 @@ class Report:
     @property
     def analysis_share(self) -> float:
         """Time of analysis as a share of recording, analysis and dispatch."""
-        total = sum(f.recording_ms + f.analysis_ms + f.dispatch_ms for f in self.flushes)
-        return sum(flush.analysis_ms for flush in self.flushes) / total if total else 0.0
+        times = self.stage_times
+        total = times["recording"] + times["analysis"] + times["dispatch"]
+        return times["analysis"] / total if total else 0.0
+
+    @property
+    def stage_times(self) -> Dict[str, float]:
+        """Milliseconds spent in each stage."""
+        queue = sum(flush.queue_ms for flush in self.flushes)
+        return {
+            "recording": sum(flush.recording_ms for flush in self.flushes),
+            "analysis": sum(flush.analysis_ms for flush in self.flushes),
+            "dispatch": sum(flush.dispatch_ms for flush in self.flushes),
+            "waiting": self.waiting_ms + queue,
+        }
 
     def plot(self) -> Any:
         """Plot where the time went, and the widths of launches in the order in which they ran.
@@ -294,7 +306,8 @@ class Report:
         MissingError
             matplotlib is not installed.
         """
-        return plot(self)
+        flushes = self.flushes
+        return plot(self.stage_times, [f.widths for f in flushes], [f.waiting for f in flushes])
 
     def _repr_html_(self) -> str:
         text = str(self)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import types
-from typing import Any, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
 from .errors import ArgumentError
@@ -17,7 +18,12 @@ TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8
 Tolerance = Optional[Tuple[float, float]]
 
 #: Objects that are what they are, rather than what they hold.
-SINGLE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
+SINGLE = (type, types.ModuleType)
+#: Code and networks, of which only the type is compared: each run may make new ones.
+OPAQUE = (
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType),
+    *(Block, Parameter),
+)
 SEQUENCES = (list, tuple, collections.deque)
 
 
@@ -35,15 +41,16 @@ class Shape(NamedTuple):
 Values = List[Tuple[str, Any]]
 
 
-def values_of(value: Any, path: str) -> Values:
+def values_of(value: Any, path: str, strict: bool = True) -> Values:
     """Return the values in a result, from left to right, each with its path for messages.
 
-    Arrays stay arrays of MXNet.  Raises `ArgumentError` for an object that cannot be compared.
+    Arrays stay arrays of MXNet.  Of an object that cannot be compared, only the type is a value;
+    with `strict`, it raises `ArgumentError`.
     """
-    return list(_walk(value, path, frozenset()))
+    return list(_walk(value, path, strict, frozenset()))
 
 
-def _walk(value: Any, path: str, outer: FrozenSet[int]) -> Iterator[Tuple[str, Any]]:
+def _walk(value: Any, path: str, strict: bool, outer: FrozenSet[int]) -> Iterator[Tuple[str, Any]]:
     if isinstance(value, (NDArray, np.generic)) or _is_plain(value):
         yield path, value
         return
@@ -53,23 +60,30 @@ def _walk(value: Any, path: str, outer: FrozenSet[int]) -> Iterator[Tuple[str, A
     if id(value) in outer:
         yield path, "an object that holds this"
         return
-    shape, items = _take_apart(value, path)
+    shape, items = _take_apart(value)
+    if strict and shape.content is None and not isinstance(value, OPAQUE):
+        raise ArgumentError(
+            f"{path} holds an object of type {shape.type.__name__}, which cannot be compared",
+            user_line(),
+            advice="return arrays, numbers, strings, None, or objects and containers of these",
+        )
     yield path, shape
     for name, item in items:
-        yield from _walk(item, f"{path}{name}", outer | {id(value)})
+        yield from _walk(item, f"{path}{name}", strict, outer | {id(value)})
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether a value has no parts, and ``==`` compares it."""
     if value is None or isinstance(value, (str, bytes, *SINGLE)):
         return True
-    if isinstance(value, (*SEQUENCES, dict, set, frozenset, np.ndarray, BaseException)):
+    if isinstance(value, (*SEQUENCES, dict, set, frozenset, np.ndarray, BaseException, *OPAQUE)):
         return False
-    compares = type(value).__eq__ is not object.__eq__
+    compare: Any = type(value).__eq__
+    compares = compare is not object.__eq__
     return compares and not (hasattr(value, "__dict__") and vars(value))
 
 
-def _take_apart(value: Any, path: str) -> Tuple[Shape, List[Tuple[str, Any]]]:
+def _take_apart(value: Any) -> Tuple[Shape, List[Tuple[str, Any]]]:
     """Return the outside of an object, and the objects in it with what leads to them."""
     class_ = type(value)
     if isinstance(value, np.ndarray):
@@ -85,19 +99,20 @@ def _take_apart(value: Any, path: str) -> Tuple[Shape, List[Tuple[str, Any]]]:
         return Shape(class_, f"{len(items)} items"), items
     if isinstance(value, BaseException):
         return Shape(class_, "arguments"), [(".args", value.args)]
+    fields = {} if isinstance(value, OPAQUE) else _fields_of(value)
+    items = [(f".{name}", fields[name]) for name in sorted(fields)]
+    return Shape(class_, set(fields) or None), items
+
+
+def _fields_of(value: Any) -> Dict[str, Any]:
+    """Return the attributes of an object."""
     fields = dict(vars(value)) if hasattr(value, "__dict__") else {}
-    for base in class_.__mro__:
+    for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
         for name in [slots] if isinstance(slots, str) else slots:
             if hasattr(value, name) and not name.startswith("__"):
                 fields[name] = getattr(value, name)
-    if not fields:
-        raise ArgumentError(
-            f"{path} holds an object of type {class_.__name__}, which cannot be compared",
-            user_line(),
-            advice="return arrays, numbers, strings, None, or objects and containers of these",
-        )
-    return Shape(class_, set(fields)), [(f".{name}", fields[name]) for name in sorted(fields)]
+    return fields
 
 
 def _sorted(items: Any) -> List[Any]:
@@ -113,31 +128,54 @@ def to_numpy(values: Values) -> Values:
     return [(name, x.asnumpy() if isinstance(x, NDArray) else x) for name, x in values]
 
 
-def compare(expected: Values, actual: Values, tolerance: Tolerance) -> None:
-    """Raise `AssertionError` for the first value that differs, with its name."""
-    for (name, a), (_, b) in zip(expected, actual):
-        both = f"{name} is {{}} in the scope and {{}} in the loop"
-        if isinstance(a, (np.ndarray, np.generic)) and isinstance(b, type(a)):
-            _compare_arrays(name, np.asarray(a), np.asarray(b), tolerance, both)
-            continue
-        assert type(a) is type(b), both.format(f"of type {type(b).__name__}", type(a).__name__)
-        if isinstance(a, (float, complex)):
-            relative, absolute = tolerance or TOLERANCES["float32"]
-            equal = np.isclose(b, a, relative, absolute, equal_nan=True)
-        else:
-            equal = a is b or a == b
-        assert isinstance(equal, (bool, np.bool_)) and equal, both.format(b, a)
-    assert len(expected) == len(actual), "the scope changes the number of results"
+def find_difference(
+    expected: Values, actual: Values, tolerance: Tolerance, place: str = "scope"
+) -> Optional[str]:
+    """Return a sentence about the first value that differs, with its path; None if none does."""
+    for (path, a), (_, b) in zip(expected, actual):
+        arrays = isinstance(a, (np.ndarray, np.generic)) and isinstance(b, type(a))
+        found = _differing(a, b, tolerance) if arrays else _differing_values(a, b, tolerance)
+        if found is not None:
+            where, one, other = found
+            return f"{path}{where} is {other} in the {place} and {one} in the loop"
+    if len(expected) != len(actual):
+        return f"the {place} changes the number of results"
+    return None
 
 
-def _compare_arrays(
-    name: str, expected: np.ndarray, actual: np.ndarray, tolerance: Tolerance, both: str
-) -> None:
-    assert expected.dtype == actual.dtype, both.format(actual.dtype, expected.dtype)
-    assert expected.shape == actual.shape, both.format(f"of shape {actual.shape}", expected.shape)
-    message = f"{name} differs between scope and loop"
-    if expected.dtype.kind in "biufc":
-        relative, absolute = tolerance or TOLERANCES.get(expected.dtype.name, (0, 0))
-        np.testing.assert_allclose(actual, expected, relative, absolute, err_msg=message)
+#: Where two values differ, and a text for each.
+Difference = Optional[Tuple[str, Any, Any]]
+
+
+def _differing_values(a: Any, b: Any, tolerance: Tolerance) -> Difference:
+    """Compare two values of Python."""
+    if type(a) is not type(b):
+        return "", _kind_of(a), _kind_of(b)
+    if isinstance(a, (float, complex)):
+        relative, absolute = tolerance or TOLERANCES["float32"]
+        equal = np.isclose(b, a, relative, absolute, equal_nan=True)
     else:
-        np.testing.assert_array_equal(actual, expected, err_msg=message)
+        equal = a is b or a == b
+    return None if isinstance(equal, (bool, np.bool_)) and equal else ("", a, b)
+
+
+def _kind_of(value: Any) -> str:
+    return str(value) if isinstance(value, Shape) else f"of type {type(value).__name__}"
+
+
+def _differing(a: Any, b: Any, tolerance: Tolerance) -> Difference:
+    """Compare two arrays of NumPy; return the first element that differs."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype:
+        return "", a.dtype, b.dtype
+    if a.shape != b.shape:
+        return "", f"of shape {a.shape}", f"of shape {b.shape}"
+    if a.dtype.kind in "biufc":
+        relative, absolute = tolerance or TOLERANCES.get(a.dtype.name, (0, 0))
+        equal = np.isclose(b, a, relative, absolute, equal_nan=a.dtype.kind in "fc")
+    else:
+        equal = a == b
+    if np.all(equal):
+        return None
+    place = np.unravel_index(np.argmin(equal), a.shape)
+    return str(list(map(int, place))) if a.ndim else "", a[place], b[place]

@@ -107,8 +107,9 @@ def _call_target(fn: Any) -> Tuple[Any, Collection[str]]:
             return fn.__call__, ()
         if type(fn).forward not in FORWARDS:
             return fn.forward, ()
-        first = next(iter(inspect.signature(fn.hybrid_forward).parameters), "")
-        return fn.hybrid_forward, (first, *fn._reg_params)
+        hybrid: Any = fn
+        first = next(iter(inspect.signature(hybrid.hybrid_forward).parameters), "")
+        return hybrid.hybrid_forward, (first, *fn._reg_params)
     if inspect.isroutine(fn) or isinstance(fn, (type, functools.partial)):
         return fn, ()
     return fn.__call__, ()

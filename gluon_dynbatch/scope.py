@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import inspect
 import logging
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union, cast
 
 import mxnet as mx
 
@@ -17,7 +16,7 @@ from .auto import MOST_PLACES, Account, pays_ahead
 from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, park
-from .flush import Flush, Runtime
+from .flush import Runtime, flush
 from .native.recording import (
     Statements,
     current_mode,
@@ -26,12 +25,13 @@ from .native.recording import (
     without_collector,
 )
 from .options import DEFAULTS, Options, check_choice, check_count
+from .oracle import Oracle, is_within_map
 from .plan.plan import NoPlan, Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
-from .record.where import user_line
+from .record.where import may_be_abandoned, user_line
 from .report import Report
 from .run.chain import Chain
 from .run.gradient import forget
@@ -47,8 +47,6 @@ Result = TypeVar("Result")
 MOST_KEPT = 1 << 28
 #: Lazy arrays from which on collecting reference cycles before the last flush pays.
 MANY_ARRAYS = 512
-#: Flags of code whose frames can be suspended.
-SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 #: Traced calls, kernels, plans and measurements of this process.
 RUNTIME = Runtime()
@@ -67,6 +65,10 @@ def _release_all() -> None:
         free_spares()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
+
+
+def _never() -> None:
+    """Return the scope that a `Batch` has opened which was never entered: None."""
 
 
 class Batch(Statements):
@@ -89,43 +91,24 @@ class Batch(Statements):
     """
 
     def __init__(self, options: Options):
-        self._options = options
+        self.options = options
         #: Whether pending calls may be flushed before the scope ends.
         self.runs_ahead = True
-        #: Weak references to the objects whose statements are in this scope, oldest first; the
-        #: scope is open while there is one.
-        self.members: List[Any] = []
-        #: Attributes of `STATE` in the thread that opened the scope.
-        self._thread_state: Dict[str, Any] = {}
-        self._reset()
+        #: Returns the `OpenScope` that this has opened last, until it closes.
+        self._opened: Callable[[], Optional[OpenScope]] = _never
+        self._begin()
 
-    def _reset(self) -> None:
+    def _begin(self) -> None:
         self.report = Report()
         self.plan: Union[Plan, NoPlan] = NoPlan(self.report, user_line)
         self.backward_plan: Optional[Plan] = None
-        #: The user's options, completed by defaults of blocks; and those of the environment.
-        self._completed_options = self._options
-        self._environment_options = DEFAULTS
-        self._recorder: Optional[Recorder] = None
-        #: The account by which "auto" decides; None if options were given.
-        self._account: Optional[Account] = None
-        #: The place in the user's program that opened the scope.
-        self.place: Any = None
-        #: The frame that opened the scope, if it may never resume.
-        self._suspendable_frame: Any = None
-        #: Why values are missing that were not computed before the scope closed.
-        self._reason = "the scope was interrupted"
-        #: Flushes that are not yet part of MXNet's tape.
-        self._chain = Chain()
-        #: Weak references to the arenas that hold values of earlier flushes, oldest first.
-        self._kept: List[Any] = []
 
-    def _enter(self) -> Batch:
-        """Open this scope, or join the open one; return the scope that is entered."""
-        scope = STATE.batch
+    def _enter(self) -> OpenScope:
+        """Return the open scope, to be joined, or else a new one, to be opened."""
+        scope = cast("Optional[OpenScope]", STATE.scope)
         if scope is not None:
-            scope._settle()  # it may have lost all members
-            scope = STATE.batch
+            scope.settle()  # it may have lost all members
+            scope = cast("Optional[OpenScope]", STATE.scope)
         if self.scope is not None and self.scope is not scope:
             raise ScopeError(
                 "this scope is open in another thread",
@@ -133,119 +116,13 @@ class Batch(Statements):
                 advice="make a scope for each thread with gluon_dynbatch.batching()",
             )
         if scope is None:
-            self._open(sys._getframe(1))
-            return self
-        self._options.check_joined(scope._options, scope.place.where)
-        return scope  # type: ignore[no-any-return]
-
-    def _open(self, frame: Any) -> None:
-        """Open the scope; if this is interrupted, `_settle` undoes it."""
-        if self.place is not None:  # it was open before
-            self._reset()
-        self._environment_options = Options.of_environment()
-        self.place = user_place()
-        self._suspendable_frame = frame if _may_be_abandoned(frame) else None
-        self._thread_state = vars(STATE)
-        watch = Watch() if self._options.debug else None
-        self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
-        self._account = self._open_account()
-        HOOKS.acquire(self)
-        if RUNTIME.observer is not None:
-            RUNTIME.observer.opened(self)
-        if self._account is not None and self._account.begins_at_once:
-            self._thread_state.update(batch=self, recorder=None, at_once=True)
+            if self._opened is not _never:
+                self._begin()
+            scope = OpenScope(self, sys._getframe(1))
+            self._opened = weakref.ref(scope)
         else:
-            self._start_recording()
-
-    def unrecorded(self, work: Callable[[], Result], ends: bool = False) -> Result:
-        """Run `work` without recording its calls, and return its result; record none if it `ends`.
-
-        Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
-        objects that reference counting frees.  The collector would treat them as long-lived, and
-        scan the whole heap because of them.
-        """
-        state = self._thread_state  # empty if the collector has just ended the scope
-        before = {name: state[name] for name in ("recorder", "at_once") if name in state}
-        try:
-            state.update(recorder=None, at_once=False)
-            return without_collector(work)  # type: ignore[no-any-return]
-        finally:
-            if self.members and not ends:
-                self._thread_state.update(before)
-
-    def _open_account(self) -> Optional[Account]:
-        """Return an account for the place of this scope; None if any option is set."""
-        if self._options != DEFAULTS or self._environment_options != DEFAULTS:
-            return None
-        # Hybridizing a block again may change the options that it asks for.
-        key = self.place, current_mode(), RUNTIME.hybridized
-        if key not in STATE.decisions and len(STATE.decisions) >= MOST_PLACES:
-            STATE.decisions.clear()
-        return Account(STATE.decisions.setdefault(key, {}))
-
-    def _start_recording(self) -> None:
-        assert self._recorder is not None
-        self._thread_state.update(batch=self, recorder=self._recorder, at_once=False)
-
-    def recorder_of(self, block: Any) -> Optional[Recorder]:
-        """Return the recorder for a call of a block; None if the call is to run at once."""
-        if STATE.at_once:
-            assert self._account is not None
-            if self._account.runs_at_once(block, self.report.at_once):
-                self.report.at_once += 1
-            else:
-                self._start_recording()
-        return STATE.recorder  # type: ignore[no-any-return]
-
-    def count_wait(self, seconds: float) -> None:
-        """Add time spent waiting for a value to the report, and take it off recording time."""
-        self.report.count_wait(1e3 * seconds)
-        recorder = self._recorder
-        if recorder is not None and recorder.tape.started:
-            recorder.tape.started += seconds
-
-    def _end(self, member: Batch, error_type: Any, error: Any) -> None:
-        """Compute pending calls, if the end of a member's last statement requires it."""
-        # GeneratorExit ends a generator that is closed early: this is no failure.
-        failed = error_type is not None and error_type is not GeneratorExit
-        self._settle()
-        if self._recorder is None:
-            return  # closed with another statement, when the collector ended several at once
-        oldest = self.members[0]() is member
-        # The generator that opened the scope may never resume.
-        suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
-        if len(self.members) == 1 and not failed:
-            many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
-            if many and gc.isenabled():
-                gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
-            # The collector may run code before the scope is closed: its calls run at once.
-            self.unrecorded(self._hand_out, ends=True)
-            if self._account is not None:
-                self._account.close(self.report)
-        elif len(self.members) > 1 and (oldest or suspended and not failed):
-            # Calls of other members may be pending as well: this failure is not theirs.
-            with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
-                self.flush()
-        ending = f"with {error_type.__name__}: {error}" if failed else "before it was computed"
-        self._reason = f"the scope ended {ending}"
-
-    def _settle(self) -> None:
-        """Close the scope if it has no members left; may be called again."""
-        self.members[:] = [reference for reference in self.members if reference() is not None]
-        if self.members:
-            return
-        self._thread_state.update(recorder=None, at_once=False)
-        HOOKS.release(self)
-        if self._recorder is not None:
-            self._recorder.close(self._reason)
-        self._recorder = self._account = self._suspendable_frame = None
-        self._thread_state.update(batch=None)
-        self._thread_state = {}
-
-    def use_defaults(self, defaults: Options) -> None:
-        """Complete the options with those of a hybridized block; the first block wins."""
-        self._completed_options = self._completed_options.with_defaults(defaults)
-        self._account = None
+            self.options.check_joined(scope.options, scope.place.where)
+        return scope
 
     def map(
         self,
@@ -262,10 +139,13 @@ class Batch(Statements):
         ------
         ArgumentError, OptionError
             `fn` or an option cannot be used.
+        MismatchError
+            With ``debug=True``, a result differs from that of the plain loop.
         ScopeError
             The scope is not open.
         """
-        if not self.members:
+        scope = self._opened()
+        if scope is None or not scope.members:
             raise ScopeError(
                 "map was called on a scope that is not open",
                 user_line(),
@@ -273,28 +153,15 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        return Fibers(self, fn, applier(fn), samples, concurrency, on_error == "return").run()
+        apply = applier(fn)
 
-    def await_flush(self, waiting: int = 0) -> bool:
-        """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
+        def run(samples: Iterable[Any]) -> List[Any]:
+            return Fibers(scope, fn, apply, samples, concurrency, on_error == "return").run()
 
-        Return whether a fiber parked.
-        """
-        parked = park()
-        if not parked and self.members:
-            self.unrecorded(lambda: self._compute(waiting=waiting))
-        return parked
-
-    def connect(self) -> None:
-        """Add the computed flushes to MXNet's tape."""
-        if self._chain.open:
-            self.unrecorded(self._chain.connect)
-
-    def run_ahead(self) -> None:
-        """Flush pending calls if the engine should run them while recording continues."""
-        assert self._recorder is not None
-        if self.runs_ahead and self._account is not None and pays_ahead(self._recorder.tape):
-            self.unrecorded(self._compute)
+        if self.options.debug and not is_within_map():
+            oracle = Oracle(scope, fn, apply)
+            return oracle.check(lambda: run(oracle.note(samples)))
+        return run(samples)
 
     def flush(self) -> None:
         """Compute everything recorded so far.
@@ -311,13 +178,176 @@ class Batch(Statements):
         NotMergedError
             With ``strict=True``, a call could not be merged.
         """
+        scope = self._opened()
+        if scope is not None:
+            scope.flush()
+
+
+class OpenScope:
+    """A scope while it is open: made when a `Batch` opens it, and dropped when it closes.
+
+    It owns what its calls need until they are part of MXNet's arrays and tape: the recorder, the
+    flushes that are not yet in MXNet's tape, and the arenas that hold values.  `Statements` opens
+    it, adds and removes its members, and closes it.  What it did is in the report and the plans of
+    the `Batch`.
+    """
+
+    def __init__(self, batch: Batch, frame: Any):
+        self.batch, self.options, self.report = batch, batch.options, batch.report
+        #: The place in the user's program that opens the scope.
+        self.place = user_place()
+        #: Weak references to the objects whose statements are in this scope, oldest first; the
+        #: scope is open while there is one.
+        self.members: List[Any] = []
+        #: Why values are missing that were not computed before the scope closed.
+        self.reason = "the scope was interrupted"
+        #: The user's options, completed by defaults of blocks; and those of the environment.
+        self._completed_options = self.options
+        self._environment_options = Options.of_environment()
+        self._runs_ahead = batch.runs_ahead
+        #: The frame that opens the scope, if it may never resume.
+        self._suspendable_frame = frame if may_be_abandoned(frame) else None
+        #: Attributes of `STATE` in the thread that opens the scope.
+        self._thread_state: Dict[str, Any] = vars(STATE)
+        #: The account by which "auto" decides; None if options were given.
+        self._account = self._open_account()
+        watch = Watch() if self.options.debug else None
+        self.recorder = Recorder(RUNTIME.library, self, self.report, self.options.strict, watch)
+        #: Flushes that are not yet part of MXNet's tape.
+        self._chain = Chain()
+        #: Weak references to the arenas that hold values of earlier flushes, oldest first.
+        self._kept: List[Any] = []
+
+    def _open_account(self) -> Optional[Account]:
+        """Return an account for the place of this scope; None if any option is set."""
+        if self.options != DEFAULTS or self._environment_options != DEFAULTS:
+            return None
+        # Hybridizing a block again may change the options that it asks for.
+        key = self.place, current_mode(), RUNTIME.hybridized
+        if key not in STATE.decisions and len(STATE.decisions) >= MOST_PLACES:
+            STATE.decisions.clear()
+        return Account(STATE.decisions.setdefault(key, {}))
+
+    def open(self) -> None:
+        """Begin to record, or to run calls at once; if this is interrupted, `settle` undoes it."""
+        HOOKS.acquire(self)
+        if RUNTIME.observer is not None:
+            RUNTIME.observer.opened(self)
+        at_once = self._account is not None and self._account.begins_at_once
+        recorder = None if at_once else self.recorder
+        self._thread_state.update(scope=self, recorder=recorder, at_once=at_once)
+
+    def end(self, member: Batch, error_type: Any, error: Any) -> None:
+        """Compute pending calls, if the end of a member's last statement requires it."""
+        # GeneratorExit ends a generator that is closed early: this is no failure.
+        failed = error_type is not None and error_type is not GeneratorExit
+        self.settle()
+        if not self.members:
+            return  # closed with another statement, when the collector ended several at once
+        oldest = self.members[0]() is member
+        # The generator that opened the scope may never resume.
+        suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
+        if len(self.members) == 1 and not failed:
+            many = len(self.recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
+            if many and gc.isenabled():
+                gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
+            # The collector may run code before the scope is closed: its calls run at once.
+            self.unrecorded(self._hand_out, ends=True)
+            if self._account is not None:
+                self._account.close(self.report)
+        elif len(self.members) > 1 and (oldest or suspended and not failed):
+            # Calls of other members may be pending as well: this failure is not theirs.
+            with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
+                self.flush()
+        ending = f"with {error_type.__name__}: {error}" if failed else "before it was computed"
+        self.reason = f"the scope ended {ending}"
+
+    def settle(self) -> None:
+        """Close the scope if it has no members left; may be called again."""
+        self.members[:] = [reference for reference in self.members if reference() is not None]
+        if self.members:
+            return
+        if self._is_in_place():
+            self._thread_state.update(recorder=None, at_once=False)
+        HOOKS.release(self)
+        self.recorder.close(self.reason)
+        if self._is_in_place():
+            self._thread_state.update(scope=None)
+
+    def _is_in_place(self) -> bool:
+        """Return whether this is the scope of its thread, which may be in the next one by now."""
+        return self._thread_state.get("scope") is self
+
+    def unrecorded(self, work: Callable[[], Result], ends: bool = False) -> Result:
+        """Run `work` without recording its calls, and return its result; record none if it `ends`.
+
+        Python's cyclic collector is off meanwhile.  Tracing and planning create thousands of
+        objects that reference counting frees.  The collector would treat them as long-lived, and
+        scan the whole heap because of them.
+        """
+        state = self._thread_state
+        if not self.members:  # the collector has just ended the scope
+            return without_collector(work)
+        before = {name: state[name] for name in ("recorder", "at_once")}
+        try:
+            state.update(recorder=None, at_once=False)
+            return without_collector(work)
+        finally:
+            if self.members and not ends:
+                state.update(before)
+
+    def recorder_of(self, block: Any) -> Optional[Recorder]:
+        """Return the recorder for a call of a block, while calls run at once.
+
+        None if this call is to run at once as well; otherwise, all calls from here on are recorded.
+        """
+        assert self._account is not None
+        if self._account.runs_at_once(block, self.report.at_once):
+            self.report.at_once += 1
+            return None
+        self._thread_state.update(recorder=self.recorder, at_once=False)
+        return self.recorder
+
+    def use_defaults(self, defaults: Options) -> None:
+        """Complete the options with those of a hybridized block; the first block wins."""
+        self._completed_options = self._completed_options.with_defaults(defaults)
+        self._account = None
+
+    def count_wait(self, seconds: float) -> None:
+        """Add time spent waiting for a value to the report, and take it off recording time."""
+        self.report.count_wait(1e3 * seconds)
+        tape = self.recorder.tape
+        if tape.started:
+            tape.started += seconds
+
+    def connect(self) -> None:
+        """Add the computed flushes to MXNet's tape."""
+        if self._chain.open:
+            self.unrecorded(self._chain.connect)
+
+    def run_ahead(self) -> None:
+        """Flush pending calls if the engine should run them while recording continues."""
+        if self._runs_ahead and self._account is not None and pays_ahead(self.recorder.tape):
+            self.unrecorded(self._compute)
+
+    def flush(self) -> None:
+        """Compute everything recorded so far, see `Batch.flush`."""
         if self.members:
             self.unrecorded(self._compute)
 
+    def await_flush(self, waiting: int = 0) -> bool:
+        """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
+
+        Return whether a fiber parked.
+        """
+        parked = park()
+        if not parked and self.members:
+            self.unrecorded(lambda: self._compute(waiting=waiting))
+        return parked
+
     def _compute(self, waiting: int = 0) -> None:
         """Run one flush outside of autograd; later calls are recorded on a new tape."""
-        recorder = self._recorder
-        assert recorder is not None
+        recorder = self.recorder
         recorder.refuse("it flushes the scope")
         tape, mode = recorder.tape, current_mode()
         try:
@@ -327,12 +357,10 @@ class Batch(Statements):
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)
-            if self._chain.done:
-                self._chain = Chain()
             result = None
             if tape.node_entry:
                 options = self._completed_options.with_defaults(self._environment_options)
-                result = Flush(RUNTIME, options, tape, self._account, self._chain).run(waiting)
+                result = flush(RUNTIME, options, tape, self._account, self._chain, waiting)
             tape.close()
             if mode:
                 set_mode(mode)
@@ -341,7 +369,7 @@ class Batch(Statements):
             set_mode(mode)
             raise
         if result is not None:
-            self.plan, self.backward_plan, kept, report = result
+            self.batch.plan, self.batch.backward_plan, kept, report = result
             self._register_kept(kept)
             self.report.flushes.append(report)
             if LOGGER.isEnabledFor(logging.DEBUG):
@@ -363,18 +391,3 @@ class Batch(Statements):
     def _still_kept(self) -> List[Kept]:
         alive = (reference() for reference in self._kept)
         return [kept for kept in alive if kept is not None]
-
-
-def _may_be_abandoned(frame: Any) -> bool:
-    """Return whether a frame is of a generator or coroutine that may never resume after a yield.
-
-    One that an ``__enter__`` started, as with ``contextlib.contextmanager``, is not: a ``with``
-    statement ends it.
-    """
-    if not frame.f_code.co_flags & SUSPENDABLE:
-        return False
-    while frame is not None and frame.f_code.co_flags & SUSPENDABLE:
-        if frame.f_code.co_name == "__aenter__":
-            return False
-        frame = frame.f_back
-    return frame is None or frame.f_code.co_name != "__enter__"

@@ -24,7 +24,11 @@ from .samples import applier, with_mxnet_arrays
 from .scope import Batch
 
 #: Errors of a flush, raised in every sample that waits for it: another sample may be at fault.
-FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
+FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
+
+
+#: The fields of `BatcherStats` that requests are counted in.
+COUNTS = ("completed", "failed", "cancelled", "rejected", "run_s", "latency_s")
 
 
 class BatcherStats(NamedTuple):
@@ -86,7 +90,7 @@ class _Queue:
         self.running = 0
         #: Number of waiting requests with which a minibatch starts at once.
         self.enough = size
-        self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
+        self.counts: Any = collections.Counter(dict.fromkeys(COUNTS, 0))
         self.sizes: Dict[int, int] = collections.Counter()
         self.latencies: Deque[float] = collections.deque(maxlen=1024)
         # A copy: a context object that is entered remembers the previous context of its thread.
@@ -227,7 +231,7 @@ def _run_together(apply: Callable[[Any], Any], samples: List[Any], scope: Batch)
     arguments = with_mxnet_arrays(samples)
     with scope:
         outcomes = scope.map(apply, arguments, on_error="return")
-        failed = [outcome for outcome in outcomes if isinstance(outcome, FLUSH_ERRORS)]
+        failed = list(filter(_is_of_a_flush, outcomes))
         if failed and len(samples) > 1:
             raise failed[0]
         # In the scope: values are read from their arenas, and results that are released before the
@@ -236,6 +240,13 @@ def _run_together(apply: Callable[[Any], Any], samples: List[Any], scope: Batch)
             outcomes[number] = _to_numpy(outcome)
             del outcome
         return outcomes
+
+
+def _is_of_a_flush(outcome: Any) -> bool:
+    """Return whether an outcome is an error for which another sample may be at fault."""
+    if isinstance(outcome, errors.DynBatchError):
+        return isinstance(outcome, FLUSH_ERRORS)
+    return isinstance(outcome, mx.MXNetError)
 
 
 def _to_numpy(outcome: Any) -> Any:
@@ -319,7 +330,7 @@ class RequestBatcher:
         _QUEUES.add(self._queue)
         weakref.finalize(self, self._queue.close).atexit = False
 
-    def submit(self, sample: Any) -> Future:
+    def submit(self, sample: Any) -> Future[Any]:
         """Put a sample into the queue; with ``on_full="wait"``, wait until there is room for it.
 
         Parameters
@@ -340,7 +351,7 @@ class RequestBatcher:
         QueueFullError
             The queue is full.
         """
-        request: Future = Future()
+        request: Future[Any] = Future()
         self._put(request, sample)
         queue = self._queue
         try:
@@ -384,7 +395,11 @@ class RequestBatcher:
         with queue.changed:
             latencies, sizes = tuple(queue.latencies), dict(queue.sizes)
             return BatcherStats(
-                len(queue.waiting), queue.running, *queue.counts.values(), latencies, sizes
+                queued=len(queue.waiting),
+                running=queue.running,
+                latencies_s=latencies,
+                batch_sizes=sizes,
+                **queue.counts,
             )
 
     def close(self) -> None:

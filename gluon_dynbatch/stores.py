@@ -77,8 +77,14 @@ def stores_of(code: types.CodeType) -> Stores:
     for node in nodes:
         search.find_aliases(node)
         search.visit(node)
-    found = search.own, search.foreign, search.changed, search.owners, search.names
-    return Stores(*map(frozenset, found), search.changes_first)
+    return Stores(
+        own=frozenset(search.own),
+        foreign=frozenset(search.foreign),
+        changed=frozenset(search.changed),
+        owners=frozenset(search.owners),
+        names=frozenset(search.names),
+        changes_first=search.changes_first,
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -114,10 +120,14 @@ def _without_source(code: types.CodeType) -> Stores:
             stores = _without_source(inner)
             stored, loaded = stored | stores.foreign, loaded | stores.changed
             names |= stores.names
-    changed = loaded if changes_items else ()
-    names |= IN_PLACE | set(SETTERS.values())
-    sets = (), stored - INTERNAL, changed, loaded if stored else (), names
-    return Stores(*map(frozenset, sets), changes_items)
+    return Stores(
+        own=frozenset(),
+        foreign=frozenset(stored - INTERNAL),
+        changed=frozenset(loaded if changes_items else ()),
+        owners=frozenset(loaded if stored else ()),
+        names=frozenset(names | IN_PLACE | set(SETTERS.values())),
+        changes_first=changes_items,
+    )
 
 
 class _Search(ast.NodeVisitor):
@@ -142,19 +152,20 @@ class _Search(ast.NodeVisitor):
                 self._values.setdefault(node.arg, []).append(node)
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                value = node.value
             elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-                targets = [node.target]
+                targets, value = [node.target], node.iter
             else:
                 continue
-            value = node.iter if hasattr(node, "iter") else node.value
             for target in targets:
                 self._find_values(target, value)
 
     def _find_values(self, target: ast.AST, value: ast.AST) -> None:
         """Note what an assignment, or the items of one, give to variables."""
         both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-        if both and len(target.elts) == len(value.elts):
-            for pair in zip(target.elts, value.elts):
+        targets, values = getattr(target, "elts", ()), getattr(value, "elts", ())
+        if both and len(targets) == len(values):
+            for pair in zip(targets, values):
                 self._find_values(*pair)
             return
         for name in ast.walk(target):
@@ -215,8 +226,9 @@ class _Search(ast.NodeVisitor):
         if isinstance(node, ast.BinOp):  # ``[None] * n``
             sides = [side for side in (node.left, node.right) if not isinstance(side, ast.Name)]
             return any(map(self._is_new, sides))
-        is_made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        return isinstance(node, NEW) or (is_made and _called(node) in CONSTRUCTORS)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return node.func.id in CONSTRUCTORS
+        return isinstance(node, NEW)
 
     def _set(self, owner: ast.AST, name: str) -> None:
         if name not in INTERNAL:

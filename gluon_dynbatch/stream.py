@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Sized
 
 from .block import batching
 from .errors import Where
@@ -63,7 +63,7 @@ def imap(
     check_count("batch_size", batch_size)
     check_count("prefetch", prefetch, minimum=0, or_none=False)
     apply, scope = applier(fn), batching(**scope_options)
-    length = len(samples) if hasattr(samples, "__len__") else None
+    length = len(samples) if isinstance(samples, Sized) else None
     return Stream(apply, iter(samples), length, batch_size, prefetch, scope, user_line())
 
 

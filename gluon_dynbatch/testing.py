@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import types
-from collections import deque
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
-from mxnet.gluon import Block, Parameter, ParameterDict
+from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
 from .native import recording
-from .reach import Reach
-from .results import TOLERANCES, Tolerance, Values, compare, to_numpy, values_of
+from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
 from .scope import Batch
+from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]
-
-_MISSING: Any = object()
-#: Containers whose content is restored, and arrays.
-_MUTABLE = (dict, list, set, deque, np.ndarray, NDArray)
 
 
 def check_against_loop(
@@ -77,8 +70,9 @@ def check_against_loop(
     >>> batch.report.nodes >= 2
     True
     """
-    state = _State(Reach(fn).places())
-    fn, samples = applier(fn), list(samples)
+    samples, before = list(samples), Snapshot()
+    before.add(fn, samples)
+    fn = applier(fn)
     params = params.values() if isinstance(params, ParameterDict) else params or ()
     variables = _variables(samples, list(params))
     batch = batching(**scope_options)
@@ -88,8 +82,9 @@ def check_against_loop(
             return batch.map(fn, samples)
 
     expected = _run(lambda: list(map(fn, samples)), variables)
-    state.restore()
-    compare(expected, _run(scope, variables), tolerance)
+    before.restore()
+    difference = find_difference(expected, _run(scope, variables), tolerance)
+    assert difference is None, difference
     return batch
 
 
@@ -110,6 +105,7 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
 def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
+        assert array.grad is not None
         array.grad[:] = 0
     with mx.autograd.record():
         values: Values = []
@@ -130,40 +126,3 @@ def _anchored(array: NDArray) -> NDArray:
     anchor = mx.nd.zeros((1,) * max(1, array.ndim), ctx=array.context, dtype=array.dtype)
     anchor.attach_grad()
     return mx.nd.broadcast_add(array, anchor)
-
-
-class _State:
-    """The values of attributes at one time."""
-
-    def __init__(self, places: Iterable[Tuple[Any, str]]):
-        self._saved: List[Tuple[Any, str, Any]] = []
-        self._contents: Dict[int, Tuple[Any, Any]] = {}
-        for owner, name in places:
-            value = getattr(owner, name, _MISSING)
-            if not isinstance(value, (Block, Parameter, types.MethodType)):
-                self._saved.append((owner, name, value))
-                self._save(value)
-
-    def _save(self, value: Any) -> None:
-        """Remember the content of a container, and of those in it."""
-        if isinstance(value, _MUTABLE) and id(value) not in self._contents:
-            self._contents[id(value)] = value, copy.copy(value)
-            if not isinstance(value, (np.ndarray, NDArray)):
-                for item in value.values() if isinstance(value, dict) else value:
-                    self._save(item)
-
-    def restore(self) -> None:
-        """Set the attributes, and the contents of the containers in them, as they were."""
-        for owner, name, value in self._saved:
-            now = getattr(owner, name, _MISSING)
-            if value is _MISSING and now is not _MISSING:
-                delattr(owner, name)
-            elif now is not value:
-                setattr(owner, name, value)
-        for container, content in self._contents.values():
-            if isinstance(container, (np.ndarray, NDArray)):
-                container[...] = content
-            else:
-                container.clear()
-                fill = getattr(container, "extend", None) or container.update
-                fill(content)

@@ -1,18 +1,20 @@
 """Find the calls of a plan that did not merge, or not all with each other, and the reasons.
 
-A plan does not know the user's lines, so the ``where`` of each `Alone` is the number of a call.
+A plan does not know the user's lines, so it has the number of a call in place of its line.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
 from .lower.graph import Graph
-from .plan.plan import Launch, Plan
-from .report import Alone, add_calls
+from .native.recording import Place
+from .plan.launch import Launch
+from .plan.plan import Plan
+from .report import Alone
 from .trace.symbols import VARIABLE
 
 OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"
@@ -50,26 +52,40 @@ SIZES = (
 )
 
 
+class Unmerged(NamedTuple):
+    """What `Alone` says, with the number of a call in place of its line."""
+
+    name: str
+    reason: str
+    calls: int
+    node: int
+
+    def at(self, places: Sequence[Place]) -> Alone:
+        """Return these calls with the line, given the place of each call."""
+        return Alone(self.name, self.reason, self.calls, places[self.node].where)
+
+
 def find_unmerged(
     plan: Plan, entries: Sequence[Any], granularity: str
-) -> Tuple[Tuple[Alone, ...], Tuple[Alone, ...]]:
+) -> Tuple[Tuple[Unmerged, ...], Tuple[Unmerged, ...]]:
     """Return the calls that did not merge, and those that merged only in several launches.
 
     The first are those that no rule allows to merge, by callee and reason.  The second are calls of
     one callee that need several launches, but would merge after a small change.  `entries` has the
     entries of the calls, in the order of their numbers in the graph.
     """
-    alone: Dict[Tuple[str, str], Alone] = {}
+    alone: Dict[Tuple[str, str], Unmerged] = {}
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
     for number, index in enumerate(plan.segment.tolist()):
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
             calls = _calls_of(plan, [plan.launch(number)], segment.reason)
-            add_calls(alone, (calls.name, calls.reason), calls)
-        elif isinstance(segment.kernels, str):
+            total = alone.setdefault((calls.name, calls.reason), calls._replace(calls=0))
+            alone[calls.name, calls.reason] = total._replace(calls=total.calls + calls.calls)
+        elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
     split = [
-        _calls_of(plan, launches, SIZES.format(launches[0].segment.kernels))
+        _calls_of(plan, launches, SIZES.format(plan.kernels_of(launches[0].number)))
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
     ]
@@ -79,12 +95,12 @@ def find_unmerged(
     return tuple(alone.values()), tuple(split)
 
 
-def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
+def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Unmerged:
     unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
-    return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
+    return Unmerged(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
 
 
-def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:
+def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Unmerged]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
     counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry in entries:
@@ -103,7 +119,7 @@ def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> I
             calls = np.flatnonzero(np.array(needs_own)[graph.entry])
             entry = entries[int(graph.entry[calls[0]])]
             reason = _along_axis(entry) if entry.block_id is None else BLOCKS[granularity]
-            yield Alone(entry.name, reason, len(calls), int(calls[0]))
+            yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
 
 
 def _along_axis(entry: Any) -> str:

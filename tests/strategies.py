@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.cells import WORDS, Cells, ready, run_tree
-from tests.fuzz.harness import Case, run
+from tests.fuzz.harness import Case, Setting, run
 from tests.fuzz.programs import Program, programs
 
 
@@ -17,6 +17,7 @@ def examples(count):
         max_examples=count,
         derandomize=True,
         database=None,
+        deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
     )
@@ -49,7 +50,7 @@ def tree_batches(draw):
 def loop_works(case):
     """Return whether MXNet can compute the gradients of the loop, which some operators refuse."""
     try:
-        run(case, "train")
+        run(case, Setting("train"))
     except mx.MXNetError:
         return False
     return True

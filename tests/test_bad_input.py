@@ -84,8 +84,9 @@ WRONG = {
         "branch": lambda F, x: x if x.sum() > 0 else -x,
         "float": lambda F, x: x * float(x.sum()),
         "int": lambda F, x: x * int(x.sum()),
-        "in place": lambda F, x: x.__isub__(x),
     }.items()},
+    "cell, in place": (gdb.CellError, [CELL, "write x = x - y"],
+                       calling(lambda F, x: x.__isub__(x))),
     **{f"cell, {name}": (gdb.CellError, [CELL], calling(fn)) for name, fn in {
         "result None": lambda F, x: None,
         "result number": lambda F, x: 3,

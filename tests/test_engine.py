@@ -15,7 +15,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.execute import Pass
-from gluon_dynbatch.run.flight import MOST_EARLIER
+from gluon_dynbatch.run.flight import FLIGHT, MOST_EARLIER
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, output_of
@@ -286,6 +286,23 @@ def test_buffers_are_as_large_as_those_of_mxnet(elements):
 @pytest.mark.parametrize("size", [0, 1, 9, 3 << 30])
 def test_memory_of_programs_may_exceed_2_gb(size):
     """It is counted in bytes, but allocated in larger elements.  No page of it is touched."""
-    fake = SimpleNamespace(_assembled=SimpleNamespace(sizes={"saved": size}), pool=Pool())
+    assembled, arenas = SimpleNamespace(sizes={"saved": size}), SimpleNamespace(pool=Pool())
+    fake = SimpleNamespace(_assembled=assembled, arenas=arenas)
     memory = Pass.array_at(fake, "saved")
     assert memory.size * np.dtype(memory.dtype).itemsize >= size
+
+
+@pytest.mark.parametrize("retained", [False, True])
+def test_backward_passes_after_the_last_flush_need_no_memory(retained):
+    """A program may use a scope once, and then train without."""
+    net, x = dense(4, 3), mx.nd.ones((1, 3))
+    with autograd.record(), gdb.batching(**FIXED):
+        losses = [net(x) for _ in range(4)]
+    autograd.backward(losses, retain_graph=retained)
+    for _ in range(50):
+        if not retained:
+            with autograd.record():
+                losses = [net(x)]
+        autograd.backward(losses, retain_graph=retained)
+        mx.nd.waitall()
+    assert all(len(notices) <= 3 for notices in FLIGHT._flushes)

@@ -1,19 +1,17 @@
 """The imports in the package follow the order of docs/design/architecture.md."""
 
 import ast
+import re
 from pathlib import Path
 
 import networkx as nx
 
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
-#: Folders and top-level modules; each imports only from those before it.
-ORDER = [
-    "errors", "modes", "native", "show", "advice", "report", "cache", "rules", "record", "trace",
-    "schedule", "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush",
-    "samples", "stores", "reach", "turns", "fibers", "scope", "block", "stream", "serving",
-    "results", "testing", "observe", "explain", "__main__",
-]  # fmt: skip
+PAGE = (ROOT.parent / "docs/design/architecture.md").read_text("utf-8")
+#: Folders and top-level modules, as in the table; each imports only from those before it.
+TABLE = PAGE.split("| folder or module |")[1].split("\n\n")[0]
+ORDER = re.findall(r"`(\w+)/?`", " ".join(re.findall(r"^\| (`.*?) \|", TABLE, re.MULTILINE)))
 #: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
     "modes", "native", "show", "advice", "report", "rules", "schedule", "plan", "cache",
@@ -60,21 +58,25 @@ def imported(node, module):
     return {name if name in MODULES else base for name in names}
 
 
-TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
-IMPORTS = nx.from_edgelist(
-    [
+def imports(walk):
+    """Return the graph of all imports among the nodes that `walk` yields of each module."""
+    edges = (
         (module, target)
         for module, tree in TREES.items()
-        for node in running(tree)
+        for node in walk(tree)
         for target in imported(node, module)
-    ],
-    create_using=nx.DiGraph,
-)
+    )
+    return nx.from_edgelist(edges, create_using=nx.DiGraph)
+
+
+TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
+#: Imports, also those below ``if TYPE_CHECKING:``, which a reader follows as well.
+IMPORTS = imports(ast.walk)
 
 
 def test_pure_modules_never_import_mxnet():
     """They do not import it through another module of the package either."""
-    for module, target in IMPORTS.edges:
+    for module, target in imports(running).edges:
         if is_pure(module):
             assert target.split(".")[0] != "mxnet", module
             right = target not in MODULES or is_pure(target) or target == f"{PACKAGE}.errors"

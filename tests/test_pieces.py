@@ -10,13 +10,14 @@ import weakref
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Place
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import Place
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells
 from tests.common import FIXED, SCOPES, named_lines
@@ -282,7 +283,7 @@ def test_calls_of_pieces_keep_the_lines_of_the_user():
         for _ in range(2):
             block(x(), 2)
             random.random(), np.random.uniform()  # only draws in forward matter
-        first, _, third, _ = batch._recorder.tape.places
+        first, _, third, _ = STATE.recorder.tape.places
     assert batch.report.traced.known == 1
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 

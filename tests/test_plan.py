@@ -10,9 +10,10 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Rows, Slice, Whole
+from gluon_dynbatch.plan.launch import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import heads_of
+from tests.common import by_mxnets_operators
 from tests.test_launches import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -58,6 +59,17 @@ def test_golden_plans_are_unchanged_and_show_every_kind_of_operand():
     assert {type(read) for launch in launches for read in launch.operands} == {Whole, Slice, Rows}
     layouts = {launch.segment.layout for launch in launches}
     assert layouts == {"rows", "stack", "concat", "unbatched"}
+
+
+def test_the_text_of_a_plan_depends_on_the_plan_alone():
+    """Kernels that another plan gets for the same segments change nothing."""
+    with by_mxnets_operators():
+        by_mxnet = plan_of("trees")
+    text = str(by_mxnet)
+    assert text.count("by MXNet: native steps are switched off") == 2
+    native = plan_of("trees")
+    assert set(native.graph.segments) & set(by_mxnet.graph.segments)
+    assert str(by_mxnet) == text != str(native)
 
 
 def test_a_transposed_plan_reads_like_a_plan():

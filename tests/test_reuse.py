@@ -15,6 +15,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.record.tape import Tape
+from gluon_dynbatch.run import chain as run_chain
 from gluon_dynbatch.run import pool
 from gluon_dynbatch.run.buffers import address_of
 from gluon_dynbatch.scope import RUNTIME
@@ -175,15 +176,15 @@ def test_the_pool_reuses_buffers_within_its_limits(takes):
 LATE = """
     import threading
     from mxnet import gluon
-    from gluon_dynbatch.run.backward import GradientTape
+    from gluon_dynbatch.run.backward import BackwardPass
 
-    turns, pull = threading.Semaphore(0), GradientTape.pull
+    turns, pull = threading.Semaphore(0), BackwardPass.pull
 
     def late(tape, *args):
         turns.acquire()
         return pull(tape, *args)
 
-    GradientTape.pull = late
+    BackwardPass.pull = late
 
     dense = gluon.nn.Dense(256, in_units=512, activation="tanh")
     join = ready(cell(lambda F, x, y: dense(F.concat(x, y, dim=1)), dense))
@@ -262,6 +263,45 @@ def test_the_collector_does_not_track_the_objects_of_a_flush():
     gc.collect()
     types, results, _ = tracked()
     assert len(results) == 100 and not types & {"NDArray", "LazyNDArray", "Region", "Slot"}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_each_stage_of_a_flush_runs_once_after_the_one_before_it(native, monkeypatch):
+    """A flush with a known plan and known heads only executes."""
+    calls = []
+
+    def watch(module, name):
+        stage = getattr(module, name)
+
+        def run(*args):
+            calls.append(f"{name} begins")
+            result = stage(*args)
+            calls.append(f"{name} ends")
+            return result
+
+        monkeypatch.setattr(module, name, run)
+
+    def stages(count):
+        calls.clear()
+        with autograd.record(), gdb.batching(**FIXED):
+            results = [A(array(1, WIDTH, seed=k)) for k in range(4)]
+            held = results[:count]
+            del results
+        autograd.backward(held)
+        return calls[:]
+
+    monkeypatch.setattr(RUNTIME.dispatcher, "native", native)
+    RUNTIME.plans.clear()
+    for name in ("find_plan", "prepare", "execute", "complete", "BackwardPass"):
+        watch(flush, name)
+    watch(run_chain, "link")
+
+    def in_turn(*names):
+        return [f"{name} {when}" for name in names for when in ("begins", "ends")]
+
+    every = in_turn("find_plan", "prepare", "execute", "complete", "BackwardPass", "link")
+    known = in_turn("find_plan", "execute", "BackwardPass", "link")
+    assert [stages(count) for count in (4, 4, 2, 2)] == [every, known, every, known]
 
 
 @pytest.mark.parametrize("enabled", [True, False])

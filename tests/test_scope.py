@@ -3,9 +3,11 @@
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
 import contextlib
+import gc
 import logging
 import sys
 import threading
+import weakref
 
 import mxnet as mx
 import pytest
@@ -17,6 +19,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.record.intercept import FOR_GOOD, OPEN, WAITS, replace_for_good
 from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.state import STATE
 from tests.cells import array, dense, equal
 from tests.common import FIXED, ROOT, SAMPLES
 
@@ -40,6 +43,54 @@ def test_scope_entered_again_and_within_itself(net):
             raise KeyError
     for count, got in zip((2, 3, 4), results):
         equal(got, [net(x) for x in (*SAMPLES[:count], *SAMPLES[1:3])])
+
+
+ENDINGS = {
+    "as it should": lambda batch: None,
+    "with an error": lambda batch: {}["on purpose"],
+    "after a flush": lambda batch: batch.flush(),
+    "after a map": lambda batch: batch.map(lambda x: x * float((x + 1).sum().asscalar()), SAMPLES),
+    "within another": lambda batch: gdb.batching().__enter__(),
+}
+
+
+@pytest.mark.parametrize("options", [FIXED, {}, {"debug": True}], ids=str)
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_open_scope_is_freed_when_it_closes(net, recording, ending, options):
+    """No cycle keeps it until the collector runs, and no handle and no array refers to it."""
+    mode, batch = autograd.record if recording else autograd.pause, gdb.batching(**options)
+    gc.disable()
+    try:
+        for _ in range(2):
+            with contextlib.suppress(KeyError), mode(), batch:
+                opened = weakref.ref(STATE.scope)
+                kept = [net(x) for x in SAMPLES]
+                ENDINGS[ending](batch)
+            assert STATE.scope is None and opened() is None
+            if ending != "with an error":
+                equal(kept, [net(x) for x in SAMPLES])
+    finally:
+        gc.enable()
+
+
+def test_a_handle_works_until_its_scope_closes(net):
+    """The scope is open until the last statement in it ends, and not only the handle's own."""
+    batch, inner = gdb.batching(**FIXED), gdb.batching()
+    report = batch.report
+    with contextlib.ExitStack() as last:
+        with batch:
+            assert last.enter_context(inner) is batch
+            first = net(SAMPLES[0])
+        assert not first.pending
+        second = net(SAMPLES[1])
+        batch.flush()
+        assert not second.pending
+        equal(batch.map(net, SAMPLES), [net(x) for x in SAMPLES])
+    assert batch.report is report and len(report.flushes) == 3 and inner.report.nodes == 0
+    batch.flush()
+    with pytest.raises(gdb.ScopeError, match="not open"):
+        batch.map(net, SAMPLES)
 
 
 @pytest.mark.parametrize("make, recorded", [(lambda block: block, (11, 2)), (gdb.convert, (17, 3))])

@@ -12,7 +12,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.transpose import transpose
-from gluon_dynbatch.show.flow import bars, flow, groups
+from gluon_dynbatch.show.draw import bars
 from tests.cells import dense, heads_of, inputs
 from tests.test_plan import PLANS, plan_of
 
@@ -53,7 +53,7 @@ def flow_by_reads(plan):
 def test_edges_of_the_picture_agree_with_the_reads_of_the_plan(name):
     plan = plan_of(name)
     edges = Counter()
-    for (writer, reader), rows in flow(plan, groups(plan, 10_000)).items():
+    for (writer, reader), rows in plan.picture(10_000).edges.items():
         if writer != ("whole", 0):
             writer = writer[0] if isinstance(writer, tuple) else writer
             edges[writer, reader] += sum(size * count for size, count in rows.items())
@@ -64,7 +64,7 @@ def test_edges_of_the_picture_agree_with_the_reads_of_the_plan(name):
     backward = transpose(plan, heads_of(plan))
     reversed_edges = {
         (reader, writer)
-        for writer, reader in flow(backward, groups(backward, 10_000))
+        for writer, reader in backward.picture(10_000).edges
         if isinstance(writer, int) and isinstance(reader, int)
     }
     assert reversed_edges <= set(edges)
@@ -74,7 +74,7 @@ def test_a_drawn_plan_has_launches_and_the_rows_between_them():
     """Two of three samples take a second step."""
     plan = chain([1, 2, 2]).plan
     assert [launch.units.size for launch in plan.launches] == [3, 2, 1, 1, 1]
-    edges = flow(plan, groups(plan, 24))
+    edges = plan.picture(24).edges
     assert edges[0, 1] == {4: 2} and edges[1, 3] == edges[1, 4] == edges[0, 2] == {4: 1}
     source = plan.draw().source
     assert source.count("cell × ") == 2 and "cell × 3\nlaunch 0" in source
@@ -87,7 +87,7 @@ def test_many_launches_of_one_segment_are_one_node():
     source = plan.draw().source
     assert source.count("cell × ") == 1 and "39 launches" in source and "█" in source
     assert bars([8, 1, 0]) == "█▁▁" and len(bars([*range(1, 1000)])) == 16
-    merged = groups(plan, 1)
+    merged = plan.picture(1).nodes
     assert [group.name for group in merged.values()] == ["cell", "other calls"]
     assert sum(sum(group.widths) for group in merged.values()) == plan.graph.dependencies.size
 

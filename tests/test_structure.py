@@ -10,11 +10,13 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Structure, flatten, unflatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflatten
+from gluon_dynbatch.scope import RUNTIME
+from tests.common import FIXED
 from tests.test_pieces import Node, chain, scope, traced, x
 
 
@@ -67,6 +69,31 @@ def described(value, leaf=lambda leaf: "leaf"):
 def test_unflatten_undoes_flatten(value):
     leaves, spec = flatten(value, Leaf)
     assert described(unflatten(spec, leaves), id) == described(value, id)
+
+
+class First(gdb.DynamicHybridBlock):
+    """A cell that takes any arguments after an array."""
+
+    def hybrid_forward(self, F, first, *rest):
+        return first * 2
+
+
+@settings(max_examples=30)
+@given(st.lists(nests(STATICS | st.builds(Leaf)), max_size=4))
+def test_the_key_of_a_call_says_how_its_arguments_are_nested(rest):
+    """A new kind of call needs no second walk over its arguments."""
+    cell = First()
+    cell.hybridize()
+    leaves, spec = flatten([Leaf(), *rest], Leaf)
+    args = unflatten(spec, [x()] * len(leaves))
+    with gdb.batching(**FIXED):
+        cell(*args)
+    (key,) = RUNTIME.library.callee(cell).entries
+    mode, spec, types, argument_of = read_key(key)
+    parts = [flatten(argument) for argument in args]
+    assert (mode, spec) == (0, flatten(tuple(args))[1])
+    assert argument_of == tuple(i for i, (leaves, _) in enumerate(parts) for _ in leaves)
+    assert types == (types[0],) * len(argument_of)
 
 
 #: Values that look alike; each is also put into a nest.

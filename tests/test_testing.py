@@ -20,6 +20,9 @@ from tests.common import refused
 Pair = collections.namedtuple("Pair", "left right")
 
 
+TOTAL = 0
+
+
 class Slots:
     __slots__ = ("score",)
 
@@ -152,3 +155,23 @@ def test_both_runs_begin_with_the_same_state():
     assert net.n == 3 and len(net.seen["all"]) == 4 and list(net.log) == [1, 2, 3]
     check_against_loop(net, inputs(3))
     assert net.n == 6 and net.table.asscalar() == 6
+
+
+def test_both_runs_begin_with_the_same_variables():
+    """State that belongs to no object: variables, classes, defaults, and random generators."""
+    seen = []
+
+    class Counter:
+        n = 0
+
+    def fn(x, kept=[0]):  # noqa: B006
+        global TOTAL
+        TOTAL += 1
+        Counter.n += 1
+        kept[0] += 1
+        seen.append(x)
+        return [x * len(seen), TOTAL, Counter.n, kept[0], np.random.uniform()]
+
+    before = TOTAL
+    check_against_loop(fn, inputs(3))
+    assert [TOTAL - before, Counter.n, len(seen), fn.__defaults__] == [3, 3, 3, ([3],)]

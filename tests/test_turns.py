@@ -183,10 +183,10 @@ def loop(fn, samples):
     return [fn(*sample) for sample in samples]
 
 
-def check(class_, count=4, **options):
+def check(class_, count=4, debug=False, **options):
     """Compare a map with the loop; return the report of the scope."""
     wanted = run(class_, count, loop)
-    with gdb.batching(**FIXED) as batch:
+    with gdb.batching(**FIXED, debug=debug) as batch:
         got = run(class_, count, lambda fn, samples: batch.map(fn, samples, **options))
     for wanted_part, got_part in zip(wanted[:2], got[:2]):
         equal(got_part, wanted_part, 1e-3, 1e-4)
@@ -213,3 +213,10 @@ def assert_close(got, wanted):
 @examples(40)
 def test_programs_with_state(body, count, concurrency):
     check(network(body), count, concurrency=concurrency)
+
+
+@given(body=programs(), count=st.integers(2, 3))
+@examples(12)
+def test_debug_raises_no_false_alarm(body, count):
+    """And changes the state and the gradients once."""
+    check(network(body), count, debug=True)

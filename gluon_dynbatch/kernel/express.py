@@ -11,7 +11,7 @@ from mxnet.gluon import Parameter
 
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
-from ..record.types import name_of
+from ..record.types import in_host_memory, name_of
 from ..rules.site import RefuseError, Shape, require
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node
@@ -29,7 +29,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
         If MXNet's operators must run the segment; says why.
     """
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
-    require(segment.context.device_type == "cpu", f"no kernels for {segment.context}")
+    require(in_host_memory(segment.context), f"no kernels for {segment.context}")
     for op in segment.ops:
         require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
     for port in segment.inputs:

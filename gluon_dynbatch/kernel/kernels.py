@@ -18,6 +18,9 @@ from .layout import Place, Slot
 from .recipe import make_recipe
 from .step import Array, Kernel, Wanted
 
+#: The kernels of a segment, or the reason why there are none.
+KernelsOrReason = Union["SegmentKernels", str]
+
 #: Kernels in use, by `_key_of` their segments.
 _CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
 
@@ -25,23 +28,20 @@ _CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDict
 def _key_of(segment: Segment) -> Any:
     """Return a key that segments share if only the identities of their parameters differ."""
     ops, heads, ports, _, *rest = segment.key
-    parameters = ((shape_of(p), name_of(p.dtype), p.grad_req != "null") for p in segment.parameters)
+    parameters = ((shape_of(p), name_of(p.dtype)) for p in segment.parameters)
     return (ops, heads, ports, tuple(parameters), *rest)
 
 
-def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
-    """Return the kernels of a segment, which keeps them, or the reason why there are none."""
-    kernels: Union[SegmentKernels, str, None]
+def kernels_of(segment: Segment) -> KernelsOrReason:
+    """Make the kernels of a segment, or find those of an equal one that are in use."""
     try:
         key = _key_of(segment)
         kernels = _CACHE.get(key)
         if kernels is None:
             kernels = _CACHE[key] = SegmentKernels(segment, express(segment))
+        return kernels
     except RefuseError as error:
-        kernels = str(error)
-    # If two threads make them, the last one wins.
-    object.__setattr__(segment, "kernels", kernels)
-    return kernels
+        return str(error)
 
 
 class SegmentKernels:

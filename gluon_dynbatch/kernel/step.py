@@ -84,9 +84,10 @@ class Dots(NamedTuple):
 
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
-        *sizes, transposed, gradient = self.dot
+        d = self.dot
         places = map(slots.encode, (self.left, self.right, self.result))
-        return _step(DOTS, self.dtype, *chain(*places), *sizes, *transposed, gradient)
+        sizes = d.matrices, d.m, d.k, d.n
+        return _step(DOTS, self.dtype, *chain(*places), *sizes, *d.transposed, d.gradient)
 
     def __str__(self) -> str:
         factors = zip((self.left, self.right), self.dot.transposed)
@@ -107,7 +108,10 @@ class Convolved(NamedTuple):
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.left, self.right, self.result, self.bias))
-        return _step(CONVOLVED, self.dtype, *chain(*places), *self.maps[:5], *chain(*self.maps[5:]))
+        m = self.maps
+        counts = m.of, m.images, m.groups, m.channels, m.filters
+        sizes = chain(m.data, m.result, m.kernel, m.stride, m.dilate, m.pad)
+        return _step(CONVOLVED, self.dtype, *chain(*places), *counts, *sizes)
 
     def __str__(self) -> str:
         of = ("result", "data", "kernel")[self.maps.of]

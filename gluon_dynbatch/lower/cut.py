@@ -39,7 +39,7 @@ def cut_call(
     delivers its `recurrent` arguments.  The `uneven` arguments are in lists whose lengths differ
     between calls with sums.
     """
-    entry = variant.entry
+    typed = variant.typed
     if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
         cutter = _Cutter(variant, recurrent, uneven)
         content = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
@@ -47,10 +47,10 @@ def cut_call(
         arguments = tuple((ARGUMENT, i) for i in range(len(variant.concat_rows)))
         content = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
     else:
-        ops = [i for i, op in enumerate(entry.program.ops) if op.op != VARIABLE]
+        ops = [i for i, op in enumerate(typed.program.ops) if op.op != VARIABLE]
         merges = granularity != "unbatched" and not variant.reason
         content = _emit_segments(variant, [ops], {}, () if merges else ops)
-    return Cut(*content, entry.name, len(entry.in_types), variant.rows, variant.concat_rows)
+    return Cut(*content, typed.name, len(typed.in_types), variant.rows, variant.concat_rows)
 
 
 def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
@@ -63,7 +63,7 @@ class _Cutter:
     """Finds the segments of one variant at operator granularity."""
 
     def __init__(self, variant: Variant, recurrent: FrozenSet[int], uneven: FrozenSet[int]):
-        program = self._program = variant.entry.program
+        program = self._program = variant.typed.program
         self._ops, self._batched = program.ops, variant.batched
         #: The batched operators.  Each segment repeats the others, which read only shared arrays.
         self._batched_ops = [
@@ -160,7 +160,7 @@ def _emit_segments(
     refused: Collection[int],
 ) -> Tuple[Tuple[Segment, ...], Tuple[Tuple[Terms, ...], ...], Tuple[Source, ...]]:
     """Return segments, sources and heads of a cut; parts with a `refused` operator do not merge."""
-    program, outputs = variant.entry.program, _outputs(variant, parts, sums)
+    program, outputs = variant.typed.program, _outputs(variant, parts, sums)
     source_of = {(at, 0): (ARGUMENT, i) for at, i in program.argument_at.items()}
     source_of.update((ref, (p, k)) for p, refs in enumerate(outputs) for k, ref in enumerate(refs))
     segments, sources = [], []
@@ -180,7 +180,7 @@ def _outputs(
     variant: Variant, parts: Sequence[Sequence[int]], sums: Mapping[int, Sum]
 ) -> List[List[Ref]]:
     """Return per segment the values that another segment reads, or that are results of the call."""
-    program = variant.entry.program
+    program = variant.typed.program
     part_of = {i: p for p, part in enumerate(parts) for i in part}
     read: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
     for i, refs in enumerate(_reads(program.ops, sums)):

@@ -27,13 +27,13 @@ REFUSED = frozenset(["Embedding", "BatchNorm"])
 
 def concat_segment(variant: Variant) -> Segment:
     """Return the segment of a call in layout "concat": a copy of the concatenated arguments."""
-    entry, builder = variant.entry, Builder(f"{variant.entry.name}_")
-    out = entry.out_array_types[0]
+    typed, builder = variant.typed, Builder(f"{variant.typed.name}_")
+    out = typed.out_array_types[0]
     size = elements(out.shape) // sum(variant.concat_rows)
     port = Port(size, (size,), out.dtype, concat=True)
     head = builder.add("_copy", [builder.variable("in0")])
     ports, ops = ((port,), (Port(size, (size,), out.dtype),)), tuple(builder.ops)
-    return Segment("concat", "", entry.mode, entry.context, *ports, (), ops, (head,))
+    return Segment("concat", "", typed.mode, typed.context, *ports, (), ops, (head,))
 
 
 class Sum(NamedTuple):
@@ -56,14 +56,14 @@ class NormalForm:
         sums: Mapping[int, Sum],
         source_of: Mapping[Ref, Source],
     ):
-        self._variant, self._entry, self._program = variant, variant.entry, variant.entry.program
+        self._variant, self._typed, self._program = variant, variant.typed, variant.typed.program
         #: The operators of the segment, and the sums that are operands, by position in the program.
         self._members, self._sums, self._layout = members, sums, layout
         #: The origin of each argument, and of the values that segments of the call compute.
         self._source_of = source_of
         #: Values of the program that are emitted, to values of the segment.
         self._emitted: Dict[Ref, Ref] = {}
-        self._builder = Builder(f"{self._entry.name}_")
+        self._builder = Builder(f"{self._typed.name}_")
         #: Positions of the variables that are inputs, to the numbers of the inputs.
         self._inputs: Dict[int, int] = {}
         #: Values of the segment that cannot be read directly, to copies of them.
@@ -79,8 +79,8 @@ class NormalForm:
         return Segment(
             self._layout,
             reason,
-            self._entry.mode,
-            self._entry.context,
+            self._typed.mode,
+            self._typed.context,
             self._input_ports(heads),
             tuple(outputs),
             tuple(self._parameters),
@@ -145,7 +145,7 @@ class NormalForm:
         return self._layout != "unbatched" and len(port.shape) == 1
 
     def _port(self, ref: Ref, shared: bool = False) -> Port:
-        shape, dtype = self._entry.shapes[ref], self._entry.dtypes[ref]
+        shape, dtype = self._typed.shapes[ref], self._typed.dtypes[ref]
         port_shape = shape[1:] if self._layout == "rows" and not shared else shape
         return Port(elements(port_shape), port_shape, dtype, shared)
 

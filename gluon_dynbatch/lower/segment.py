@@ -62,8 +62,6 @@ class Segment:
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
-    #: Cached by `kernels_of`: the native kernels, or why there are none.
-    kernels: Any = None
 
     @property
     def key(self) -> Any:

@@ -36,18 +36,24 @@ def wire(
         np.empty(size, dtype=np.int64)
         for size in (units, units + 1, terms, terms, slots, len(tape.value_type))
     )
+    columns: Dict[str, Array] = {
+        "segment": segment,
+        "slot0": slot0,
+        "input0": input0,
+        "term0": term0,
+        "term": term,
+        "term_offset": term_offset,
+        "term_size": term_size,
+        "slot_unit": slot_unit,
+        "slot_size": slot_size,
+        "value_term": value_term,
+    }
     edges = wired.wire(
-        *(tape, entry),
-        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
-        *(slot_unit, slot_size, value_term, offsets, preds),
+        tape, entry, unit_node=node, rows=rows, pred0=offsets, preds=preds, **columns
     )
-    graph = Graph(
-        Dependencies(segment, offsets, preds[:edges], rows),
-        list(wired.segments),
-        *(segment, node, slot0, input0, term0, term, term_offset, term_size),
-        *(slot_unit, slot_size, value_term, entry),
-        cuts,
-    )
+    dependencies = Dependencies(segment, offsets, preds[:edges], rows)
+    segments = list(wired.segments)
+    graph = Graph(dependencies, segments, node=node, entry=entry, cuts=cuts, **columns)
     signature = signatures(graph, ragged)
     if lockstep:
         pairs = np.stack([signature, _steps(graph)])

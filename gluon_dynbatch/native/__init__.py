@@ -1,8 +1,9 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
-`recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`, `assembling` by `run`.  `executing` runs programs in MXNet's engine, with the
-kernels in them; the C behind it is in `c`.
+`recording` is a part of `record`, `lowering` of `lower`, `scheduling` of `schedule`, `ordering` and
+`resolving` of `plan`, and `assembling` of `run`; other folders call them, too.  `executing` runs
+programs in MXNet's engine, with the kernels in them; the C behind it is in `c`.  The types of all
+are in `.pyi` files.
 """
 
 from __future__ import annotations

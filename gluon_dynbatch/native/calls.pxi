@@ -23,7 +23,7 @@ cdef class Callee:
 cdef class Calls:
     """The native part of a recorder: base of `record.recorder.Recorder`."""
 
-    #: The tape that gets the calls, and the `Batch` that computes them.  After `close`, a tape that
+    #: The tape that gets the calls, and the `OpenScope` that computes them.  After `close`, a tape that
     #: takes no calls, and a scope where nothing is pending.
     cdef public Tape tape
     cdef public object scope
@@ -47,8 +47,12 @@ cdef class Calls:
         while self.tracing is not None:
             self.tracing.give_up(reason, where)
 
-    cpdef call_block(self, block, tuple args):
-        """Record a call of a block, or run it if it cannot be recorded."""
+    cdef object call_block(self, block, tuple args):
+        """Record a call of a block, or run it if it cannot be recorded.
+
+        Every call of a block that becomes one node enters here, from `call_hook` or
+        `cached_op_hook`.
+        """
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if fields["_callback"] is not None:
             why = "register_op_hook shows their operators"
@@ -64,7 +68,7 @@ cdef class Calls:
 
 @cython.binding(True)
 def call_hook(original):
-    """Return the replacement of ``Block.__call__``."""
+    """Return the replacement of ``Block.__call__``: a block is entered before its Python code runs."""
 
     @cython.binding(True)  # becomes a method
     def __call__(block, *args):
@@ -73,11 +77,14 @@ def call_hook(original):
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if not fields.get("_active"):
-            if (<tuple>classify_forward(type(block)))[1]:
-                return call_stock(original, recorder, block, args)
+            if (<tuple>classify_forward(type(block)))[1] and is_one_call(block, args):
+                try:
+                    return Calls.call_block(<Calls?>recorder, block, args)
+                except Exception:
+                    pass  # the original may still accept the arguments; if not, it raises
             return original(block, *args)
         if fields.get("_scope_defaults") is not None:
-            state.batch.use_defaults(fields["_scope_defaults"])
+            state.scope.use_defaults(fields["_scope_defaults"])
         if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
             return original(block, *args)
         pieces = fields.get("_pieces")
@@ -88,6 +95,26 @@ def call_hook(original):
         return block.forward(*args)
 
     return __call__
+
+
+@cython.binding(True)
+def cached_op_hook(original):
+    """Return the replacement of ``_call_cached_op``, which runs the cached graph of a block.
+
+    Blocks enter here that `call_hook` has not recorded: ``forward`` was called by the block's own
+    Python code or by the user, or the scope ran calls at once.
+    """
+
+    @cython.binding(True)  # becomes a method
+    def _call_cached_op(block, *args):
+        recorder = state.recorder
+        if recorder is None and state.at_once:
+            recorder = state.scope.recorder_of(block)
+        if recorder is None:
+            return original(block, *args)
+        return Calls.call_block(<Calls?>recorder, block, args)
+
+    return _call_cached_op
 
 
 def any_lazy(arrays):
@@ -157,7 +184,7 @@ cpdef call(Calls recorder, Callee callee, args):
         entry = callee.entries.get(key)
         place = user_place()
         if entry is None:
-            entry = (<object>recorder).new_entry(key, callee, args, place)
+            entry = (<object>recorder).new_entry(key, callee, place)
         if type(entry) is str:
             return entry
         entry_id, types, spec = <tuple>entry.recorded

@@ -101,7 +101,8 @@ cdef int64_t type_id_of(object array_) except -1:
     key = PyBytes_FromStringAndSize(NULL, sizeof(properties) + 8 * properties[0])
     text = key
     memcpy(text, properties, sizeof(properties))
-    memcpy(text + sizeof(properties), sizes, 8 * properties[0])
+    if properties[0]:
+        memcpy(text + sizeof(properties), sizes, 8 * properties[0])
     type_id = known_types.get(key)
     if type_id is None:
         type_id = known_types[key] = type_of(array_)

@@ -11,9 +11,10 @@ cdef struct Gathered:
 cdef class Forward(Assembler):
     """Assembles the program of a plan."""
 
-    #: The kernels of each segment, None if MXNet's operators run it; and per launch that runs
-    #: natively backward, the backward kernel of each part.
-    cdef dict kernels, trained
+    #: The kernels of each segment, as in `Plan`; and per launch that runs natively backward, the
+    #: backward kernel of each part.
+    cdef tuple kernels
+    cdef dict trained
     #: Per launch its runs, one for each part.
     cdef dict launches
     #: Per family of segments, the rows of all its launches.
@@ -28,10 +29,10 @@ cdef class Forward(Assembler):
     #: The last result of `find_keys`: entries of `Key`.
     cdef Code keys
 
-    def __init__(self, plan, dict kernels not None, dict trained not None):
+    def __init__(self, plan, dict trained not None):
         super().__init__(plan)
         cdef int64_t k
-        self.kernels, self.trained = kernels, trained
+        self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.gathered, self.keys, self.family_rows = Code(), Code(), {}
         for k in range(self.part_rows.shape[0]):
@@ -39,7 +40,7 @@ cdef class Forward(Assembler):
             self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
 
     cdef bint is_native(self, int64_t launch) except -1:
-        return self.kernels[self.segment(launch)] is not None
+        return not isinstance(self.kernels[self.part_segment[self.part0[launch]]], str)
 
     cdef int add_launch(self, int64_t launch) except -1:
         cdef list runs = self.begin(launch)
@@ -65,15 +66,16 @@ cdef class Forward(Assembler):
     cdef list begin(self, int64_t launch):
         """Return the runs of the parts of a launch, with the spots of their parameters."""
         cdef Run template
-        cdef int64_t k
+        cdef int64_t k, number
         backward, runs = self.trained.get(launch), []
         for k in range(self.part0[launch], self.part0[launch + 1]):
-            segment = self.segments[self.part_segment[k]]
+            number = self.part_segment[k]
+            segment = self.segments[number]
             kernel = None if backward is None else backward[k - self.part0[launch]]
             template = self.templates.get((segment, kernel))
             if template is None:
                 few = self.family_rows[segment.family] <= FEW
-                template = Run(self.kernels[segment].recipe(kernel, few), 0)
+                template = Run(self.kernels[number].recipe(kernel, few), 0)
                 self.templates[segment, kernel] = template
                 self.place_parameters(segment, template)
             runs.append(template.resized(self.part_rows[k]))

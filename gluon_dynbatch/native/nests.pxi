@@ -129,9 +129,40 @@ cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape
     return 0
 
 
+def read_key(tuple key not None):
+    """Return what the key of a call says, see `flatten_into`, so that a new key is no second walk.
+
+    This is the mode, the spec of the tuple of arguments, and per array its type id and the number
+    of the argument that contains it.
+    """
+    cdef list spec = [tuple], type_ids = [], argument_of = []
+    cdef Py_ssize_t depth = 0, argument = 0
+    mode, *tokens = key
+    for token in tokens:
+        if type(token) is int:
+            type_ids.append(token)
+            argument_of.append(argument)
+            token = LEAF
+        elif token is END:
+            depth -= 1
+        elif isinstance(token, type):
+            depth += 1
+        spec.append(token)
+        argument += depth == 0
+    spec.append(END)
+    return mode, tuple(spec), tuple(type_ids), tuple(argument_of)
+
+
 cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
     """Append the first token of a value, and an array; return an iterator of a container, or None."""
     class_ = type(value)
+    if class_ is dict:
+        spec.append(dict)
+        spec.append(tuple([Static(key) for key in <dict>value]))
+        return iter((<dict>value).values())
+    if class_ is list or class_ is tuple or isinstance(value, tuple) and hasattr(class_, "_fields"):
+        spec.append(class_)
+        return iter(value)
     if PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
         if tape is None:
             leaves.append(value)
@@ -151,13 +182,6 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
             leaves.append((external_value, offset) if is_element else external_value)
             spec.append(type_id)
         return None
-    if class_ is dict:
-        spec.append(dict)
-        spec.append(tuple([Static(key) for key in <dict>value]))
-        return iter((<dict>value).values())
-    if class_ is list or class_ is tuple or isinstance(value, tuple) and hasattr(class_, "_fields"):
-        spec.append(class_)
-        return iter(value)
     spec.append(Static(checked_static(value)))
     return None
 

@@ -121,11 +121,12 @@ cdef class Piece:
         cdef const int32_t *node_value0 = node_entry + self.nodes
         cdef const int32_t *sources = node_value0 + self.nodes
         cdef const int32_t *value_type = sources + self.operands
-        reserve(tape.node_entry, self.nodes)
+        # One more, so that no array is empty: it would have no address.
+        reserve(tape.node_entry, self.nodes + 1)
         reserve(tape.node_value0, self.nodes)
         reserve(tape.sources, self.operands)
         reserve(tape.offsets, self.operands)
-        reserve(tape.value_type, self.values)
+        reserve(tape.value_type, self.values + 1)
         PyDict_Update(tape.entries, self.entries)
         tape.places += self.places
         # Eight of its calls take as long as one that is recorded.

@@ -101,7 +101,7 @@ cdef Py_ssize_t node_at
 # Assigned by the modules of `record`.
 libraries = ()
 ignored = frozenset()
-check_array = type_of = classify_forward = call_stock = describe = number_of = give = None
+check_array = type_of = classify_forward = is_one_call = describe = number_of = give = None
 check_call = ended_scope = realise_constant = part_of_constant = None
 #: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
 known_views = {}

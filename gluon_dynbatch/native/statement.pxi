@@ -8,22 +8,28 @@ cdef class Statements:
     interrupt leaves a scope half opened or half closed, these methods close it.
     """
 
-    #: The scope that the statements are in: this object, or the one that it joined.
+    #: The `OpenScope` that the statements are in: this object has opened or joined it.
     cdef readonly object scope
     #: The number of statements.
     cdef int depth
 
     def __enter__(self):
-        try:
-            scope = self._enter()
-        except BaseException:
-            settle(self)
-            raise
+        # Made first: after `_enter`, nothing may run the collector, which could end the scope.
+        reference = PyWeakref_NewRef(self, None)
+        scope = self._enter()
+        is_new = not scope.members
         if not self.depth:
-            scope.members.append(PyWeakref_NewRef(self, None))
+            scope.members.append(reference)
+        if is_new:
+            try:
+                scope.open()
+            except BaseException:
+                scope.members.remove(reference)
+                settle(scope)
+                raise
         self.scope = scope
         self.depth += 1
-        return scope
+        return scope.batch
 
     def __exit__(self, kind, error, trace):
         scope = self.scope
@@ -35,7 +41,7 @@ cdef class Statements:
                 # Python's collector cleared the reference before it ended this statement.
                 scope.members.insert(0, member)
             try:
-                scope._end(self, kind, error)
+                scope.end(self, kind, error)
             finally:
                 scope.members.remove(member)
                 self.scope, self.depth = None, 0
@@ -46,7 +52,7 @@ cdef class Statements:
 cdef settle(scope):
     """Close a scope unless it has members; try again if that is interrupted."""
     try:
-        scope._settle()
+        scope.settle()
     except BaseException:
-        scope._settle()
+        scope.settle()
         raise

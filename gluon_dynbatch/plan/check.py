@@ -14,7 +14,8 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import PLACES, Plan, Region, Rows, Slice, Whole
+from .launch import PLACES, Region, Rows, Slice, Whole
+from .plan import Plan
 from .transpose import Heads
 
 WHOLE, SLICE, ROWS, REGION = map(PLACES.index, (Whole, Slice, Rows, Region))

@@ -14,12 +14,14 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
+from .launch import Arena, places_of
 from .order import order_members
-from .plan import Arena, Members, Plan, Ports, Reads, places_of
+from .plan import Members, Plan, Ports, Reads
 
 if TYPE_CHECKING:
     from mxnet import Context
 
+    from ..kernel.kernels import KernelsOrReason
     from ..lower.graph import Graph
 
 
@@ -33,10 +35,13 @@ class Externals(NamedTuple):
     kinds: Sequence[Tuple[str, Context]]
 
 
-def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
+def make_plan(
+    graph: Graph, groups: Array, outside: Externals, kernels: Tuple[KernelsOrReason, ...]
+) -> Plan:
     """Turn a grouping of units into launches.
 
-    `groups`, of int32, has the launch of each unit; predecessors have smaller numbers.
+    `groups`, of int32, has the launch of each unit; predecessors have smaller numbers.  `kernels`
+    are those of each segment.
     """
     members = order_members(graph, groups)
     sides = zip(*(segment.columns for segment in graph.segments))
@@ -56,7 +61,8 @@ def make_plan(graph: Graph, groups: Array, outside: Externals) -> Plan:
     order = array("q", chain(range(len(results), len(regions)), range(len(results))))
     arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, outside.kinds)
     return Plan(
-        *(graph, members, members.segment[members.part0[:-1]], np.arange(len(members.first) - 1)),
+        *(graph, kernels, members, members.segment[members.part0[:-1]]),
+        np.arange(len(members.first) - 1),
         *(inputs, outputs, operands, regions),
         tuple((numbers, outside.size[numbers]) for numbers in map(np.asarray, reader.filled)),
         outside.kinds,
@@ -73,7 +79,7 @@ def _lay_out(tables: Sequence[bytes], members: Members) -> Tuple[Ports, Array]:
 
     `tables` has the inputs or outputs of each segment.
     """
-    columns, places = resolving.lay_out(list(tables), *members[3:])
+    columns, places = resolving.lay_out(list(tables), members.part0, members.segment, members.rows)
     return Ports(*columns), places
 
 

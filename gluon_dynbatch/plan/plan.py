@@ -1,8 +1,8 @@
 """A plan: the launches of one pass in order, with a memory location for every operand and result.
 
-Plans are plain data: integers, names and segments, never an array of the model.  All values live in
-*arenas*, one per (row size, dtype, context).  Locations are counted in elements, so that a value
-can be read with another shape than it was written with.
+A plan has integers, names and segments, but no values.  (A segment refers to the parameters that it
+uses.)  All values live in *arenas*, one per (row size, dtype, context).  Locations are counted in
+elements, so that a value can be read with another shape than it was written with.
 
 The backward pass is a plan as well.  Its arenas hold gradients: a launch reads the gradients of its
 results and writes those of its operands, and the fills are the gradients of heads.
@@ -20,7 +20,6 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    Union,
 )
 
 import numpy as np
@@ -29,120 +28,16 @@ from ..errors import ScopeError, Where
 from ..native import resolving
 from ..report import Report
 from ..schedule.dependencies import Array
-from ..show.draw import MOST_NODES, draw, plan_html
+from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
+from .flow import ends, flow, groups
+from .launch import Arena, Fill, Launch, Operand, Part, Rows, Slice, objects
 
 if TYPE_CHECKING:
     from mxnet import Context
 
+    from ..kernel.kernels import KernelsOrReason
     from ..lower.graph import Graph
     from ..lower.segment import Segment
-
-
-class Arena(NamedTuple):
-    """One buffer."""
-
-    row_size: int
-    dtype: str
-    context: Context
-
-
-class Region(NamedTuple):
-    """Consecutive rows of an arena."""
-
-    arena: int
-    start: int
-    rows: int
-
-    def __str__(self) -> str:
-        return f"arena {self.arena}[{self.start}:{self.start + self.rows}]"
-
-
-class Whole(NamedTuple):
-    """An external array, read where it is."""
-
-    external: int
-
-    def __str__(self) -> str:
-        return f"external {self.external}"
-
-
-class Slice(NamedTuple):
-    """Consecutive elements of an arena, read in place; a single row if all members share it."""
-
-    arena: int
-    element: int
-    rows: int
-    row_size: int
-
-    def __str__(self) -> str:
-        return f"arena {self.arena}[{self.element}:{self.element + self.rows * self.row_size}]"
-
-
-class Rows(NamedTuple):
-    """Rows that are gathered into a buffer, and summed where several are read."""
-
-    #: First of their pieces in `Plan.pieces`.
-    first: int
-    pieces: int
-    rows: int
-    row_size: int
-
-    def __str__(self) -> str:
-        return f"{self.rows} rows of {self.pieces} pieces"
-
-
-Operand = Union[Whole, Slice, Rows]
-
-#: Types of places by number.
-PLACES = None, Whole, Slice, Rows, Region
-
-
-class Part(NamedTuple):
-    """Members of a launch whose arrays have equal sizes."""
-
-    segment: Segment
-    rows: int
-
-
-class Launch(NamedTuple):
-    """One run of a segment for all its members, forward or backward, as an object."""
-
-    #: A backward launch has the number of its forward launch.
-    number: int
-    #: The segment of the first part; those of other parts differ in sizes only.
-    segment: Segment
-    #: One part for each set of array sizes.
-    parts: Tuple[Part, ...]
-    #: Member units, in the order of their rows.
-    units: Array
-    #: Per input of the segment; backward, per result its gradient, None if there is none.
-    operands: Tuple[Optional[Operand], ...]
-    #: Per result of the segment; backward, per input its gradient, None if there is none.
-    outputs: Tuple[Optional[Region], ...]
-
-    @property
-    def regions(self) -> Iterator[Region]:
-        """What is written."""
-        return (region for region in self.outputs if region is not None)
-
-
-class Fill(NamedTuple):
-    """External arrays that are copied side by side into an arena."""
-
-    region: Region
-    #: Numbers of the arrays; in a backward plan, of heads.
-    externals: Array
-    #: Elements of each.
-    counts: Array
-
-    @property
-    def starts(self) -> Array:
-        """First element of each within the region."""
-        return np.cumsum(self.counts) - self.counts
-
-    def pieces(self, arrays: Array) -> Array:
-        """Return the pieces that fill the region from arrays with these numbers."""
-        return pieces_of(resolving.COPY, self.starts, arrays, 0, self.counts)
 
 
 class Reads(NamedTuple):
@@ -196,6 +91,8 @@ class Plan(NamedTuple):
     """
 
     graph: Graph
+    #: Per segment of the graph its native kernels, or the reason why MXNet's operators run it.
+    kernels: Tuple[KernelsOrReason, ...]
     #: The members of forward launches, in both directions; and per launch its segment.
     members: Members
     segment: Array
@@ -228,6 +125,11 @@ class Plan(NamedTuple):
         """Return the segment of each part of a launch."""
         parts = slice(*self.members.part0[number : number + 2])
         return [self.graph.segments[k] for k in self.members.segment[parts].tolist()]
+
+    def kernels_of(self, number: int) -> KernelsOrReason:
+        """Return the kernels of the first part of a launch, or the reason why there are none."""
+        kernels: KernelsOrReason = self.kernels[self.segment[number]]
+        return kernels
 
     def launch(self, number: int) -> Launch:
         """Return a launch as an object."""
@@ -303,10 +205,21 @@ class Plan(NamedTuple):
         MissingError
             Graphviz is not installed.
         """
-        return draw(self, limit)
+        return draw(self.picture(limit))
+
+    def picture(self, limit: int) -> Picture:
+        """Return nodes and edges of the picture."""
+        parts, fills = groups(self.launches, self.graph.name, limit), self.fills
+        arenas = [(rows, arena.row_size) for rows, arena in zip(self.sizes, self.arenas)]
+        edges = flow(parts, fills, self.results, arenas, self.stretches)
+        nodes = {key: group.node for key, group in parts.items()}
+        return Picture(nodes, ends(edges, fills, bool(self.results)), edges)
 
     def _repr_html_(self) -> str:
-        return plan_html(self)
+        nodes = [group.node for group in groups(self.launches, self.graph.name, MOST_ROWS).values()]
+        calls, launches = sum(sum(node.widths) for node in nodes), len(self.order)
+        title = f"{calls} calls in {launches} launches, {self.arena_bytes / 1e6:.1f} MB"
+        return plan_html(title, nodes, str(self))
 
     def __str__(self) -> str:
         lines = [
@@ -328,14 +241,13 @@ class Plan(NamedTuple):
 
     def _steps(self) -> Iterator[str]:
         """Yield lines with the native steps of each segment, or the reason why it has none."""
-        launches: dict[Segment, List[int]] = {}
-        for launch in self.launches:
-            for part in launch.parts:
-                launches.setdefault(part.segment, []).append(launch.number)
+        launches: dict[int, List[int]] = {}
+        for number in self.order.tolist():
+            parts = slice(*self.members.part0[number : number + 2])
+            for segment in self.members.segment[parts].tolist():
+                launches.setdefault(segment, []).append(number)
         for segment, numbers in launches.items():
-            kernels = segment.kernels
-            if kernels is None:
-                continue
+            kernels = self.kernels[segment]
             title = "launch " if len(numbers) == 1 else "launches "
             yield f"{title}{', '.join(map(str, numbers))}:"
             if isinstance(kernels, str):
@@ -371,27 +283,6 @@ class NoPlan:
         raise ScopeError(str(self), self._line(), advice=advice)
 
     __repr__ = __str__
-
-
-def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
-    """Return a table of pieces with one action; see `Plan.pieces`.  Columns may be scalars."""
-    pieces = np.empty((len(targets), 5), dtype=np.int64)
-    for i, column in enumerate((action, targets, *columns)):
-        pieces[:, i] = column
-    return pieces
-
-
-def places_of(rows: Any, row_size: Any) -> Array:
-    """Return a table of places with these rows and row sizes, and no location yet."""
-    places = np.zeros((len(row_size), 5), dtype=np.int64)
-    places[:, 3], places[:, 4] = rows, row_size
-    return places
-
-
-def objects(places: Array) -> Tuple[Any, ...]:
-    """Return rows of a table of places as objects: None, or the named tuples of `PLACES`."""
-    typed = ((PLACES[number], fields) for number, *fields in places.tolist())
-    return tuple(cls and cls(*fields[: len(cls._fields)]) for cls, fields in typed)
 
 
 def _text(place: Optional[object]) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from ..modes import RECORDING
 from ..native import ordering, resolving
 from ..schedule.dependencies import Array
+from .launch import places_of
 from .make import resolve
-from .plan import Plan, Reads, places_of
+from .plan import Plan, Reads
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
@@ -111,7 +112,8 @@ def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
     reached[maker[plan.region_of[heads.term]]] = True
     passing = np.zeros(len(plan.operands), dtype=bool)
     ordering.flow(
-        *(plan.inputs.first, plan.inputs.differentiable, recorded, *plan.reads[:2], maker),
+        *(plan.inputs.first, plan.inputs.differentiable, recorded, plan.reads.operand),
+        *(plan.reads.region, maker),
         *(passing, live, reached),
     )
     return live, passing

@@ -12,11 +12,12 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
 
+from .recorder import Recorder
 from .tape import parameters_of
 from .types import memory_of
 
 
-def before_write(recorder: Any, *handles: Any) -> None:
+def before_write(recorder: Recorder, *handles: Any) -> None:
     """Compute pending calls if they read an array that is about to be written to, by its handle."""
     tape = recorder.tape
     if tape.node_entry:
@@ -32,20 +33,20 @@ def before_write(recorder: Any, *handles: Any) -> None:
             mx.nd.waitall()
 
 
-def before_parameter_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
+def before_parameter_change(recorder: Recorder, parameter: Parameter, *_: Any) -> None:
     """Compute pending calls if they read `parameter`, of which an attribute is about to change."""
     recorder.scope.connect()
     if any(parameter is read for read in parameters_of(recorder.tape.entries.values())):
         recorder.run_pending()
 
 
-def before_unknown_write(recorder: Any, *_: Any) -> None:
+def before_unknown_write(recorder: Recorder, *_: Any) -> None:
     """Compute pending calls: any array that they read may be about to change."""
     recorder.run_pending()
     recorder.scope.connect()
 
 
-def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
+def before_marking(recorder: Recorder, count: int, handles: Any, *_: Any) -> None:
     """Compute pending calls if they read one of the arrays that are about to become variables.
 
     A view of such an array stays what it was, so handles are compared instead of memory.

@@ -20,7 +20,7 @@ from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
-from .lazy import LazyNDArray
+from .lazy import LazyNDArray, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
 
@@ -90,7 +90,8 @@ def _classify_forward(block_class: Any) -> Tuple[bool, bool]:
 def _is_stock(block: Block) -> bool:
     """Return whether a block and its children are all MXNet's own and have no hooks."""
     hooked = block._forward_hooks or block._forward_pre_hooks
-    stock = not hooked and _classify_forward(block.__class__)[1]
+    block_class: Any = block.__class__
+    stock = not hooked and _classify_forward(block_class)[1]
     return stock and all(map(_is_stock, block._children.values()))
 
 
@@ -99,32 +100,19 @@ def _has_states(block: Block, args: Any) -> bool:
     return not isinstance(block, rnn.RecurrentCell) or isinstance(args[-1], (list, tuple))
 
 
-def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
-    """Call a block that is not hybridized: record one call if it is stock and an array is lazy."""
-    if recording.any_lazy(args) and _is_stock(block) and _has_states(block, args):
-        try:
-            return recorder.call_block(block, args)
-        except Exception:
-            pass  # the original may still accept the arguments; if not, it raises
-    return original(block, *args)
+def _is_one_call(block: Block, args: Any) -> bool:
+    """Return whether a call of a stock block that is not hybridized is recorded as one call."""
+    return recording.any_lazy(args) and _is_stock(block) and _has_states(block, args)
 
 
-recording.classify_forward, recording.call_stock = _classify_forward, _call_stock
-
-
-def _cached_op_hook(original: Any) -> Any:
-    def call_cached_op(block: HybridBlock, *args: Any) -> Any:
-        recorder = STATE.batch and STATE.batch.recorder_of(block)
-        return recorder.call_block(block, args) if recorder else original(block, *args)
-
-    return call_cached_op
+recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_call
 
 
 def _index_hook(original: Any) -> Any:
     def __getitem__(array: NDArray, key: Any) -> NDArray:
-        key = key.real() if type(key) is LazyNDArray else key
         view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
+            key = as_index(key)
             view = original(array, key)
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
@@ -136,7 +124,7 @@ def _index_hook(original: Any) -> Any:
 
 
 def _reshape_hook(original: Any) -> Any:
-    def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> NDArray:
+    def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> Any:
         view, recorder = original(array, *shape, **kwargs), STATE.recorder
         if recorder is not None and recorder.tracing is not None:
             recorder.tracing.views[id(view)] = view, array, "reshape", view.shape
@@ -146,7 +134,7 @@ def _reshape_hook(original: Any) -> Any:
 
 
 def _assign_hook(original: Any) -> Any:
-    def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
+    def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> Any:
         value = value.real() if type(value) is LazyNDArray else value
         return original(array, value, *args, **kwargs)
 
@@ -158,12 +146,12 @@ def _wait_hook(original: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
         STATE.recorder.refuse("it reads a value")
-        batch: Any = STATE.batch
+        scope: Any = STATE.scope
         started = time.perf_counter()
         try:
             return original(*args)
         finally:
-            batch.count_wait(time.perf_counter() - started)
+            scope.count_wait(time.perf_counter() - started)
 
     return wait
 
@@ -215,7 +203,7 @@ OPEN: Tuple[Replaced, ...] = (
         HybridBlock,
         "_call_cached_op",
         "calls of hybridized blocks are recorded, or counted if they run at once",
-        _cached_op_hook,
+        recording.cached_op_hook,
     ),
     Replaced(
         register,

@@ -28,7 +28,7 @@ def _is_open(owner: Any) -> bool:
     return isinstance(owner, recording.Tape) and owner.open
 
 
-class LazyNDArray(NDArray):  # type: ignore[misc]
+class LazyNDArray(NDArray):
     """An array that a scope has recorded and not yet computed.
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
@@ -46,7 +46,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     _offset: int
     _type: int
     #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
-    _detached_from: Optional[NDArray]
+    _detached_from: Optional[LazyNDArray]
 
     stype = "default"
     writable = True
@@ -71,7 +71,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Return the computed array; if it is pending, compute everything that is pending."""
         while isinstance(owner := self._owner, recording.Owner):
             owner.realise(self)
-        return owner
+        real: NDArray = owner
+        return real
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as a NumPy array."""
@@ -120,7 +121,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
         if not basic or not self._has_views():
-            return self.real()[key]
+            return self.real()[as_index(key)]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
@@ -182,6 +183,17 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return self.real().__reduce__()
 
 
+def as_index(key: Any) -> Any:
+    """Return a key of ``x[key]`` with computed arrays, which are in no graph, for lazy ones.
+
+    MXNet has no gradient for them.  The results of a scope are results of one node of its tape,
+    and for an index among them, MXNet makes zeros of an array that it no longer has.
+    """
+    if type(key) is tuple:
+        return tuple(map(as_index, key))
+    return key.real().detach() if type(key) is LazyNDArray else key
+
+
 @functools.lru_cache(maxsize=10_000)
 def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     """Return the shape that MXNet's ``reshape`` gives; it reshapes an array without memory."""
@@ -195,14 +207,14 @@ def _part(array: NDArray, part: LazyNDArray) -> NDArray:
         return elements.reshape(part.shape)
 
 
-def _part_of_constant(constant: Any, part: LazyNDArray) -> NDArray:
+def _part_of_constant(constant: recording.Constant, part: LazyNDArray) -> NDArray:
     key = part._offset, part._type
     if key not in constant.parts:
         constant.parts[key] = _part(constant.array, part)
     return constant.parts[key]
 
 
-def _realise_constant(constant: Any, lazy: LazyNDArray) -> None:
+def _realise_constant(constant: recording.Constant, lazy: LazyNDArray) -> None:
     if STATE.recorder is not None:
         STATE.recorder.refuse("it needs the memory of an array that zeros or ones makes")
     whole = lazy._detached_from

@@ -50,7 +50,7 @@ def operator_of(handle: int) -> OperatorInfo:
     return OperatorInfo(text, py_str(count.value or b""), rules.of(text).writes)
 
 
-class Operator(recording.Callee):  # type: ignore[misc]
+class Operator(recording.Callee):
     """An operator with its attributes: the callee of recorded ``mx.nd`` calls.
 
     The token is a tuple of "op", the name, and names and values of the attributes.

@@ -21,6 +21,7 @@ from ..errors import MismatchError, Where
 from ..native import recording
 from ..report import Alone, add_calls
 from .identity import IGNORED, describe, number_of
+from .recorder import Recorder
 from .tracing import Refused, Trace, give
 from .where import user_line
 
@@ -33,7 +34,7 @@ recording.describe, recording.number_of, recording.ignored = describe, number_of
 recording.give = give
 
 
-class Pieces(recording.Known):  # type: ignore[misc]
+class Pieces(recording.Known):
     """The pieces of one block; the least recently used ones are evicted.
 
     The native base class has ``call``, which appends a known piece, and calls `look`, `refuse` and
@@ -47,13 +48,13 @@ class Pieces(recording.Known):  # type: ignore[misc]
     def __reduce__(self) -> Any:
         return Pieces, ()
 
-    def refuse(self, recorder: Any, block: Any, args: Tuple[Any, ...], why: Exception) -> Any:
+    def refuse(self, recorder: Recorder, block: Any, args: Tuple[Any, ...], why: Exception) -> Any:
         """Run ``forward`` for a call that cannot have a piece, and report why."""
         refusal = why if isinstance(why, Refused) else _indistinguishable(why, "an argument")
         self._report(recorder, block, refusal)
         return block.forward(*args)
 
-    def look(self, recorder: Any, block: Any) -> Any:
+    def look(self, recorder: Recorder, block: Any) -> Any:
         """Return the `Structure` of the block: its attributes and everything they refer to.
 
         Several threads may call this at once.  Each continues with its own result.
@@ -76,7 +77,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
         return seen
 
     def trace(
-        self, recorder: Any, block: Any, args: Any, leaves: List[NDArray], key: Any, known: Any
+        self, recorder: Recorder, block: Any, args: Any, leaves: List[NDArray], key: Any, known: Any
     ) -> Any:
         """Run ``forward`` and keep a piece of it, or report why not.
 
@@ -111,7 +112,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
             _compare(block, known, piece)
         return result
 
-    def _report(self, recorder: Any, block: Any, refusal: Any) -> None:
+    def _report(self, recorder: Recorder, block: Any, refusal: Any) -> None:
         """Report a refusal; after too many, refuse all calls."""
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
@@ -126,7 +127,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
         alone = Alone(block.name, refusal.reason, 1, refusal.where)
         add_calls(recorder.report.traced.refused, alone[:2], alone)
 
-    def _see_the_same(self, recorder: Any, block: Any, args: Any, key: Any) -> Any:
+    def _see_the_same(self, recorder: Recorder, block: Any, args: Any, key: Any) -> Any:
         """Return the structure of the block; raise if ``forward`` changed it or its arguments."""
         seen = self.seen
         if not seen.unchanged():

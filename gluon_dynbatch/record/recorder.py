@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from textwrap import shorten
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -26,6 +26,7 @@ from ..native import recording
 from ..report import Alone, Report, add_calls
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
+from .state import Library, NamedCallee, Result, Scope
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import inactive_block, user_call, user_line
@@ -38,19 +39,24 @@ NUMBERS_PER_BUFFER = 1024
 
 
 class EndedScope:
-    """The scope of a recorder that is closed: nothing is pending, and nothing is recorded."""
+    """The `Scope` of a recorder that is closed: nothing is pending, and nothing is recorded."""
 
-    def unrecorded(self, work: Any) -> Any:
+    def unrecorded(self, work: Callable[[], Result]) -> Result:
         """Run `work` and return its result."""
         return work()
 
     def flush(self) -> None:
         """Do nothing."""
 
-    connect = run_ahead = await_flush = flush
+    connect = run_ahead = flush
+
+    def await_flush(self, waiting: int = 0) -> bool:
+        """Do nothing."""
+        return False
 
 
-recording.ended_scope = EndedScope()
+ENDED_SCOPE: Scope = EndedScope()
+recording.ended_scope = ENDED_SCOPE
 
 
 class NumberBuffer:
@@ -63,22 +69,20 @@ class NumberBuffer:
         self.owner = recording.Element(None, array)
 
 
-class Recorder(recording.Calls):  # type: ignore[misc]
+class Recorder(recording.Calls):
     """Turns calls into nodes of a tape.
 
     Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
-    of a call.  Of the scope, a `Batch`, ``flush()``, ``await_flush()`` and ``run_ahead()`` compute
-    pending calls, the last only if that pays; ``connect()`` adds computed ones to MXNet's tape;
-    ``unrecorded(work)`` runs work whose calls are not recorded.  With `strict`, calls that cannot
-    be recorded raise, instead of running at once.
+    of a call.  The scope owns the recorder until `close`.  With `strict`, calls that cannot be
+    recorded raise, instead of running at once.
     """
 
-    def __init__(self, library: Any, scope: Any, report: Report, strict: bool, watch: Any):
+    def __init__(self, library: Library, scope: Scope, report: Report, strict: bool, watch: Any):
         self.library = library
         self.operators = library.operators
-        self.scope = scope
+        self.scope: Scope = scope
         self.thread = threading.get_ident()
-        self.tape = Tape(self)
+        self.tape: Tape = Tape(self)
         self.report = report
         self._strict = strict
         self.watch = watch
@@ -219,7 +223,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Show the last call to `Watch`."""
         self.scope.unrecorded(lambda: self.watch.note(self.tape))
 
-    def report_immediate(self, callee: Any, why: str) -> None:
+    def report_immediate(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
         noun = "operator" if callee.token[0] == "op" else "block"
         reason = f"Calls of {noun} {callee.name} run at once: {why}."
@@ -234,21 +238,18 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         add_calls(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
-    def refuse_argument(self, value: Any, callee: Any) -> str:
+    def refuse_argument(self, value: Any, callee: NamedCallee) -> str:
         """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
         if isinstance(value, mx.sym.Symbol):
             return SYMBOLS
         raise bad_argument(value, callee.name)
 
-    def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
+    def new_entry(self, key: Any, callee: NamedCallee, place: recording.Place) -> Any:
         """Return the entry for a new key of a callee, or why its calls are not recorded."""
-        _, spec = recording.flatten(tuple(args))
-        mode, *type_ids = [part for part in key if type(part) is int]
-        # The inputs of an operator with any number of arrays are one argument.
-        variadic = isinstance(callee, Operator) and callee.info.count_attribute
-        argument_of = tuple(
-            0 if variadic else i for i, arg in enumerate(args) for _ in recording.flatten(arg)[0]
-        )
+        mode, spec, type_ids, argument_of = recording.read_key(key)
+        if isinstance(callee, Operator) and callee.info.count_attribute:
+            # The inputs of an operator with any number of arrays are one argument.
+            argument_of = (0,) * len(argument_of)
         if not type_ids:
             raise ArgumentError(
                 "this call has no array among its arguments",

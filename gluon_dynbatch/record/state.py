@@ -3,7 +3,86 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, TypeVar
+
+from ..errors import Where
+
+Result = TypeVar("Result")
+
+
+class Scope(Protocol):
+    """What a recorder asks of its scope."""
+
+    def unrecorded(self, work: Callable[[], Result]) -> Result:
+        """Run `work` without recording its calls, and return its result."""
+
+    def flush(self) -> None:
+        """Compute the pending calls."""
+
+    def await_flush(self, waiting: int = 0) -> bool:
+        """Compute the pending calls, perhaps with those of other samples; return whether so."""
+
+    def run_ahead(self) -> None:
+        """Compute the pending calls if that pays while recording continues."""
+
+    def connect(self) -> None:
+        """Add the computed calls to MXNet's tape."""
+
+
+class NamedCallee(Protocol):
+    """What a recorder knows of a block or operator that is called."""
+
+    #: It begins with "block" or "op".
+    token: Tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages and reports."""
+
+
+class Library(Protocol):
+    """What a recorder asks of the library of callees, a `trace.entry.Library`."""
+
+    #: Callees of operators with their attributes, by token.
+    operators: Dict[Any, Any]
+    #: The number that an operator is called with, by user line and operator; NaN if it varies.
+    numbers: Dict[Any, float]
+
+    def operator(self, token: Any, info: Any) -> NamedCallee:
+        """Return the callee of an operator."""
+
+    def callee(self, block: Any) -> NamedCallee:
+        """Return the callee of a block."""
+
+    def entry(
+        self,
+        key: Any,
+        callee: Any,
+        mode: int,
+        spec: Any,
+        type_ids: Any,
+        places: Tuple[int, ...],
+        where: Where,
+    ) -> Any:
+        """Make the entry for a new kind of call, or return why its calls run at once."""
+
+
+class ThreadScope(Scope, Protocol):
+    """What replaced functions ask of the open scope of their thread, a `scope.OpenScope`."""
+
+    #: The user's handle, a `Batch`.
+    batch: Any
+    #: The place in the user's program that opened the scope.
+    place: Any
+
+    def recorder_of(self, block: Any) -> Any:
+        """Return the recorder for a call of a block while calls run at once; None if it does."""
+
+    def use_defaults(self, defaults: Any) -> None:
+        """Complete the options with those of a hybridized block."""
+
+    def count_wait(self, seconds: float) -> None:
+        """Count time spent waiting for a value."""
 
 
 class ThreadState(threading.local):
@@ -11,12 +90,12 @@ class ThreadState(threading.local):
 
     Calls in an open scope are recorded.  Or they run at once and are counted, because recording may
     not pay.  Or they are the scope's own, while it traces or flushes: these are neither recorded
-    nor counted.  `Batch` writes all attributes but the two lists, in one call of C, which an
+    nor counted.  The scope writes all attributes but the two lists, in one call of C, which an
     interrupt cannot divide.
     """
 
     #: The open scope, or None.
-    batch: Optional[Any] = None
+    scope: Optional[ThreadScope] = None
     #: The recorder of the scope while it is recording, else None.
     recorder: Optional[Any] = None
     #: Whether calls run at once and are counted.
@@ -27,6 +106,11 @@ class ThreadState(threading.local):
         self.decisions: Dict[Any, Any] = {}
         #: Idle fibers, for the next map.
         self.idle_fibers: List[Any] = []
+
+    @property
+    def batch(self) -> Any:
+        """The user's handle of the open scope, or None."""
+        return None if self.scope is None else self.scope.batch
 
 
 STATE = ThreadState()

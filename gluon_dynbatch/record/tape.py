@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -13,17 +13,44 @@ from mxnet.ndarray import NDArray
 from ..errors import ArgumentError
 from ..native import recording
 from .lazy import LazyNDArray
-from .types import TYPES, memory_of
+from .types import TYPES, ArrayType, memory_of
 from .where import user_line
 
-if TYPE_CHECKING:
-    from ..trace.entry import Entry
+
+class RecordedProgram(Protocol):
+    """What a tape knows of the program of a call."""
+
+    @property
+    def parameters(self) -> Dict[int, Parameter]:
+        """The parameters that it reads, by position of their operators."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether an operator is random."""
+        ...
+
+
+class RecordedEntry(Protocol):
+    """What a tape knows of an entry: one kind of call."""
+
+    id: int
+    #: Name of the callee.
+    name: str
+    #: Types of the arguments, and numbers of the types of the results, see `TYPES`.
+    in_types: Tuple[ArrayType, ...]
+    out_types: List[int]
+
+    @property
+    def program(self) -> RecordedProgram:
+        """Its operators."""
+        ...
 
 
 class Call(NamedTuple):
     """One call of a tape, as `Tape.calls` yields it."""
 
-    entry: Entry
+    entry: RecordedEntry
     #: Pairs of a value and an offset in elements: a view such as ``x[2:5]`` needs no call.
     operands: Tuple[Tuple[int, int], ...]
     results: range
@@ -54,13 +81,13 @@ class Reads:
         return np.frombuffer(self._memory, np.int64).reshape(-1, 4).T
 
 
-def parameters_of(entries: Iterable[Any]) -> Iterator[Parameter]:
+def parameters_of(entries: Iterable[RecordedEntry]) -> Iterator[Parameter]:
     """Yield the parameters that calls of these entries read."""
     for entry in entries:
         yield from entry.program.parameters.values()
 
 
-class Tape(recording.Tape):  # type: ignore[misc]
+class Tape(recording.Tape):
     """Recorded calls; positions are ids.
 
     A *value* is one array: a result of a call, or an *external* array that existed before.  A

@@ -15,6 +15,7 @@ from mxnet.ndarray import NDArray
 from ..errors import Where
 from ..native import recording
 from .lazy import LazyNDArray
+from .recorder import Recorder
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import user_line
@@ -34,7 +35,7 @@ class Trace:
     The leaves are the arrays in the arguments.  `Recorder.refuse` ends the trace early.
     """
 
-    def __init__(self, recorder: Any, leaves: List[NDArray]):
+    def __init__(self, recorder: Recorder, leaves: List[NDArray]):
         self.recorder = recorder
         tape = self._tape = recorder.tape
         #: Indices of the first call, operand and lazy array of the run on the tape.
@@ -196,7 +197,7 @@ def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray]
     return arrays, spec
 
 
-def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:
+def give(source: Any, recorder: Recorder, leaves: List[NDArray], attributes: List[Any]) -> Any:
     """Return the array for an input of a piece; None if the piece is not valid for this call.
 
     The leaves are the arrays in the arguments, the attributes those of the block's `Structure`.  A

@@ -28,6 +28,11 @@ def name_of(dtype: Any) -> str:
     return np.dtype(dtype).name
 
 
+def in_host_memory(context: mx.Context) -> bool:
+    """Return whether native code can read and write the arrays of a context."""
+    return context.device_type in ("cpu", "cpu_pinned", "cpu_shared")
+
+
 class ArrayType(NamedTuple):
     """The properties of an array that are known before it is computed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from typing import Any, Iterator
@@ -17,10 +18,13 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
 recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
 
+#: Flags of code whose frames can be suspended.
+SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
 
 def user_line() -> Where:
     """Return the line of the nearest caller outside the libraries."""
-    return recording.user_place().where  # type: ignore[no-any-return]
+    return recording.user_place().where
 
 
 def _callers() -> Iterator[Any]:
@@ -53,3 +57,18 @@ def inactive_block() -> str:
             if isinstance(block, HybridBlock) and not block._active:
                 found = block.name
     return found
+
+
+def may_be_abandoned(frame: Any) -> bool:
+    """Return whether a frame is of a generator or coroutine that may never resume after a yield.
+
+    One that an ``__enter__`` started, as with ``contextlib.contextmanager``, is not: a ``with``
+    statement ends it.
+    """
+    if not frame.f_code.co_flags & SUSPENDABLE:
+        return False
+    while frame is not None and frame.f_code.co_flags & SUSPENDABLE:
+        if frame.f_code.co_name == "__aenter__":
+            return False
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name != "__enter__"

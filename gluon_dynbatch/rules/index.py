@@ -34,7 +34,7 @@ def _take_from_own_tables(site: Site, build: Builder) -> Ref:
     table, indices = site.inputs
     # Taken from the numbers of rows, indices become integers of 64 bits within the table.
     numbers = build.add("_arange", start=0, stop=table[0], dtype="int64")
-    (index,) = build.call(numbers, build.refs[1])
+    (index,) = build.call(numbers, build.refs[1], axis=0)
     index = build.reshape(index, -1, prod(indices))
     start = build.add("_contrib_arange_like", index, axis=0)
     start = build.reshape(build.add("_mul_scalar", start, scalar=table[0]), -1, 1)

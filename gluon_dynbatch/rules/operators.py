@@ -88,7 +88,8 @@ MERGED: Tuple[Family, ...] = (
         each("Crop SpatialTransformer", BY_ROW, overwrites=True),
         each("GridGenerator", BY_ROW, not_with="transform_type=warp"),
         each("UpSampling", Rule(vision.up_sampling, vision.up_sampling)),
-        each("crop resize normalize to_tensor", IMAGES, "_image_{}", row_dims=4),
+        each("crop normalize to_tensor", IMAGES, "_image_{}", row_dims=4),
+        each("_image_resize", Rule(same, vision.resize_stack), row_dims=4),
     ),
     family(
         "`Embedding`, `take`, `pick`, `gather_nd`, `one_hot`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from .build import Builder
-from .site import Ref, Site, require
+from .site import Ref, RefuseError, Site, require
 
 
 def up_sampling(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -24,6 +24,12 @@ def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # A stack of samples with several images is folded into rows.
     require(len(site.inputs[0]) == 3, "")
     return build.same()
+
+
+def resize_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    """Refuse: for several images, MXNet ends the process where it raises an error for one."""
+    several = len(site.inputs[0]) > 3
+    raise RefuseError("" if several else f"Operator {site.op} merges only minibatches of images.")
 
 
 def regions_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

@@ -12,7 +12,9 @@ import numpy as np
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
-from ..plan.plan import Fill
+from ..plan.launch import Fill
+from ..record.types import in_host_memory
+from ..schedule.dependencies import Array
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -30,7 +32,7 @@ class Assembled(NamedTuple):
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
     #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
-    #: Fills of arenas on other devices than the CPU, which the program leaves out.
+    #: Fills of arenas in memory of other devices, which the program leaves out.
     device_fills: Tuple[Fill, ...]
     #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
@@ -46,11 +48,11 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     code, plan = array("q"), assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
-    # Backward, fills are sums of head gradients, which `GradientTape` adds up before the program.
+    # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
     fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
-        if arena.context.device_type == "cpu":
+        if in_host_memory(arena.context):
             count, source = len(fill.externals), assembler.stop + len(externals)
             pieces = fill.pieces(np.arange(source, source + count))
             code.extend(rows_record(arena.dtype, pieces, assembler.spot_of_fill(number)))
@@ -70,7 +72,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     )
 
 
-def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int]:
+def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int]:
     """Return a ROWS record that writes pieces to a target, a base and an offset in bytes.
 
     Sources of `pieces` are bases, with offsets in bytes.
@@ -81,17 +83,17 @@ def rows_record(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> arra
     return code
 
 
-def code_of_pieces(context: Any, dtype: str, pieces: np.ndarray) -> Optional[array[int]]:
+def code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
     """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
     adds = resolving.ADD in pieces[:, 0]
-    if context.device_type != "cpu" or (adds and dtype not in executing.DTYPES):
+    if not in_host_memory(context) or (adds and dtype not in executing.DTYPES):
         return None
     native_pieces = pieces + [0, 0, 1, 0, 0]
     native_pieces[:, 3] *= itemsize(dtype)
     return rows_record(dtype, native_pieces, (0, 0))
 
 
-def code_of_copies(dtype: str, starts: np.ndarray, size: int) -> np.ndarray:
+def code_of_copies(dtype: str, starts: Array, size: int) -> Array:
     """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
     record = rows_record(dtype, np.array([[resolving.COPY, 0, 0, 0, size]]), (0, 0))
     code = np.tile(np.array(record), (len(starts), 1))

@@ -1,36 +1,30 @@
 """Run a plan backward.
 
-Launches with kernels run natively.  A launch of MXNet's operators that takes part in the gradient
-is recorded on its own in the forward pass: its operands are variables, and MXNet writes their
-gradients into rows of the transposed plan's arenas.  In the backward pass, the operands of the
-transposed launch are its head gradients.  Unlike with one tape over all launches, no gradients are
-padded with zeros and added up.
+Launches with kernels run natively.  Those of MXNet's operators are recorded in the forward pass and
+run backward one by one, see `operators.py`.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import compress
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..modes import RECORDING, TRAINING
 from ..native import resolving
-from ..plan.plan import Launch, Plan, Whole, pieces_of
+from ..plan.launch import Launch, pieces_of
+from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
 from ..record.lazy import LazyNDArray
-from .buffers import bases_of, shaped, write_pieces, zero
-from .dispatch import Executable
-from .execute import Pass
+from ..schedule.dependencies import Array
+from .buffers import bases_of, shaped, write_pieces
+from .execute import Execution, Pass
 from .gradient import Request
-from .keep import Kept
-from .leaves import Leaves, with_dense_gradient
-from .left_out import Recorded, all_finite, keep_rows
-from .pool import BACKWARD_POOL
+from .leaves import Targets, with_dense_gradient
+from .left_out import all_finite
+from .operators import OperatorTape
 from .prepare import Prepared
 
 #: Part of the gradient of a head: an array, the number of the head, the first element within the
@@ -41,118 +35,43 @@ Piece = Tuple[NDArray, int, int, int, int]
 Elements = Tuple[NDArray, int, int]
 
 
-class GradientTape(Pass):
-    """The backward run of a flush, and what it needs of the forward run."""
+class BackwardPass:
+    """The backward pass of a flush, and what it needs of the forward pass.
 
-    #: Set by `Chain`: the arrays of the flush, and where the gradient of each input goes.
-    kept: Kept
-    routes: List[Any]
+    `execution` ran forward and wrote `operators`.
+    """
 
-    suffix = " backward"
-    pool = BACKWARD_POOL
-
-    def __init__(self, forward: Plan, prepared: Prepared, externals: List[NDArray]):
-        super().__init__(prepared.backward_plan)
-        self.forward = forward
-        assert prepared.heads is not None
+    def __init__(self, prepared: Prepared, execution: Execution, operators: OperatorTape):
+        assert prepared.transposed is not None and prepared.backward is not None
+        self.forward: Plan = execution.plan
+        self.plan, self.operators = prepared.transposed.plan, operators
         #: The results at which gradients may arrive.
-        self.heads = prepared.heads
-        self._externals = externals
-        self._prepared = prepared
-        #: The launches that MXNet's operators run backward, by number.
-        self.recorded = prepared.recorded
-        self._leaves = Leaves()
-        self._graphs: Dict[int, Recorded] = {}
-        #: Per unit, whether a gradient arrives there; None as long as all units run backward.
-        self._live: Optional[np.ndarray] = None
-
-    @cached_property
-    def _head_starts(self) -> Tuple[int, np.ndarray]:
-        """The size of the largest arena, and the start of each head if all arenas had that size."""
-        heads, plan = self.heads, self.forward
-        span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
-        arena, first = plan.locate(heads.term)
-        return span, arena * span + first + heads.offset
-
-    def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
-        """Yield, per range of elements, the head that contains it or -1, and its offset there."""
-        span, head_starts = self._head_starts
-        start = arena * span + first
-        head = np.searchsorted(head_starts, start, "right") - 1
-        inside = (head >= 0) & (start + size <= (head_starts + self.heads.size)[head])
-        heads, offsets = np.where(inside, head, -1), start - head_starts[head]
-        yield from zip(heads.tolist(), offsets.tolist())
-
-    def run(
-        self,
-        launch: Launch,
-        executable: Executable,
-        operands: List[NDArray],
-        results: List[NDArray],
-    ) -> None:
-        """Run a launch of MXNet's operators forward, and record it on variables of its own."""
-        segment = launch.segment
-        self._mark(launch, operands)
-        arguments = []
-        for k, (kind, i) in enumerate(executable.arguments):
-            if kind == "in":
-                arguments.append(operands[i])
-            elif k in executable.mutated:
-                arguments.append(segment.parameters[i].data(segment.context).copy())
-            else:
-                parameter = segment.parameters[i]
-                array, trained = parameter.data(segment.context), parameter.grad_req != "null"
-                arguments.append(self._leaves.leaf(array, trained))
-        executable.launch(arguments, segment.mode | RECORDING, out=results)
-        recorded = self._graphs[launch.number] = Recorded(executable, arguments, results)
-        if executable.mutated:
-            _update_statistics(launch, recorded)
-
-    def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
-        """Make the operands variables, whose gradients are rows of the backward arenas."""
-        variables, gradients = [], []
-        for p, region in enumerate(self.recorded[launch.number].outputs):
-            array = operands[p]
-            if region is not None:
-                variables.append(array)
-                gradients.append(shaped(self.region(region), array.shape))
-            elif type(launch.operands[p]) is Whole:
-                if launch.segment.inputs[p].differentiable:
-                    trained = bool(self.heads.in_graph[launch.operands[p].external])
-                    operands[p] = self._leaves.leaf(array, trained)
-                else:
-                    # Detached, so that MXNet adds nothing to the gradient of the user's array.
-                    operands[p] = array.detach()
-        if variables:
-            autograd.mark_variables(variables, gradients, "write")
-
-    def finish(self, arrays: Sequence[NDArray]) -> None:
-        """Find the inputs of the flush, the arrays that get a gradient from it.
-
-        `arrays` are those at the bases of the forward program, which now runs.
-        """
-        #: None where the backward pass must not read, such as parameters: see design page 0003.
-        self._forward_arrays = [
+        self.heads = prepared.transposed.heads
+        self._span, self._head_starts = _starts(self.forward, self.heads)
+        #: The arrays at the bases of the forward program; None where the backward pass must not
+        #: read, such as parameters: see design page 0003.
+        self.forward_arrays = [
             array if base[0] in ("arena", "saved") else None
-            for base, array in zip(self._prepared.forward.bases, arrays)
+            for base, array in zip(prepared.forward.bases, execution.arrays)
         ]
-        self._assembled, trained, reach = self._prepared.backward
-        train = self._leaves.train
-        #: By base of a gradient that native code computes, the number of its array in `_leaves`.
-        self._trained = {
-            gradient: train((self._externals if is_external else arrays)[number], dense)
+        self.program, trained, reach = prepared.backward
+        self.targets, externals = Targets(operators.leaves.targets), execution.externals
+        add = self.targets.add
+        #: By base of a gradient that native code computes, the number of its target.
+        self.trained = {
+            gradient: add((externals if is_external else execution.arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
-        filled, idle = reach.filled, self._idle_inputs(reach)
+        filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: All arrays that get a gradient.
-        self.inputs = [*self._leaves.trained, *(self._externals[n] for *_, n in filled), *idle]
-        #: Per input that is not trained, the fill and the row where its gradient begins, or None
+        self.inputs = [*self.targets.arrays, *(externals[n] for *_, n in filled), *idle]
+        #: Per input that is no target, the fill and the row where its gradient begins, or None
         #: if no gradient reaches it.
-        self._places = [*((fill, row) for fill, row, _ in filled), *[None] * len(idle)]
+        self.places = [*((fill, row) for fill, row, _ in filled), *[None] * len(idle)]
 
-    def _idle_inputs(self, reach: Reach) -> List[NDArray]:
+    def _idle_inputs(self, reach: Reach, externals: List[NDArray]) -> List[NDArray]:
         """Return the arrays that are read but not differentiated: the loop gives them zeros."""
-        arrays = [self._externals[number] for number in reach.others]
+        arrays = [externals[number] for number in reach.others]
         for number in reach.launches:
             segment = self.forward.launch(number).segment
             trained = (p for p in segment.parameters if p.grad_req != "null")
@@ -161,34 +80,63 @@ class GradientTape(Pass):
             id(array): array
             for array in arrays
             # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
-            if type(array) is not LazyNDArray and array not in self._leaves
+            if type(array) is not LazyNDArray and array not in self.targets
         }
         return list(map(with_dense_gradient, idle.values()))
 
+    def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
+        """Yield, per range of elements, the head that contains it or -1, and its offset there."""
+        start = arena * self._span + first
+        head = np.searchsorted(self._head_starts, start, "right") - 1
+        inside = (head >= 0) & (start + size <= (self._head_starts + self.heads.size)[head])
+        heads, offsets = np.where(inside, head, -1), start - self._head_starts[head]
+        yield from zip(heads.tolist(), offsets.tolist())
+
     def pull(self, pieces: List[Piece], requests: List[Request]) -> List[Optional[Elements]]:
         """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
-        wanted = [request.wanted for request in requests]
-        gradients = self._gradients = self._leaves.gradients(requests)
-        self._find_arrays(gradients)
-        self._add_up(pieces)
-        # A native step never multiplies a zero gradient with infinity; MXNet's operators may.
-        live = self._find_live() if self.recorded else None
-        self._run()
-        fills = self._fill_gradients(wanted)
-        if live is not None and not all_finite([*self._gradients, *fills.values()]):
-            self._run(live)
-            fills = self._fill_gradients(wanted)
-        return self._input_gradients(wanted, fills)
+        return Pull(self, requests).run(pieces)
 
-    def _find_arrays(self, gradients: List[NDArray]) -> None:
-        """Find or allocate the arrays of all bases, which follow those of the forward pass."""
-        trained, assembled, earlier = self._trained, self._assembled, self._forward_arrays
+
+def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:
+    """Return the size of the largest arena, and each head's start if all arenas had that size."""
+    span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
+    arena, first = plan.locate(heads.term)
+    return span, arena * span + first + heads.offset
+
+
+class Pull(Pass):
+    """One run of a backward pass, for the wanted gradients."""
+
+    suffix = " backward"
+
+    def __init__(self, backward: BackwardPass, requests: List[Request]):
+        super().__init__(backward.operators.gradients, backward.program)
+        self._backward = backward
+        self._wanted = [request.wanted for request in requests]
+        #: The gradients of targets.
+        self._gradients = backward.targets.gradients(requests)
+        trained, earlier = backward.trained, backward.forward_arrays
         arrays = [
-            gradients[trained[number]] if number in trained else self.array_at(*base)
-            for number, base in enumerate(assembled.bases)
+            self._gradients[trained[number]] if number in trained else self.array_at(*base)
+            for number, base in enumerate(self._assembled.bases)
         ]
         uses = b"".join([b"-" if array is None else b"r" for array in earlier])
-        self.bases = bases_of([*earlier, *arrays], uses + assembled.uses)
+        # They follow those of the forward pass.
+        self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
+        #: Per unit, whether a gradient arrives there; None as long as all units run backward.
+        self._live: Optional[Array] = None
+
+    def run(self, pieces: List[Piece]) -> List[Optional[Elements]]:
+        """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
+        self._add_up(pieces)
+        # A native step never multiplies a zero gradient with infinity; MXNet's operators may.
+        live = self._find_live() if self._backward.operators.launches else None
+        self._run()
+        fills = self._fill_gradients()
+        if live is not None and not all_finite([*self._gradients, *fills.values()]):
+            self._run(live)
+            fills = self._fill_gradients()
+        return self._input_gradients(fills)
 
     def _add_up(self, pieces: List[Piece]) -> None:
         """Fill the arenas with the gradients of heads, which are sums of pieces."""
@@ -198,81 +146,53 @@ class GradientTape(Pass):
         number, head, offset, first, count = np.array(rows, dtype=np.int64).reshape((-1, 5)).T
         for fill in self.plan.fills:
             # The first element of each head in the region of the fill, -1 for heads of other fills.
-            start = np.full(len(self.heads.term), -1)
+            start = np.full(len(self._backward.heads.term), -1)
             start[fill.externals] = fill.starts
             inside = start[head] >= 0
             columns = (column[inside] for column in (start[head] + offset, number, first, count))
-            zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
+            zeros = pieces_of(resolving.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
             additions = pieces_of(resolving.ADD, *columns)
-            region, table = self.region(fill.region), np.concatenate((zeros, additions))
+            region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
             write_pieces(region, list(arrays.values()), table)
 
-    def _find_live(self) -> Optional[np.ndarray]:
+    def _find_live(self) -> Optional[Array]:
         """Mark units at which nonzero gradients may arrive; None if all recorded ones are such."""
         nonzero = [
-            fill.externals[self.region(fill.region).asnumpy().any(axis=1)]
+            fill.externals[self.arenas.region(fill.region).asnumpy().any(axis=1)]
             for fill in self.plan.fills
         ]
-        live = live_units(self.forward, self.heads.some(np.concatenate(nonzero)))
-        launches = self.recorded.values()
+        some = self._backward.heads.some(np.concatenate(nonzero))
+        live = live_units(self._backward.forward, some)
+        launches = self._backward.operators.launches.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 
-    def _run(self, live: Optional[np.ndarray] = None) -> None:
+    def _run(self, live: Optional[Array] = None) -> None:
         """Run all launches backward, those of MXNet's operators for live units only."""
-        self._leaves.clear()
+        self._backward.targets.clear()
         self._live = live
         self.run_launches()
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
-        recorded, segment = self._graphs[launch.number], launch.segment
-        if self._live is None or self._live[launch.units].all():
-            self._go_backward(launch, recorded)
-            return
-        rows = self.forward.graph.dependencies.rows[launch.units]
-        live = np.repeat(self._live[launch.units], rows)
-        gradients = {
-            p: self.region(region) for p, region in enumerate(launch.outputs) if region is not None
-        }
-        if not live.any():
-            for gradient in gradients.values():
-                zero(gradient)
-        elif recorded.repeatable(segment):
-            self._go_backward(launch, recorded.again(segment, live, gradients))
-        else:
-            self._go_backward(launch, recorded)
-            for p, gradient in gradients.items():
-                if not segment.inputs[p].shared:
-                    keep_rows(gradient, live)
+        self._backward.operators.run_backward(launch, self._live)
 
-    def _go_backward(self, launch: Launch, recorded: Recorded) -> None:
-        """Run a recorded launch backward: read gradients of results, write those of operands."""
-        segment, results, gradients = launch.segment, [], []
-        for operand, port, result in zip(launch.operands, segment.outputs, recorded.results):
-            if operand is not None:
-                gradient = self.operand(operand, port.dtype, segment.context)
-                results.append(result)
-                gradients.append(shaped(gradient, result.shape))
-        recorded.executable.go_backward(results, gradients, segment.mode)
-
-    def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
+    def _fill_gradients(self) -> Dict[int, NDArray]:
         """Return the gradients of the fills that have wanted inputs, by number of the fill."""
-        places = compress(self._places, wanted[len(self._gradients) :])
-        fills: Dict[int, NDArray] = {}
+        forward, fills = self._backward.forward, {}
+        places = compress(self._backward.places, self._wanted[len(self._gradients) :])
         for number in dict.fromkeys(place[0] for place in places if place is not None):
-            region = self.forward.fills[number].region
-            arena = self.forward.arenas[region.arena]
-            gradient = self.operand(self.plan.results[number], arena.dtype, arena.context)
+            region = forward.fills[number].region
+            arena = forward.arenas[region.arena]
+            gradient = self.arenas.operand(self.plan.results[number], arena.dtype, arena.context)
             fills[number] = shaped(gradient, (region.rows, arena.row_size))
         return fills
 
-    def _input_gradients(
-        self, wanted: List[bool], fills: Dict[int, NDArray]
-    ) -> List[Optional[Elements]]:
+    def _input_gradients(self, fills: Dict[int, NDArray]) -> List[Optional[Elements]]:
         """Return the gradient of each input, in the order of `inputs`."""
         gradients: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
         others = slice(len(gradients), None)
-        for array, is_wanted, place in zip(self.inputs[others], wanted[others], self._places):
+        inputs, places = self._backward.inputs[others], self._backward.places
+        for array, is_wanted, place in zip(inputs, self._wanted[others], places):
             if not is_wanted:
                 gradients.append(None)
             elif place is None:
@@ -281,19 +201,3 @@ class GradientTape(Pass):
                 fill = fills[place[0]]
                 gradients.append((fill, place[1] * fill.shape[1], array.size))
         return gradients
-
-
-def _update_statistics(launch: Launch, recorded: Recorded) -> None:
-    """Update running statistics now, by a backward pass whose gradients are not used.
-
-    MXNet updates them in the backward pass.  In its own thread, that would be at a time for which a
-    later reader does not wait; so a recorded launch works on copies, which are copied back here.
-    """
-    segment, (executable, arguments, results) = launch.segment, recorded
-    if segment.mode & TRAINING:
-        executable.go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
-    for k in executable.mutated:
-        kind, number = executable.arguments[k]
-        # Other arrays are only read: a call that writes to them is not recorded, but runs at once.
-        if kind == "param":
-            arguments[k].copyto(segment.parameters[number].data(segment.context))

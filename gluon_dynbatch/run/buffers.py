@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from math import prod
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +13,8 @@ from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
 from ..native.recording import part
-from ..record.types import name_of
+from ..record.types import in_host_memory, name_of
+from ..schedule.dependencies import Array
 from .assemble import code_of_copies, code_of_pieces
 from .pool import allocate_like
 from .pushes import PUSHES
@@ -25,7 +26,7 @@ _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
 
 def _addresses(names: Sequence[str]) -> List[int]:
     """Return the addresses of symbols of MXNet's library, 0 if it does not have them."""
-    symbols = (getattr(_LIB, name, None) for name in names)
+    symbols: Iterator[Any] = (getattr(_LIB, name, None) for name in names)
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
@@ -48,7 +49,7 @@ def address_of(array: NDArray) -> int:
 
 
 def write_pieces(
-    target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray, use: bytes = b"R"
+    target: NDArray, arrays: Sequence[NDArray], pieces: Array, use: bytes = b"R"
 ) -> None:
     """Copy and add pieces of arrays to a target.
 
@@ -63,7 +64,7 @@ def write_pieces(
     push(executing.Program(code), bases, " fill")
 
 
-def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
+def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
     flat = target.reshape((-1,))
     for action, start, number, first, count in pieces.tolist():
         written = part(flat, start, start + count)
@@ -84,7 +85,7 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
     writes the gradient of one copy and reads another one, these must not be one memory.
     """
     copies, size = allocate_like(source, shape, len(starts)), prod(shape)
-    if source.context.device_type != "cpu":
+    if not in_host_memory(source.context):
         flat = source.reshape((-1,))
         for copy, first in zip(copies, starts):
             part(flat, first, first + size).reshape(shape).copyto(copy)

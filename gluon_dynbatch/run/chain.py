@@ -7,7 +7,7 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -18,13 +18,14 @@ from ..plan.transpose import Heads, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
-from .backward import GradientTape, Piece
+from ..schedule.dependencies import Array
+from .backward import BackwardPass, Piece
 from .buffers import view
 from .gradient import Request, record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
-def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads]:
+def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
     """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
 
     These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
@@ -49,95 +50,123 @@ def find_heads(plan: Plan, spots: Spots, in_graph: np.ndarray) -> Optional[Heads
 Route = Union[Tuple[int, int, int], NDArray, None]
 
 
+class Link(NamedTuple):
+    """A flush of a chain."""
+
+    backward: BackwardPass
+    #: Its arrays.
+    kept: Kept
+    #: Per input of the backward pass, where its gradient goes.
+    routes: List[Route]
+
+
 class Chain:
     """The flushes of a scope that are not yet part of MXNet's tape."""
 
     def __init__(self) -> None:
-        #: Per flush, its backward pass.
-        self._tapes: List[GradientTape] = []
-        #: Per result of the node: flush, head, first element within the head, and size.
-        self._outputs: List[Tuple[int, int, int, int]] = []
-        #: Whether the flushes have become a node.
-        self.done = False
+        self._links: List[Link] = []
 
     @property
     def open(self) -> bool:
         """Whether there are flushes that still have to become a node."""
-        return bool(self._tapes) and not self.done
+        return bool(self._links)
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
         lazies = [array for array in tape.externals if type(array) is LazyNDArray]
-        spots, members_of = find_spots(lazies), {}
+        spots = find_spots(lazies)
+        members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
         # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
-        originals = dict(zip(map(id, tape.externals), tape.originals))
+        originals: Dict[int, Any] = dict(zip(map(id, tape.externals), tape.originals))
+        numbers = {link.kept: number for number, link in enumerate(self._links)}
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():
             ids = [id(lazies[member]) for member in members]
             routes: Iterable[Route]
-            if kept.chain is self:
-                number = next(i for i, flush in enumerate(self._tapes) if flush.kept is kept)
-                heads = self._tapes[number].heads_at(*(column[members] for column in spots[:3]))
+            if kept in numbers:
+                number = numbers[kept]
+                arenas, firsts, sizes, _ = (column[members] for column in spots)
+                heads = self._links[number].backward.heads_at(arenas, firsts, sizes)
                 routes = [None if head < 0 else (number, head, offset) for head, offset in heads]
             else:
                 routes = [originals[n].real() if kept.recorded else None for n in ids]
             route_of.update(zip(ids, routes))
         return route_of
 
-    def add(self, tape: GradientTape, kept: Kept, routes: Dict[int, Route]) -> None:
+    def add(self, backward: BackwardPass, kept: Kept, routes: Dict[int, Route]) -> None:
         """Append a flush whose arrays are `kept`, with the routes of the kept arrays it reads."""
-        tape.kept, tape.routes = kept, [routes.get(id(array), array) for array in tape.inputs]
-        self._tapes.append(tape)
-        kept.chain = self
+        found = [routes.get(id(array), array) for array in backward.inputs]
+        self._links.append(Link(backward, kept, found))
 
     def connect(self) -> None:
-        """Make the flushes one node of MXNet's tape, whose results are the arrays still held."""
-        self.done = True
-        results: List[Tuple[Memories, List[NDArray]]] = []
-        for number, tape in enumerate(self._tapes):
-            tape.kept.chain = None
-            held = tape.kept.held()
-            heads = tape.heads_at(*find_spots(held)[:3])
-            memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
-            heads = tape.heads_at(memories.arena, memories.first, memories.size)
-            sizes = memories.size.tolist()
-            self._outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
-            results.append((memories, tape.kept.copies(memories)))
-        routes = (route for tape in self._tapes for route in tape.routes)
-        inputs = [route for route in routes if isinstance(route, NDArray)]
-        outputs = [array for _, copies in results for array in copies]
-        if inputs and outputs:
-            record_function(inputs, outputs, self.backward)
-        for memories, copies in results:
-            memories.become(copies, recorded=True)
-        for tape in self._tapes:
-            tape.kept.hand_out()
+        """Make the flushes a node of MXNet's tape; the next flushes begin another one."""
+        links, self._links = self._links, []
+        if links:
+            link(links)
+
+
+def link(links: Sequence[Link]) -> None:
+    """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
+    outputs: List[Tuple[int, int, int, int]] = []
+    results: List[Tuple[Memories, List[NDArray]]] = []
+    for number, (backward, kept, _) in enumerate(links):
+        held = kept.held()
+        spots = find_spots(held)
+        heads = backward.heads_at(spots.container, spots.first, spots.size)
+        memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
+        heads = backward.heads_at(memories.arena, memories.first, memories.size)
+        sizes = memories.size.tolist()
+        outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
+        results.append((memories, kept.copies(memories)))
+    node = Node([(backward, routes) for backward, _, routes in links], outputs)
+    routes = (route for _, _, routes in links for route in routes)
+    inputs = [route for route in routes if isinstance(route, NDArray)]
+    arrays = [array for _, copies in results for array in copies]
+    if inputs and arrays:
+        record_function(inputs, arrays, node.backward)
+    for memories, copies in results:
+        memories.become(copies, recorded=True)
+    for _, kept, _ in links:
+        kept.empty()
+
+
+class Node:
+    """The backward passes of a node of MXNet's tape."""
+
+    def __init__(
+        self,
+        passes: List[Tuple[BackwardPass, List[Route]]],
+        outputs: List[Tuple[int, int, int, int]],
+    ):
+        self._passes = passes
+        #: Per result of the node: flush, head, first element within the head, and size.
+        self._outputs = outputs
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[Request]
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted."""
-        pieces: List[List[Piece]] = [[] for _ in self._tapes]
+        pieces: List[List[Piece]] = [[] for _ in self._passes]
         for (number, head, offset, size), gradient in zip(self._outputs, head_gradients):
             if gradient.size < size:  # of a larger one, MXNet reads the first elements
                 text = f"a gradient of shape {gradient.shape} for an array of {size} elements"
                 raise ShapeError(text)
             pieces[number].append((gradient, head, offset, 0, size))
         given = iter(requests)
-        tape_requests = [
+        requests_of = [
             [
                 next(given) if isinstance(route, NDArray) else Request(route is not None, None)
-                for route in tape.routes
+                for route in routes
             ]
-            for tape in self._tapes
+            for _, routes in self._passes
         ]
         results: List[List[Optional[NDArray]]] = []
-        for number in reversed(range(len(self._tapes))):
-            tape, gradients = self._tapes[number], []
-            ranges = tape.pull(pieces[number], tape_requests[number])
-            for route, elements in zip(tape.routes, ranges):
+        for number in reversed(range(len(self._passes))):
+            (backward, routes), gradients = self._passes[number], []
+            ranges = backward.pull(pieces[number], requests_of[number])
+            for route, elements in zip(routes, ranges):
                 if isinstance(route, tuple) and elements is not None:
                     earlier, head, offset = route
                     pieces[earlier].append((elements[0], head, offset, *elements[1:]))

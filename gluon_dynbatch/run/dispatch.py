@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, NamedTuple, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..kernel.kernels import SegmentKernels, kernels_of
+from ..kernel.kernels import KernelsOrReason, kernels_of
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
-from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
+
+#: In place of the kernels of a segment.
+SWITCHED_OFF = "native steps are switched off"
 
 #: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
 #: reader of a result.
@@ -56,21 +58,19 @@ class Dispatcher:
         self.built = 0
         #: Whether segments run as native steps where possible; tests switch it off.
         self.native = True
+        self._kernels: WeakKeyDictionary[Segment, KernelsOrReason] = WeakKeyDictionary()
         self._executables: WeakKeyDictionary[Segment, Executable] = WeakKeyDictionary()
 
-    def kernels(self, segment: Segment) -> Optional[SegmentKernels]:
-        """Return the kernels of `segment`; None if MXNet's operators run it."""
+    def kernels(self, segment: Segment) -> KernelsOrReason:
+        """Return the kernels of `segment`, or the reason why MXNet's operators run it."""
         if not self.native:
-            return None
-        kernels = segment.kernels
+            return SWITCHED_OFF
+        kernels = self._kernels.get(segment)
         if kernels is None:
-            kernels = kernels_of(segment)
+            # If two threads make them, the last one wins.
+            kernels = self._kernels[segment] = kernels_of(segment)
             self.built += not isinstance(kernels, str)
-        return None if isinstance(kernels, str) else kernels
-
-    def natives(self, plan: Plan) -> Dict[Segment, Optional[SegmentKernels]]:
-        """Return the kernels of all segments of a plan."""
-        return {segment: self.kernels(segment) for segment in plan.graph.segments}
+        return kernels
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, List, Optional
+from typing import Any, Callable, ContextManager, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -11,16 +11,18 @@ from mxnet.base import MXNetError
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from ..errors import LaunchError
+from ..errors import LaunchError, Where
 from ..modes import RECORDING
 from ..native import executing
 from ..native.assembling import itemsize
-from ..native.recording import part
-from ..plan.plan import Launch, Plan, Region, Rows, Whole
+from ..plan.launch import Launch, Whole
+from ..plan.plan import Plan
+from ..record.lazy import LazyNDArray
+from .arenas import Arenas
 from .assemble import Assembled
-from .buffers import bases_of, push, shaped, view, write_pieces
+from .buffers import bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
-from .pool import POOL
+from .operators import OperatorTape
 from .profiling import PROFILER
 
 #: The context of native code.  One object for all calls: comparing two takes longer than the rest
@@ -33,43 +35,23 @@ MEMORY_TYPE = "float64"
 class Pass:
     """One run of a plan, forward or backward."""
 
-    #: The native code of the plan, and the arrays of its bases; forward, the arenas come first.
-    _assembled: Assembled
+    #: The arrays of the bases of the program; forward, the arenas come first.
     bases: executing.Bases
 
     #: Appended to the names of blocks in profiler traces.
     suffix = ""
-    #: Allocates temporary buffers.  Arenas always come from `POOL`, as the flush allocates them.
-    pool = POOL
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
-        #: The buffers of the plan's arenas.
-        self.arenas = [
-            POOL.take((rows, arena.row_size), arena.dtype, arena.context)
-            for arena, rows in zip(plan.arenas, plan.sizes)
-        ]
+    def __init__(self, arenas: Arenas, program: Assembled):
+        self.plan, self.arenas, self._assembled = arenas.plan, arenas, program
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base in an arena or in memory of the program."""
         if kind == "arena":
-            return self.arenas[key[0]]
+            arena: NDArray = self.arenas.arrays[key[0]]
+            return arena
         # Elements of several bytes, because their number is limited.
         size = -(-self._assembled.sizes[kind] // itemsize(MEMORY_TYPE))
-        return self.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
-
-    def region(self, region: Region) -> NDArray:
-        """Return a view of the rows of `region`."""
-        return part(self.arenas[region.arena], region.start, region.start + region.rows)
-
-    def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
-        """Return an operand that MXNet's operators read from arenas."""
-        if not isinstance(operand, Rows):
-            return view(self.arenas[operand.arena], operand.element, operand[2:])
-        array = self.pool.take((operand.rows, operand.row_size), dtype, context)
-        pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        write_pieces(array, self.arenas, pieces, b"r")
-        return array
+        return self.arenas.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
 
     def run_launches(self, watch: Any = None) -> None:
         """Push all launches to the engine, several at a time, so that other work gets a turn."""
@@ -81,7 +63,7 @@ class Pass:
             with self._shown(number):
                 if low < stop:
                     self.push(low, stop)
-                if by_operators:
+                if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
             low = stop
             if watch is not None and number is not None:
@@ -92,7 +74,7 @@ class Pass:
             return nullcontext()
         launch = self.plan.launch(number)
         name = f"{self.plan.graph.name(int(launch.units[0]))}{self.suffix}"
-        results = [self.region(region) for region in launch.regions]
+        results = [self.arenas.region(region) for region in launch.regions]
         return PROFILER.shown(name, len(launch.units), results)
 
     def push(self, low: int, high: int) -> None:
@@ -105,52 +87,55 @@ class Pass:
 
 
 class Execution(Pass):
-    """One run of a plan forward.
-
-    `where` returns the user's line that recorded a node, `tape` records launches for the backward
-    pass, and `watch` (an `explain.Site`) waits for the results of each launch before the next one.
-    """
+    """One run of a plan forward; the parameters are those of `execute`."""
 
     def __init__(
         self,
-        plan: Plan,
+        arenas: Arenas,
+        program: Assembled,
         externals: List[NDArray],
         dispatcher: Dispatcher,
-        where: Any,
-        assembled: Assembled,
-        tape: Any = None,
-        watch: Any = None,
+        where: Callable[[int], Where],
+        tape: Optional[OperatorTape],
     ):
-        super().__init__(plan)
-        self._assembled = assembled
+        super().__init__(arenas, program)
         self.externals = externals
-        self._dispatcher, self._where = dispatcher, where
-        self._tape, self._watch = tape, watch
-
-    def run(self) -> None:
-        """Push all launches to the engine, without waiting for their results."""
-        arrays = [
+        self._dispatcher, self._where, self._tape = dispatcher, where, tape
+        #: The arrays at the program's own bases.
+        self.arrays = [
             _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
-            for base in self._assembled.bases
+            for base in program.bases
         ]
-        copied = [self.externals[number] for number in self._assembled.externals]
-        self.bases = bases_of(arrays + copied, self._assembled.uses)
+        copied = [externals[number] for number in program.externals]
+        self.bases = bases_of(self.arrays + copied, program.uses)
+
+    def fill_devices(self) -> None:
+        """Fill the arenas that the program cannot."""
         for fill in self._assembled.device_fills:
-            sources = [self.externals[number] for number in fill.externals.tolist()]
+            sources = [self._external(number) for number in fill.externals.tolist()]
             pieces = fill.pieces(np.arange(len(sources)))
-            write_pieces(self.region(fill.region), sources, pieces)
-        self.run_launches(self._watch)
-        if self._tape is not None:
-            self._tape.finish(arrays)
+            write_pieces(self.arenas.region(fill.region), sources, pieces)
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base that is not a parameter."""
         return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
 
+    def _external(self, number: int) -> NDArray:
+        """Return an external array for MXNet's operators; a kept one is copied out of its arena.
+
+        If a view of a kept array is made first, the view ends the `Chain` of this flush.
+        """
+        array = self.externals[number]
+        if type(array) is LazyNDArray:
+            array.real()
+        return array
+
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
         try:
             self._launch(launch)
+        except LaunchError:
+            raise  # there is no memory
         except MXNetError as error:
             raise self._failed(launch, error) from error
 
@@ -159,9 +144,9 @@ class Execution(Pass):
         arrays = []
         for operand, port in zip(launch.operands, launch.segment.inputs):
             if isinstance(operand, Whole):
-                array = self.externals[operand.external]
+                array = self._external(operand.external)
             else:
-                array = self.operand(operand, port.dtype, launch.segment.context)
+                array = self.arenas.operand(operand, port.dtype, launch.segment.context)
             # Reshape here and not in the symbol: there, MXNet's BatchNorm would get statistics that
             # an operator computes, and crash backward.
             if port.shared or launch.segment.layout == "unbatched":
@@ -173,9 +158,9 @@ class Execution(Pass):
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
         operands = self.operands(launch)
-        results = [self.region(r) for r in launch.regions]
-        if self._tape is not None and launch.number in self._tape.recorded:
-            self._tape.run(launch, executable, operands, results)
+        results = [self.arenas.region(r) for r in launch.regions]
+        if self._tape is not None and launch.number in self._tape.launches:
+            self._tape.record(launch, executable, operands, results)
         else:
             arguments = [
                 operands[i] if kind == "in" else segment.parameters[i].data(segment.context)
@@ -193,6 +178,26 @@ class Execution(Pass):
             graph.name(unit),
             "open the scope with analysis_budget=0 to run the calls one by one",
         )
+
+
+def execute(
+    plan: Plan,
+    program: Assembled,
+    externals: List[NDArray],
+    dispatcher: Dispatcher,
+    where: Callable[[int], Where],
+    tape: Optional[OperatorTape] = None,
+    watch: Any = None,
+) -> Execution:
+    """Push all launches of a plan to the engine, without waiting for their results.
+
+    `where` returns the user's line that recorded a node, `tape` records launches for the backward
+    pass, and `watch` (an `explain.Site`) waits for the results of each launch before the next one.
+    """
+    execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
+    execution.fill_devices()
+    execution.run_launches(watch)
+    return execution
 
 
 def _data(parameter: Parameter, context: mx.Context) -> NDArray:

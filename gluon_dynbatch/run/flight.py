@@ -51,8 +51,11 @@ class Flight(threading.local):
 
     def went_backward(self, results: Iterable[int]) -> None:
         """Register a backward pass that has been pushed, by the handles of some of its results."""
-        if self._flushes:
-            self._flushes[-1].append(push_notice(results))
+        handles = list(results)
+        if self._flushes and handles:
+            # There may be any number of passes before the next flush, also of other graphs.
+            unfinished = [notice for notice in self._flushes[-1] if not notice.given]
+            self._flushes[-1] = [*unfinished, push_notice(handles)]
 
     def forget(self) -> None:
         """Forget all flushes, as in a new process, in which no work is pending."""

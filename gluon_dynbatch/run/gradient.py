@@ -171,7 +171,6 @@ def forget(looks: int = _LOOKS) -> None:
         pass
 
 
-@CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int), c_int, c_void_p)
 def _run_backward(
     heads: int, count: int, pointers: Any, grad_reqs: Any, training: int, number: int
 ) -> int:
@@ -179,6 +178,11 @@ def _run_backward(
     del training
     with PROFILER.backward_pass():
         return _write_gradients(heads, count, pointers, grad_reqs, number)
+
+
+_CALLBACK: Any = CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int), c_int, c_void_p)(
+    _run_backward
+)
 
 
 def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, number: int) -> int:
@@ -193,10 +197,12 @@ def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, numb
         ]
         gradients = _ALIVE[number][0](arrays[:heads], requests)
         for array, gradient, (wanted, target) in zip(arrays[heads:], gradients, requests):
-            if wanted and target is None:
-                add_to(array, gradient)
-            elif wanted and gradient is not target:
-                gradient.copyto(array)
+            if wanted:
+                assert gradient is not None
+                if target is None:
+                    add_to(array, gradient)
+                elif gradient is not target:
+                    gradient.copyto(array)
     except BaseException:
         # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")
@@ -206,7 +212,7 @@ def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, numb
 
 
 # MXNet may still use these after the interpreter has cleared this module at exit.
-for _held in (_run_backward, _ALIVE, _WATCHED):
+for _held in (_CALLBACK, _ALIVE, _WATCHED):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
@@ -219,7 +225,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     callback = CFUNCTYPE(c_int)
     number, notice = next(_NUMBERS), ctypes.c_byte()
     # Callbacks for the backward pass and for the end of the node, and the argument of each.
-    callbacks = c_array(callback, [ctypes.cast(_run_backward, callback), callback(GIVE)])
+    callbacks = c_array(callback, [ctypes.cast(_CALLBACK, callback), callback(GIVE)])
     arguments = c_array(c_void_p, [number, ctypes.addressof(notice)])
     callback_list = MXCallbackList(
         c_int(2),

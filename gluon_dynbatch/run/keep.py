@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet import autograd
@@ -12,7 +12,8 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
-from ..record.types import TYPES, name_of
+from ..record.types import TYPES, in_host_memory, name_of
+from ..schedule.dependencies import Array
 from .buffers import address_of, copy_out
 
 
@@ -20,13 +21,13 @@ class Spots(NamedTuple):
     """Where lazy arrays are: columns, with one row per array."""
 
     #: The value that contains the array or, once it is computed, the arena.
-    container: np.ndarray
+    container: Array
     #: Its first element there, its number of elements, and its type.
-    first: np.ndarray
-    size: np.ndarray
-    kind: np.ndarray
+    first: Array
+    size: Array
+    kind: Array
 
-    def merged(self) -> Tuple[np.ndarray, ...]:
+    def merged(self) -> Tuple[Array, ...]:
         """Merge arrays that overlap into ranges of elements.
 
         Returns the arrays in the order of their first elements, the positions in this order at
@@ -53,14 +54,14 @@ class Memories(NamedTuple):
     #: The kept arrays, in the order of their memories.
     arrays: List[LazyNDArray]
     #: Per kept array: the number of its memory, and its type.
-    memory: np.ndarray
-    kind: np.ndarray
+    memory: Array
+    kind: Array
     #: Per memory: its arena, its first element, and its number of elements.
-    arena: np.ndarray
-    first: np.ndarray
-    size: np.ndarray
+    arena: Array
+    first: Array
+    size: Array
     #: Per memory: the type of a kept array that is all of it, or -1.
-    whole: np.ndarray
+    whole: Array
 
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
         """Make the kept arrays real, given one array per memory; autograd may record the views."""
@@ -98,25 +99,32 @@ def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
     return Memories(ordered, memory, kind, arena, first, counts, whole)
 
 
-class Kept(recording.Keeper):  # type: ignore[misc]
+class Kept(recording.Keeper):
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
     there.  Arenas are not written to any more; code that needs a handle gets a copy.  The bases
-    begin with the arenas, of `size` bytes.
+    begin with the arenas, of `size` bytes.  If the arrays may get gradients, `connect` makes them
+    results of a node of MXNet's tape.
     """
 
-    def __init__(self, arenas: List[NDArray], bases: executing.Bases, recorded: bool, size: int):
+    def __init__(
+        self,
+        arenas: List[NDArray],
+        bases: executing.Bases,
+        recorded: bool,
+        size: int,
+        connect: Optional[Callable[[], None]],
+    ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
         super().__init__(bases.handles, bases.addresses, itemsizes)
         self._arenas = arenas
         self.bytes = size
         #: By arena and type, the windows of `_windows`.
-        self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self._windows: Dict[Tuple[int, int], Array] = {}
         #: Whether the arrays may get gradients.
         self.recorded = recorded
-        #: The `Chain` of this flush, until the chain becomes a node of MXNet's tape.
-        self.chain: Any = None
+        self._connect = connect
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Copy an array out of its arena, together with all others of this flush."""
@@ -126,7 +134,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         else:
             self.hand_out()
 
-    def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
+    def read(self, lazy: LazyNDArray) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
         key = lazy._value, lazy._type
         windows = self._windows.get(key)
@@ -136,9 +144,13 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         return np.array(windows[lazy._offset])
 
     def hand_out(self) -> None:
+        """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
+        if self._connect is not None:
+            self._connect()
+        self.empty()
+
+    def empty(self) -> None:
         """Copy out all arrays that are still held, so that nothing needs the arenas any more."""
-        if self.chain is not None:
-            self.chain.connect()
         held = self.held()
         self._copy_out(held)
         for lazy in held:
@@ -170,17 +182,18 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         memories.become(self.copies(memories))
 
 
-def _elements(array: NDArray) -> np.ndarray[Any, Any]:
+def _elements(array: NDArray) -> Array:
     """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
-    if array.context.device_type != "cpu":
-        return array.asnumpy().reshape(-1)  # type: ignore[no-any-return]
+    if not in_host_memory(array.context):
+        return array.asnumpy().reshape(-1)
     dtype = np.dtype(array.dtype)
-    memory = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(address_of(array))
+    size = array.size * dtype.itemsize
+    memory: Any = (ctypes.c_char * size).from_address(address_of(array))
     return np.frombuffer(memory, dtype)
 
 
-def _windows(elements: np.ndarray[Any, Any], shape: Tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _windows(elements: Array, shape: Tuple[int, ...]) -> Array:
     """Return a view whose item `i` is the array of a shape that begins at element `i`."""
     window = np.empty(shape, elements.dtype)
     count, strides = len(elements) - window.size + 1, (window.itemsize, *window.strides)

@@ -20,45 +20,62 @@ from .buffers import zero
 from .gradient import Request
 
 
-class Leaves:
-    """The leaf copies of one flush."""
+class Targets:
+    """The arrays whose gradients are added up, numbered, and where they are added up."""
 
-    def __init__(self) -> None:
-        #: By id of the original array: its copy, and its number in `trained`.
-        self._leaves: Dict[int, NDArray] = {}
-        self._numbers: Dict[int, int] = {}
-        #: The arrays that get a gradient.
-        self.trained: List[NDArray] = []
-        #: Per trained array, the buffer in which MXNet's operators add up its gradient; None if
-        #: only native code computes it, which can write to its target directly.
-        self._gradients: List[Optional[NDArray]] = []
+    def __init__(self, others: Optional[Targets] = None) -> None:
+        """Begin with no arrays, or with those of others."""
+        self.arrays: List[NDArray] = [] if others is None else list(others.arrays)
+        #: Per array, the buffer in which MXNet's operators add up its gradient; None if only native
+        #: code computes it, which can write to where it is wanted directly.
+        self._buffers: List[Optional[NDArray]] = [] if others is None else list(others._buffers)
+        #: By id of an array, its number.
+        self._numbers: Dict[int, int] = {} if others is None else dict(others._numbers)
 
     def __contains__(self, array: NDArray) -> bool:
         return id(array) in self._numbers
 
-    def clear(self) -> None:
-        """Set the buffers of gradients to zero."""
-        for gradient in self._gradients:
-            if gradient is not None:
-                zero(gradient)
-
-    def train(self, array: NDArray, dense: bool = False) -> int:
-        """Add an array to `trained`, if it is not there yet, and return its number.
+    def add(self, array: NDArray, dense: bool = False) -> int:
+        """Add an array, if it is not there yet, and return its number.
 
         `dense` says that its gradient is known to be dense, which saves a look at it.
         """
-        number = self._numbers.setdefault(id(array), len(self.trained))
-        if number == len(self.trained):
-            self.trained.append(array if dense else with_dense_gradient(array))
-            self._gradients.append(None)
+        number = self._numbers.setdefault(id(array), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(array if dense else with_dense_gradient(array))
+            self._buffers.append(None)
         return number
 
+    def buffer(self, array: NDArray) -> NDArray:
+        """Return the buffer of the gradient of an array, which is added if necessary."""
+        number = self.add(array)
+        buffer = self._buffers[number]
+        if buffer is None:
+            buffer = self._buffers[number] = _empty_like(array)
+        return buffer
+
+    def clear(self) -> None:
+        """Set the buffers to zero."""
+        for buffer in self._buffers:
+            if buffer is not None:
+                zero(buffer)
+
     def gradients(self, requests: Sequence[Request]) -> List[NDArray]:
-        """Return the array of each gradient: its buffer here, its target, or a new array."""
+        """Return the array of each gradient: its buffer, where it is wanted, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)
-            for buffer, (_, target), array in zip(self._gradients, requests, self.trained)
+            for buffer, (_, target), array in zip(self._buffers, requests, self.arrays)
         ]
+
+
+class Leaves:
+    """The leaf copies of one flush."""
+
+    def __init__(self) -> None:
+        #: By id of the original array: its copy.
+        self._leaves: Dict[int, NDArray] = {}
+        #: The arrays whose copies are variables.
+        self.targets = Targets()
 
     def leaf(self, array: NDArray, trained: bool) -> NDArray:
         """Return the leaf copy of an array, a variable if it is trained."""
@@ -66,10 +83,7 @@ class Leaves:
         if leaf is None:
             leaf = self._leaves[id(array)] = array.copy()
             if trained:
-                number = self.train(array)
-                if self._gradients[number] is None:
-                    self._gradients[number] = _empty_like(array)
-                autograd.mark_variables([leaf], [self._gradients[number]], "add")
+                autograd.mark_variables([leaf], [self.targets.buffer(array)], "add")
         return leaf
 
 

@@ -38,7 +38,7 @@ def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray
 def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[NDArray]:
     """Return uninitialized arrays of a shape, with the dtype and the context of another array."""
     with _explained(shape, array.dtype, array.context):
-        return recording.arrays_like(array, shape, count)  # type: ignore[no-any-return]
+        return recording.arrays_like(array, shape, count)
 
 
 @contextmanager

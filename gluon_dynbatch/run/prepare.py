@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import compress
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
-from ..kernel.kernels import SegmentKernels
+from mxnet.gluon import Parameter
+
 from ..kernel.step import Kernel, Wanted
-from ..lower.segment import Segment
 from ..native import assembling
 from ..native.recording import untrack
+from ..plan.launch import Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from .assemble import Assembled, assemble
@@ -21,55 +21,105 @@ from .assemble import Assembled, assemble
 Trained = Tuple[int, int, bool, bool]
 
 
-class Prepared:
-    """A plan with its programs, forward and, if there are heads, backward.
+class Transposed(NamedTuple):
+    """The plan of a backward pass."""
 
-    `kernels` are those of each segment, None if MXNet's operators run it.
+    #: The results at which gradients may arrive.
+    heads: Heads
+    plan: Plan
+    #: The launches that MXNet's operators run backward, by number.
+    recorded: Dict[int, Launch]
+
+
+class Backward(NamedTuple):
+    """The backward program, the arrays that it trains, and the other arrays with a gradient."""
+
+    assembled: Assembled
+    trained: Tuple[Trained, ...]
+    reach: Reach
+
+
+class Prepared(NamedTuple):
+    """The programs of a plan for certain heads; without heads, there is no backward pass."""
+
+    forward: Assembled
+    transposed: Optional[Transposed]
+    backward: Optional[Backward]
+
+
+class Draft(NamedTuple):
+    """What runs a plan forward, and what the backward program is made from."""
+
+    forward: Assembled
+    transposed: Optional[Transposed]
+    #: It knows where forward values are.
+    assembler: assembling.Forward
+
+
+class Latest:
+    """The programs of a plan for the heads seen last.
+
+    Most plans are used with one set of heads.  To save memory, no others are kept.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        heads: Optional[Heads],
-        kernels: Dict[Segment, Optional[SegmentKernels]],
-    ):
-        self._plan, self.heads = plan, heads
-        trained: Dict[int, Tuple[Kernel, ...]] = {}
-        if heads is not None:
-            self.backward_plan = transpose(plan, heads)
-            untrack(self.backward_plan)
-            order = self.backward_plan.order.tolist()
-            for number, wanted in zip(order, _wanted(plan, self.backward_plan, heads)):
-                parts = [kernels[segment] for segment in plan.segments(number)]
-                backward = tuple(part.backward(wanted) for part in parts if part is not None)
-                if backward:
-                    trained[number] = backward
-            #: Launches that MXNet's operators run backward, by number.
-            recorded = (number for number in order if number not in trained)
-            self.recorded = {number: self.backward_plan.launch(number) for number in recorded}
-        assembler = assembling.Forward(plan, kernels, trained)
-        self.forward = assemble(assembler)
-        #: Needed until the backward pass is assembled: it knows where forward values are.
-        self._assembler = None if heads is None else assembler
-        untrack((heads, self.forward))
+    def __init__(self) -> None:
+        self._latest: Optional[Tuple[Any, Prepared]] = None
 
-    @cached_property
-    def backward(self) -> Tuple[Assembled, Tuple[Trained, ...], Reach]:
-        """The backward program, the arrays that it trains, and the other arrays with a gradient.
+    def find(self, key: Any) -> Optional[Prepared]:
+        """Return the programs for the heads with this key, if these were seen last."""
+        latest = self._latest
+        return latest[1] if latest is not None and latest[0] == key else None
 
-        It is assembled on first use, when the engine already runs the first forward pass.
-        """
-        assert self.heads is not None and self._assembler is not None
-        assembler = assembling.Backward(self.backward_plan, self._assembler)
+    def keep(self, key: Any, prepared: Prepared) -> None:
+        """Keep programs under the key of their heads, instead of those kept before."""
+        self._latest = key, prepared
+
+
+def prepare(plan: Plan, heads: Optional[Heads]) -> Draft:
+    """Transpose a plan for these heads, if there are any, and assemble its forward program."""
+    transposed, native = None, {}
+    if heads is not None:
+        backward = transpose(plan, heads)
+        native = _native(plan, backward, heads)
+        others = [number for number in backward.order.tolist() if number not in native]
+        recorded = {number: backward.launch(number) for number in others}
+        transposed = Transposed(heads, backward, recorded)
+    assembler = assembling.Forward(plan, native)
+    return Draft(assemble(assembler), transposed, assembler)
+
+
+def complete(plan: Plan, draft: Draft) -> Prepared:
+    """Assemble the backward program; the engine may already run the forward one."""
+    transposed, backward = draft.transposed, None
+    if transposed is not None:
+        assembler = assembling.Backward(transposed.plan, draft.assembler)
         assembled = assemble(assembler)
         trained = tuple(
-            (gradient, number, is_external, not is_external and parameter._grad_stype == "default")
+            (gradient, number, is_external, _is_dense(parameter))
             for gradient, (number, is_external, parameter) in assembler.trained.items()
         )
-        self._assembler = None
-        prepared = assembled, trained, find_reach(self._plan, self.backward_plan, self.heads)
-        untrack(prepared)
-        return prepared
+        reach = find_reach(plan, transposed.plan, transposed.heads)
+        backward = Backward(assembled, trained, reach)
+    prepared = Prepared(draft.forward, transposed, backward)
+    untrack(prepared)
+    return prepared
+
+
+def _is_dense(parameter: Optional[Parameter]) -> bool:
+    """Return whether a gradient is known to be dense: that of some parameters."""
+    return parameter is not None and parameter._grad_stype == "default"
+
+
+def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel, ...]]:
+    """Return the backward kernel of each part of the launches that have one, by number."""
+    native: Dict[int, Tuple[Kernel, ...]] = {}
+    for number, wanted in zip(backward.order.tolist(), _wanted(plan, backward, heads)):
+        parts = slice(*plan.members.part0[number : number + 2])
+        kernels = [plan.kernels[k] for k in plan.members.segment[parts].tolist()]
+        parts_backward = tuple(k.backward(wanted) for k in kernels if not isinstance(k, str))
+        if parts_backward:
+            native[number] = parts_backward
+    return native
 
 
 def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:

@@ -1,6 +1,5 @@
 """Pictures of plans and reports, called by methods of `Plan` and `Report`.
 
-In: a `Plan` or a `Report`.  Out: a Graphviz graph or HTML for notebooks (`draw.py`), or a
-matplotlib figure (`plot.py`).  Read `flow.py` first: it decides which launches form one node, and
-counts the rows that flow between nodes.
+In: the nodes and edges of a plan, or the times and widths of a report.  Out: a Graphviz graph or
+HTML for notebooks (`draw.py`), or a matplotlib figure (`plot.py`).
 """

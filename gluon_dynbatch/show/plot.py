@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Dict
+from itertools import accumulate, chain
+from typing import Any, Mapping, Sequence
 
 from ..errors import MissingError
-
-if TYPE_CHECKING:
-    from ..report import Report
 
 #: Colour of text and axes, readable on light and dark pages.
 TEXT = "#808080"
@@ -40,51 +37,45 @@ def import_extra(name: str) -> Any:
         ) from None
 
 
-def stage_times(report: Report) -> Dict[str, float]:
-    """Return the milliseconds spent in each stage."""
-    times = {
-        stage: sum(getattr(flush, f"{stage}_ms") for flush in report.flushes)
-        for stage in ("recording", "analysis", "dispatch")
-    }
-    queue = sum(flush.queue_ms for flush in report.flushes)
-    return {**times, "waiting": report.waiting_ms + queue}
+def plot(
+    times: Mapping[str, float], widths: Sequence[Sequence[int]], waiting: Sequence[int]
+) -> Any:
+    """Plot a report; see :meth:`gluon_dynbatch.Report.plot`.
 
-
-def plot(report: Report) -> Any:
-    """Plot a report; see :meth:`gluon_dynbatch.Report.plot`."""
+    Per flush, `widths` has those of its launches, and `waiting` counts samples that waited for it.
+    """
     plt = import_extra("matplotlib.pyplot")
     # Not interactive, and closed: otherwise, notebooks show the figure twice, and pyplot keeps it.
     with plt.rc_context(STYLE), plt.ioff():
         figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), constrained_layout=True)
         plt.close(figure)
-        times = stage_times(report)
         rows = left.barh(list(times), list(times.values()), color=[COLORS[k] for k in times])
         left.bar_label(rows, [f"{ms:.1f}" for ms in times.values()], padding=3)
         left.invert_yaxis()
         left.margins(x=0.18)
         left.set(title="Where the time went", xlabel="milliseconds")
-        waited = any(flush.waiting for flush in report.flushes)
-        (_plot_flushes if waited else _plot_launches)(right, report)
+        if any(waiting):
+            _plot_flushes(right, widths, waiting)
+        else:
+            _plot_launches(right, widths)
         right.locator_params(integer=True)
     return figure
 
 
-def _plot_launches(axes: Any, report: Report) -> None:
+def _plot_launches(axes: Any, widths: Sequence[Sequence[int]]) -> None:
     """Plot the width of each launch in order, with a dotted line at the end of each flush."""
-    widths = [width for flush in report.flushes for width in flush.widths]
-    axes.stairs(widths, fill=True, color=COLORS["dispatch"])
-    for end in accumulate(flush.launches for flush in report.flushes[:-1]):
+    axes.stairs([*chain.from_iterable(widths)], fill=True, color=COLORS["dispatch"])
+    for end in accumulate(map(len, widths[:-1])):
         axes.axvline(end, color=TEXT, linewidth=0.8, linestyle="dotted")
     axes.set(title="Width of launches, in their order", xlabel="launch", ylabel="calls")
 
 
-def _plot_flushes(axes: Any, report: Report) -> None:
+def _plot_flushes(axes: Any, widths: Sequence[Sequence[int]], waiting: Sequence[int]) -> None:
     """Plot the samples that waited for each flush, and the mean width of its launches."""
-    numbers = range(1, len(report.flushes) + 1)
-    waiting = [flush.waiting for flush in report.flushes]
+    numbers = range(1, len(widths) + 1)
     style = {"width": 1.0, "alpha": 0.5, "color": COLORS["waiting"]}
     axes.bar(numbers, waiting, label="samples that wait for it", **style)
-    widths = [flush.mean_width for flush in report.flushes]
-    axes.plot(numbers, widths, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
+    means = [sum(of_flush) / len(of_flush) for of_flush in widths]
+    axes.plot(numbers, means, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
     axes.set(title="Width of flushes, in their order", xlabel="flush")
     axes.legend()

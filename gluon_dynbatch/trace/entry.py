@@ -15,7 +15,7 @@ from ..errors import Where
 from ..modes import RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements
-from .infer import Inferred, Shape, infer
+from .infer import Inferred, Shape, TypedProgram, infer
 from .program import BlockCallee, Program, is_redrawn, trace_block, trace_operator
 from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
@@ -25,7 +25,7 @@ PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 _ENTRY_IDS = itertools.count()
 
 
-class Entry:
+class Entry(TypedProgram):
     """One kind of call: a callee with exact argument types, in one mode.
 
     If calls merge as rows, entries that differ only in the number of rows share one analysis.
@@ -45,28 +45,21 @@ class Entry:
         inferred: Optional[Inferred] = first.infer_rows(in_types) if first else None
         if inferred is None:
             first, inferred = None, infer(program, in_types, callee.name, where)
+        typed = first.program if first else _with_shapes(program, inferred[0])
+        super().__init__(callee.name, mode, typed, in_types, inferred)
         self.id = next(_ENTRY_IDS)
         self.token = callee.token
         #: ``id()`` of the block; None for an operator.
         self.block_id = callee.identity
-        self.name = callee.name
-        self.mode = mode
-        self.program: Program = first.program if first else _with_shapes(program, inferred[0])
-        self.in_types = in_types
         #: Per array, whether it has more than one row.
         self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
         #: Per array, the number of the argument that contains it.
         self.argument_of = places
-        self.context = in_types[0].context
-        self.shapes, self.dtypes = inferred
         #: The entry that was analysed: this one, or one with another number of rows.
         self.representative: Entry = first or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
         #: Cuts of its calls, which `expand` caches here.
         self.cuts: Dict[Any, Any] = {}
-        self.out_array_types = [
-            ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
-        ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
         #: Arithmetic operations in its products.
         self.work = sum(
@@ -84,7 +77,7 @@ class Entry:
             if shared or self.representative is self:
                 variant = choose_variant(self, shared)
             else:
-                variant = replace(self.representative.variant(shared), entry=self)
+                variant = replace(self.representative.variant(shared), typed=self)
             self._variants[shared] = variant
         return self._variants[shared]
 
@@ -161,6 +154,7 @@ class Library:
         with self._lock:
             if spec not in callee.programs:
                 if isinstance(callee, BlockCallee):
+                    assert callee.block is not None, "its caller holds the block"
                     callee.programs[spec] = trace_block(callee.block, spec, arguments, where)
                 else:
                     callee.programs[spec] = trace_operator(callee, arguments, where)

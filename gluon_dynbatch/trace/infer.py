@@ -19,6 +19,28 @@ Shape = Tuple[int, ...]
 Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 
+class TypedProgram:
+    """A program with the types of its values, in one mode: what rules look at."""
+
+    def __init__(
+        self,
+        name: str,
+        mode: int,
+        program: Program,
+        in_types: Tuple[ArrayType, ...],
+        inferred: Inferred,
+    ):
+        self.name = name
+        self.mode = mode
+        self.program = program
+        self.in_types = in_types
+        self.context = in_types[0].context
+        self.shapes, self.dtypes = inferred
+        self.out_array_types = [
+            ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
+        ]
+
+
 def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
     """Infer the shape of every visible value; initialize parameters of unknown shape."""
     parameters = program.parameters.values()

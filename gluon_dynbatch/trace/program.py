@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
@@ -90,7 +90,7 @@ def read_program(
     )
 
 
-class BlockCallee(recording.Callee):  # type: ignore[misc]
+class BlockCallee(recording.Callee):
     """A Gluon block as a callee."""
 
     def __init__(self, block: HybridBlock):
@@ -105,7 +105,7 @@ class BlockCallee(recording.Callee):  # type: ignore[misc]
         return type(None), ()  # a copy of the block needs its own callee
 
     @property
-    def block(self) -> HybridBlock:
+    def block(self) -> Optional[HybridBlock]:
         """The block; None if it was freed."""
         return self._block()
 

@@ -93,7 +93,7 @@ def make_call(op: str, attrs: Mapping[str, str], inputs: Sequence[Any] = ()) -> 
     return _symbol_creator(handle.value, inputs, None, list(attrs), list(attrs.values()), op, False)
 
 
-class Compiled(mx.nd.CachedOp):  # type: ignore[misc]
+class Compiled(mx.nd.CachedOp):
     """A ``CachedOp`` and a lock, to be held while it runs forward or backward.
 
     It is not thread-safe, and MXNet may run it backward in a thread of its own while the user's
@@ -107,7 +107,7 @@ class Compiled(mx.nd.CachedOp):  # type: ignore[misc]
         self.lock = threading.RLock()
 
 
-def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Compiled:
+def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
     """Compile a symbol; `is_data` marks the inputs that are data instead of parameters."""
     data = [i for i, flag in enumerate(is_data) if flag]
     parameters = [i for i, flag in enumerate(is_data) if not flag]

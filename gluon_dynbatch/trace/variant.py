@@ -16,24 +16,21 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, FrozenSet, List, Mapping, Tuple
+from typing import FrozenSet, List, Mapping, Tuple
 
 from mxnet.base import MXNetError
 
 from .. import rules
 from ..modes import TRAINING
-from .infer import infer_shapes
+from .infer import TypedProgram, infer_shapes
 from .symbols import VARIABLE, Op
-
-if TYPE_CHECKING:
-    from .entry import Entry
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
     """How the calls of an entry merge if they share certain arguments."""
 
-    entry: Entry
+    typed: TypedProgram
     #: Arguments that are one array for all calls.
     shared: FrozenSet[int]
     #: Per operator, whether it depends on an argument that is not shared.
@@ -52,38 +49,38 @@ class Variant:
     def rows(self) -> int:
         """Number of rows of a call in its launch."""
         if self.layout == "rows":
-            types = enumerate(self.entry.in_types)
+            types = enumerate(self.typed.in_types)
             return int(next(t.shape[0] for i, t in types if i not in self.shared))
         return sum(self.concat_rows) or 1
 
 
-def choose_variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
+def choose_variant(typed: TypedProgram, shared: FrozenSet[int]) -> Variant:
     """Choose the best layout that the rules of all operators allow."""
-    program = entry.program
+    program = typed.program
     batched: List[bool] = []
     for i, op in enumerate(program.ops):
         unshared = i in program.argument_at and program.argument_at[i] not in shared
         batched.append(unshared or any(batched[r] for r, _ in op.inputs))
     sites = {
-        i: _site(entry, i, batched)
+        i: _site(typed, i, batched)
         for i, op in enumerate(program.ops)
         if op.op != VARIABLE and batched[i]
     }
-    make_variant = functools.partial(Variant, entry, shared, tuple(batched))
+    make_variant = functools.partial(Variant, typed, shared, tuple(batched))
     if not all(batched[r] for r, _ in program.heads):
         return make_variant(reason="a result depends only on shared arrays")
-    if any(_draws(op, entry.mode) and not batched[i] for i, op in enumerate(program.ops)):
+    if any(_draws(op, typed.mode) and not batched[i] for i, op in enumerate(program.ops)):
         text = "a random operator reads only shared arrays, but each call needs its own draw"
         return make_variant(reason=text)
-    concat_rows = () if shared else _concat_rows(entry)
+    concat_rows = () if shared else _concat_rows(typed)
     if concat_rows:
         return make_variant("concat", concat_rows=concat_rows)
-    by_row = _have_rows(entry, shared) and not any(rules.why_not(s, False) for s in sites.values())
-    if by_row and _keeps_rows(entry, shared, batched):
+    by_row = _have_rows(typed, shared) and not any(rules.why_not(s, False) for s in sites.values())
+    if by_row and _keeps_rows(typed, shared, batched):
         return make_variant("rows", sites=sites)
     reasons = {i: rules.why_not(site, True) for i, site in sites.items()}
     refused = {i: reason for i, reason in reasons.items() if reason}
-    empty = any(0 in shape for shape in entry.shapes.values())
+    empty = any(0 in shape for shape in typed.shapes.values())
     layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
     reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
     return make_variant(layout, reason, sites, refused)
@@ -94,30 +91,30 @@ def _draws(op: Op, mode: int) -> bool:
     return rules.is_random(op.op, op.attrs) and (bool(mode & TRAINING) or op.op != "Dropout")
 
 
-def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
+def _site(typed: TypedProgram, i: int, batched: List[bool]) -> rules.Site:
     """Describe the operator at position `i` to its rule."""
-    op, shapes = entry.program.ops[i], entry.shapes
+    op, shapes = typed.program.ops[i], typed.shapes
     return rules.Site(
         op.op,
         op.attrs,
         tuple(shapes[ref] for ref in op.inputs),
-        tuple(shapes[ref] for ref in entry.program.outputs[i]),
+        tuple(shapes[ref] for ref in typed.program.outputs[i]),
         tuple(batched[r] for r, _ in op.inputs),
-        bool(entry.mode & TRAINING),
+        bool(typed.mode & TRAINING),
     )
 
 
-def _concat_rows(entry: Entry) -> Tuple[int, ...]:
+def _concat_rows(typed: TypedProgram) -> Tuple[int, ...]:
     """Return the rows of each argument of a lone ``Concat`` or ``stack``; else an empty tuple.
 
     All axes before that of the call must have size 1, so that it puts its arrays end to end.
     """
-    program, types = entry.program, entry.in_types
+    program, types = typed.program, typed.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
     read = [program.argument_at.get(at) for at, _ in operators[0].inputs]
     if len(operators) != 1 or read != list(range(len(types))):
         return ()
-    op, shape = operators[0].op, entry.out_array_types[0].shape
+    op, shape = operators[0].op, typed.out_array_types[0].shape
     attribute = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
     if attribute is None:
         return ()
@@ -131,30 +128,30 @@ def _concat_rows(entry: Entry) -> Tuple[int, ...]:
     return tuple(size // width for size in sizes)
 
 
-def _have_rows(entry: Entry, shared: FrozenSet[int]) -> bool:
+def _have_rows(typed: TypedProgram, shared: FrozenSet[int]) -> bool:
     """Return whether axis 0 of all unshared arguments counts rows, equally many of them.
 
     If all of these and the results are vectors, axis 0 counts elements, unless there is only one.
     """
-    unshared = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
+    unshared = [t.shape for i, t in enumerate(typed.in_types) if i not in shared]
     leading = {shape[0] for shape in unshared}
-    vectors = all(len(shape) == 1 for shape in unshared + [t.shape for t in entry.out_array_types])
+    vectors = all(len(shape) == 1 for shape in unshared + [t.shape for t in typed.out_array_types])
     return len(leading) == 1 and (not vectors or leading == {1})
 
 
-def _keeps_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
+def _keeps_rows(typed: TypedProgram, shared: FrozenSet[int], batched: List[bool]) -> bool:
     """Infer shapes for more rows: all batched values must have as many, and no other may change."""
     # More than any extent, so that no other axis matches by chance.
-    count = 1 + max(extent for shape in entry.shapes.values() for extent in shape)
+    count = 1 + max(extent for shape in typed.shapes.values() for extent in shape)
     types = [
         t if i in shared else t._replace(shape=(count,) + t.shape[1:])
-        for i, t in enumerate(entry.in_types)
+        for i, t in enumerate(typed.in_types)
     ]
     try:
-        shapes = infer_shapes(entry.program, types)
+        shapes = infer_shapes(typed.program, types)
     except MXNetError:
         return False
     return all(
         shapes[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
-        for ref, shape in entry.shapes.items()
+        for ref, shape in typed.shapes.items()
     )

@@ -1,6 +1,7 @@
 """``make fuzz``: compares random programs with the loop for a given time.
 
-A tenth of the time, threads train and call one model (`threads.py`).
+A tenth of the time, threads train and call one model (`threads.py`); four tenths, operators are
+called with all values of their attributes (`survey.py`).
 Prints every failing program as a script, shrunk unless it crashes its process.  Programs run in
 separate processes, as MXNet itself may crash or deadlock.
 """
@@ -8,6 +9,7 @@ separate processes, as MXNet itself may crash or deadlock.
 import argparse
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from tests.strategies import examples
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
+from .survey import Survey
 
 #: Programs per process: few, as Hypothesis varies earlier ones; seconds until it counts as hung.
 ROUND, PATIENCE = 20, 600.0
@@ -72,12 +75,22 @@ def worker(seed, path, count=ROUND, shrinks=True):
 
 
 def exit_code(script, patience=60):
-    """Run a script in a separate process and return its exit code; None if it hangs."""
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    try:
-        return subprocess.run(command, timeout=patience, capture_output=True, cwd=ROOT).returncode
-    except subprocess.TimeoutExpired:
-        return None
+    """Run a script in a separate process and return its exit code; None if it hangs.
+
+    The script is a file, as `map` reads the source of programs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script, encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-W", "ignore", str(path)]
+        try:
+            done = subprocess.run(
+                command, timeout=patience, capture_output=True, cwd=ROOT, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return None
+    return done.returncode
 
 
 class Findings:
@@ -119,7 +132,7 @@ class Findings:
     def report(self, seed, script, message):
         self.failures += 1
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"seed_{seed}.py"
+        path = self._folder / f"seed_{seed}_{self.failures}.py"
         path.write_text(f"# {message.splitlines()[0]}\n{script}", encoding="utf-8")
         rule = "-" * 100
         print(f"{rule}\n{script}\n{rule}\nseed {seed}: {message}\nin {path}\n{rule}", flush=True)
@@ -145,6 +158,9 @@ def main():
     code = exit_code(threads, 6 * options.minutes + PATIENCE)
     if code != 0:
         findings.report(seed, threads, f"threads that share a model ended with {code}")
+    survey = Survey(seed, exit_code, findings.report)
+    survey.run(24 * options.minutes)
+    print(survey, flush=True)
     while time.time() < start + 60 * options.minutes:
         findings.run_worker(seed)
         seed += 1

@@ -1,17 +1,18 @@
 """Helpers of generated programs; runs a program as a loop and in scopes, and compares them."""
 
+import threading
 from contextlib import nullcontext
 from math import prod
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_dynbatch.native.recording import flatten
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native.recording import flatten
 from gluon_dynbatch.testing import TOLERANCES
-from tests.rules.interpreter import Array
+from tests.rules.interpreter import Array, is_float
 
 
 class ExcusedError(Exception):
@@ -27,7 +28,7 @@ def draw(seed, kind, shape, bound=0, dtype="float32", grad_req="null"):
     if not kind.endswith("32"):
         array = array.astype(dtype)
         if grad_req != "null":
-            array.attach_grad(grad_req)
+            array.attach_grad(grad_req if is_float(array) else "write")
     return array
 
 
@@ -72,23 +73,69 @@ def scan(cell, rows, state):
     return state
 
 
-#: Arrays to which the running program attaches a gradient, in that order.
-LATE = []
+def settle(x):
+    """Halve an array until its largest element is small: a loop that depends on values."""
+    while abs(float(x.max().asscalar())) > 0.5:
+        x = x * 0.5
+    return x
 
 
-def late(array):
-    """Return an array to which the program attaches a gradient; that is compared as well."""
-    LATE.append(array)
+class Late(threading.local):
+    """Arrays to which the running program attaches a gradient, by the order of samples."""
+
+    def __init__(self):
+        self.arrays = []
+
+
+LATE = Late()
+#: For programs, which are text.
+Budget = gdb.Budget
+
+
+def late(s, array):
+    """Return an array to which a sample attaches a gradient; that is compared as well."""
+    LATE.arrays.append((s["name"], array))
     return array
+
+
+class Memory:
+    """State of a program, which its samples read and change in their order."""
+
+    def __init__(self, start):
+        self.last, self.items, self.table, self.count = start, [start], {"h": start}, 0
+
+
+def remember(net, width, dtype):
+    """Give a network state, as it is before the first sample: on itself and on an object."""
+    memory = Memory(mx.nd.zeros((1, width), dtype=dtype))
+    vars(net).update(vars(Memory(memory.last)), memory=memory, width=width, dtype=dtype)
+    return net
+
+
+class Traced(gdb.DynamicHybridBlock):
+    """A function of a sample as a block, which may be traced once per structure."""
+
+    def __init__(self, fn, net, shared):
+        super().__init__(prefix="traced_")
+        self.net, self._fn, self._shared = net, fn, shared
+
+    def forward(self, s):
+        return self._fn(self.net, self._shared, s)
 
 
 class Setting(NamedTuple):
     #: ``"infer"``, ``"predict"`` (recorded, not training) or ``"train"``.
     mode: str
     #: The request of all gradients, ``"write"`` or ``"add"``.
-    grad_req: str
+    grad_req: str = "write"
     #: Options of the scope.
-    options: Dict[str, Any]
+    options: Dict[str, Any] = {}
+    #: The device of all arrays: a type and a number.
+    device: Sequence[Any] = ("cpu", 0)
+    #: Backward passes: ``"once"``, ``"twice"``, or ``"each"`` loss by itself (which adds).
+    backward: str = "once"
+    #: ``"scope"``, ``"map"``, or ``"threads"``: scopes in several threads, and a plain loop.
+    way: str = "scope"
 
     @property
     def start(self):
@@ -103,6 +150,8 @@ class Case(NamedTuple):
     samples: List[Any]
     shared: List[mx.nd.NDArray]
     block: Any
+    #: Blocks around `block` that are traced once per structure of their arguments.
+    traced: Sequence[Any] = ()
 
     @property
     def params(self):
@@ -115,6 +164,7 @@ class Case(NamedTuple):
 
     @property
     def variables(self):
+        """Arrays with a gradient, by name."""
         named = [(p.name, p.data()) for p in self.params.values() if p.grad_req != "null"]
         named += [(f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None]
         return dict(named)
@@ -131,28 +181,55 @@ def autograd_mode(mode):
 def loss_of(leaf):
     """Return a weighted sum of a result, recorded even if the result is not."""
     weight = np.random.RandomState(leaf.size).uniform(0.5, 1.5, leaf.shape)
-    anchor = mx.nd.zeros((1,), dtype=leaf.dtype)
+    where = {"dtype": leaf.dtype, "ctx": leaf.context}
+    anchor = mx.nd.zeros((1,), **where)
     anchor.attach_grad()
-    weighted = leaf * mx.nd.array(weight, dtype=leaf.dtype)
+    weighted = leaf * mx.nd.array(weight, **where)
     return mx.nd.broadcast_add(weighted.reshape((-1,)).sum(), anchor)
 
 
-def run(case, mode, scope=None, start=0):
-    """Run a case as a loop or in a scope; return results and gradients by name."""
-    variables = case.variables
+def differentiate(losses, setting, backward):
+    train_mode = setting.mode == "train"
+    if backward == "each":
+        for loss in losses:
+            loss.backward(retain_graph=True, train_mode=train_mode)
+        return
+    for last in [True] if backward == "once" else [False, True]:
+        autograd.backward(losses, retain_graph=not last, train_mode=train_mode)
+
+
+def run(case, setting, scope=None, reference=False):
+    """Run a case as a loop or in a scope; return results and gradients by name.
+
+    The reference overwrites gradients, in one backward pass.
+    """
+    start, backward = (0, "once") if reference else (setting.start, setting.backward)
+    variables, mode = case.variables, setting.mode
     for array in variables.values():
-        array.grad[:] = start
-    LATE.clear()
-    with autograd_mode(mode), nullcontext() if scope is None else scope:
-        leaves = flatten([case.fn(sample) for sample in case.samples])[0]
-        floats = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
-        losses = [loss_of(leaf) for leaf in floats if mode != "infer"]
+        array.grad[:] = start * is_float(array)
+    LATE.arrays.clear()
+    with mx.Context(*setting.device), nullcontext() if scope is None else scope as batch:
+        if hasattr(case.block, "memory"):
+            remember(case.block, case.block.width, case.block.dtype)
+        with autograd_mode(mode):
+            if batch is not None and setting.way == "map":
+                results = batch.map(case.fn, case.samples)
+            else:
+                results = [case.fn(sample) for sample in case.samples]
+            leaves = flatten(results)[0]
+            losses = [loss_of(leaf) for leaf in leaves if is_float(leaf) and mode != "infer"]
     values = {f"result {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
-    if losses:
-        autograd.backward(losses, train_mode=mode == "train")
-        grads = [(name, a.grad.asnumpy() - start) for name, a in variables.items()]
-        grads += [(f"late array {i}", a.grad.asnumpy()) for i, a in enumerate(LATE)]
-        values.update((f"the gradient of {name}", grad) for name, grad in grads)
+    if not losses:
+        return values
+    differentiate(losses, setting, backward)
+    passes = 2 if start and backward == "twice" else 1
+    for name, array in variables.items():
+        grad = array.grad.asnumpy()
+        added = (grad - grad.dtype.type(start)) / passes
+        values[f"the gradient of {name}"] = added.astype(grad.dtype)
+    if setting.backward != "each":
+        arrays = sorted(LATE.arrays, key=lambda pair: pair[0])
+        values.update((f"late array {i}", a.grad.asnumpy()) for i, (_, a) in enumerate(arrays))
     return values
 
 
@@ -172,7 +249,7 @@ def difference(wanted, got, part=1):
     return ""
 
 
-def is_ill_conditioned(case, mode, wanted):
+def is_ill_conditioned(case, setting, wanted):
     """Whether a few rounding errors of its inputs change the loop's values noticeably."""
     params = [p.data() for p in case.params.values()]
     floats = [a for a in params + case.arrays if np.dtype(a.dtype).kind == "f"]
@@ -181,7 +258,7 @@ def is_ill_conditioned(case, mode, wanted):
         for array, values in zip(floats, originals):
             eps = 8 * np.finfo(values.dtype).eps
             array[:] = values * (1 + eps * random.uniform(-1, 1, values.shape))
-        if difference(wanted, run(case, mode), 1 / 8):
+        if difference(wanted, run(case, setting, reference=True), 1 / 8):
             return True
     return False
 
@@ -192,7 +269,9 @@ def loops(make, setting):
     for hybridized in (False, True):
         case = make(setting.grad_req)
         case.block.hybridize(hybridized)
-        values.append(run(case, setting.mode, None, setting.start))
+        values.append(run(case, setting))
+    if setting.way == "threads":
+        together(make, setting, [None] * 3)
     return values
 
 
@@ -216,27 +295,79 @@ def compare(make, setting, *scopes):
     ExcusedError
         The loop is no valid reference: MXNet's own loops differ from it, or it is ill-conditioned.
     """
-    loop, case, mode = make("write"), make(setting.grad_req), setting.mode
+    with mx.Context(*setting.device):
+        return _compare(make, setting, scopes)
+
+
+def _compare(make, setting, scopes):
+    loop, case = make("write"), make(setting.grad_req)
     before = [array.asnumpy() for array in case.arrays]
     try:
-        wanted = run(loop, mode)
+        wanted = run(loop, setting, reference=True)
     except Exception as error:
         raise ExcusedError(f"the loop itself fails: {error}") from error
     case.block.hybridize()
+    for block in case.traced:
+        block.hybridize(trace_once=True)
     batches = []
     for options in (setting.options, setting.options, *scopes):
         batches.append(gdb.batching(**options))
         try:
-            message = difference(wanted, run(case, mode, batches[-1], setting.start))
+            message = difference(wanted, run(case, setting, batches[-1]))
             assert not message, message
         except Exception as error:
-            try:
-                excused = any(difference(wanted, values) for values in loops(make, setting))
-            except Exception:
-                excused = True
-            if excused or is_ill_conditioned(loop, mode, wanted):
-                raise ExcusedError("MXNet's loops differ, or rounding decides") from error
+            _excuse(error, make, setting, loop, wanted)
             raise
-    for number, (array, values) in enumerate(zip(case.arrays, before)):
-        np.testing.assert_array_equal(array.asnumpy(), values, f"array {number} was written to")
+    if setting.way == "threads":
+        try:
+            together(make, setting, [setting.options, setting.options, None])
+        except Exception as error:
+            _excuse(error, make, setting, loop, wanted)
+            raise
+    after = [array.asnumpy() for array in case.arrays]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after)), "inputs differ"
     return batches
+
+
+def _excuse(error, make, setting, loop, wanted):
+    """Raise `ExcusedError` if the loop is no valid reference."""
+    try:
+        excused = any(difference(wanted, values) for values in loops(make, setting))
+    except Exception:
+        excused = True
+    if excused or is_ill_conditioned(loop, setting, wanted):
+        raise ExcusedError("MXNet's loops differ, or rounding decides") from error
+
+
+def together(make, setting, scopes):
+    """Run threads with one model at the same time, each with a scope of some options or None.
+
+    Each has arrays of its own, and only the first one computes gradients: see docs/limits.md.
+    """
+    infer = setting._replace(mode="infer", way="scope")
+    settings = [setting._replace(way="scope"), *[infer] * (len(scopes) - 1)]
+    first = make("write")
+    cases = [first, *(make("write", first.block) for _ in scopes[1:])]
+    wanted = [run(case, setting, reference=True) for case, setting in zip(cases, settings)]
+    first.block.hybridize()
+    start, failures = threading.Barrier(len(scopes)), []
+
+    def work(case, setting, options, values):
+        try:
+            start.wait()
+            for _ in range(3):
+                scope = None if options is None else gdb.batching(**options)
+                message = difference(values, run(case, setting, scope, reference=True))
+                assert not message, f"beside other threads, {message}"
+        except Exception as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=args) for args in zip(cases, settings, scopes, wanted)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

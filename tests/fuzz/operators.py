@@ -59,12 +59,13 @@ def _has_no_reference(case):
 
     In prediction mode, a running statistic gets no gradient, wherever else it is read.  Without
     lengths, SequenceLast corrupts MXNet's heap.  A bias gets no gradient if its weight has none.
-    PReLU always computes in single precision.
+    Leaky ReLU, with a slope or with slopes, always computes in single precision.
     """
     statistics = "BatchNorm" in case.op
     no_lengths = case.op == "SequenceLast" and "use_sequence_length" not in case.attrs
     bias = case.op == "FullyConnected" and len(case.inputs) == 3
-    return statistics or no_lengths or bias or case.attrs.get("act_type") == "prelu"
+    leaky = case.op == "LeakyReLU" and case.attrs.get("act_type", "leaky") in ("leaky", "prelu")
+    return statistics or no_lengths or bias or leaky
 
 
 def generated():

@@ -1,24 +1,28 @@
 """Whole programs as text: cells, functions of a sample that call them, and the setting."""
 
+import linecache
+import zlib
 from contextlib import suppress
 from typing import NamedTuple, Tuple
 
 import mxnet as mx
 from hypothesis import strategies as st
 
+import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from tests.rules.interpreter import R
 
-from . import harness
+from . import harness, steps
 from .operators import generated
 from .recipes import JOINED, add_call
+from .steps import WIDTH
 from .writer import Body, Draw, Shape
 
 #: The last line of a script, and one that only runs the loops.
 CALL, LOOPS = "compare(make, setting)", "loops(make, setting)"
-#: Features of the states of recursive cells.
-WIDTH = 3
+#: Devices of whole programs.
+DEVICES = [("cpu", 0)] * 4 + [("cpu", 1)] * 2
 
 
 class Input(NamedTuple):
@@ -29,10 +33,12 @@ class Input(NamedTuple):
     bound: int
     #: Whether it may have a gradient.
     trained: bool = False
+    #: Its dtype, if not that of the program.
+    dtype: str = ""
 
     def text(self, seed, rows, dtype):
         shape = tuple(rows if n == R else n for n in self.template)
-        grad_req = ", grad_req" * self.trained
+        dtype, grad_req = self.dtype or dtype, ", grad_req" * self.trained
         return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}{grad_req})"
 
 
@@ -67,9 +73,14 @@ class Program(NamedTuple):
 
 
 def run(text, **names):
-    """Run a part of a program; return its global variables."""
+    """Run a part of a program; return its global variables.
+
+    `map` reads the source, which the module `linecache` gets.
+    """
     names = {**vars(harness), "grad_req": "write", **names}
-    exec(compile(text, "program", "exec"), names)
+    filename = f"<program {zlib.crc32(text.encode())}>"
+    linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
+    exec(compile(text, filename, "exec"), names)
     return names
 
 
@@ -88,6 +99,8 @@ class Author:
         choose = self.choose = Draw(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"][: 3 if tame else 4])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
+        self.setting = self._setting()
+        self._traced = not tame and choose.count(0, 5) == 5
         self.cells = []
         self.shared = []
         self._seed = 0
@@ -95,7 +108,7 @@ class Author:
     def program(self):
         with suppress(mx.MXNetError):  # of pending work of an earlier program
             mx.nd.waitall()
-        with harness.autograd_mode(self.mode):
+        with mx.Context(*self.setting.device), harness.autograd_mode(self.mode):
             for _ in range(self.choose.count(1, 3)):
                 self.cells.append(self._cell(self.choose.count(0, 3) == 3))
             attributes = [f"self.{cell.name.lower()} = {cell.name}()" for cell in self.cells]
@@ -103,7 +116,8 @@ class Author:
             names = run(classes)
             functions = [self._function(i, names) for i in range(self.choose.count(1, 2))]
         parts = [classes, *(text for text, _ in functions)]
-        parts += [self._make([inputs for _, inputs in functions]), self._setting()]
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.setting._asdict().items())
+        parts += [self._make([inputs for _, inputs in functions]), f"setting = Setting({fields})"]
         return Program("\n\n".join(parts) + "\n")
 
     def _text(self, array, rows=0):
@@ -165,14 +179,16 @@ class Author:
         """Write a function of a sample, and try every line with two numbers of rows."""
         inputs = []
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
-        net = harness.build(names["Net"], self.dtype)
-        sample = {"tree": [0, [1, 2]], "number": 0.5}
-        environments = [
-            {**names, "F": mx.nd, "s": dict(sample), "shared": shared, "net": net} for _ in leading
-        ]
+        net = harness.remember(harness.build(names["Net"], self.dtype), WIDTH, self.dtype)
+        sample, setting = {"name": 0, "tree": [0, [1, 2]], "number": 0.5}, self.setting
+        names = {**names, "F": mx.nd, "shared": shared, "net": net, "setting": setting}
+        environments = [{**names, "s": dict(sample)} for _ in leading]
 
-        def add_input(template, kind, bound):
-            array = Input(template, kind, bound, self.choose.pick([True, True, False]))
+        def add_input(template, kind, bound, dtype=""):
+            trained = self.choose.pick([True, True, False])
+            # A second pass would overflow integers.
+            trained &= not dtype or setting.backward == "once"
+            array = Input(template, kind, bound, trained, dtype)
             if inputs and R not in template and self.choose.flag():
                 self.shared.append(self._text(array))
                 shared.append(evaluate(self.shared[-1]))
@@ -184,6 +200,8 @@ class Author:
             return f's["{key}"]'
 
         body = Body(self.choose, environments, leading, self.dtype, add_input, compiled=False)
+        body.inference = self.mode == "infer"
+        body.fresh = lambda: self._text(Input((self.choose.count(1, 2), 3), "normal", 0))
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
             self._add_step(body)
@@ -192,8 +210,10 @@ class Author:
         return _function(f"run{number}(net, shared, s)", lines), inputs
 
     def _add_step(self, body):
-        choice, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
-        if self.choose.count(0, 13) == 13:
+        choice, twice = self.choose.count(0, 12 if self._tame else 17), f"2 * {body.value().name}"
+        if not self._tame and self.choose.count(0, 4) == 4:
+            self.choose.pick([steps.typed, steps.typed, steps.read, steps.hop])(body)
+        elif self.choose.count(0, 13) == 13:
             body.add(f"{body.value().name} {self.choose.pick(['+', '*', '-', '/'])} s['number']")
         elif choice < 9:
             name = self._add_cell_call(body) if choice < 5 else self._add_any(body, eager=True)
@@ -203,18 +223,13 @@ class Author:
             body.run(f"({twice}).asnumpy()")
         elif choice < 11:
             body.add(twice, "with autograd.pause(): {} = {}")
-        elif choice < 13:
-            # Attach a gradient between two uses of a new array, or of a pending result.
-            array = Input((self.choose.count(1, 2), 3), "normal", 0)
-            name = body.add(self._text(array) if choice == 11 else twice)
-            if name:
-                body.add(f"F.tanh({name})")
-                body.run(f"late({name}).attach_grad()")
-        else:
+        elif choice < 14:
             name = body.add(twice)
             detached = name and body.add(f"{name}.detach()")
             if detached and self.choose.flag():
                 body.run(f"{detached}[:] = {self.choose.pick(['0.5', f'2 * {detached}'])}")
+        elif not self._traced:
+            self.choose.pick([steps.attach, steps.write, steps.remember, steps.remember])(body)
 
     def _add_cell_call(self, body):
         cell = self.choose.pick(self.cells)
@@ -238,8 +253,9 @@ class Author:
     # Samples and settings
 
     def _make(self, inputs):
+        device = f"with mx.Context(*{self.setting.device!r}):"
         lines = [f"shared = [{', '.join(self.shared)}]", "samples = ["]
-        for _ in range(self.choose.count(1, 5)):
+        for name in range(self.choose.count(1, 5)):
             index = self.choose.count(0, len(inputs) - 1)
             rows = self.choose.pick([1, 3, 3, 2])
             tree = self.choose.pick([[0, [1, 2]], 0, [[[0], 1]], [0, 1, 2], []])
@@ -247,27 +263,37 @@ class Author:
                 f', "x{i}": {self._text(array, rows)}' for i, array in enumerate(inputs[index])
             )
             number = self.choose.pick([0.5, 1.5, -2.0])
-            lines.append(f'    {{"run": run{index}, "tree": {tree}, "number": {number}{arrays}}},')
-        lines += ["]", f"net = build(lambda: Net(prefix='net_'), {self.dtype!r}, grad_req)"]
-        lines.append('return Case(lambda s: s["run"](net, shared, s), samples, shared, net)')
-        return _function("make(grad_req)", lines)
+            names = f'"run": {index}, "name": {0 if self._traced else name}, "tree": {tree}'
+            lines.append(f'    {{{names}, "number": {number}{arrays}}},')
+        functions = "".join(f"run{i}, " for i in range(len(inputs)))
+        lines += ["]", f"net = net or build(lambda: Net(prefix='net_'), {self.dtype!r}, grad_req)"]
+        lines.append(f"remember(net, {WIDTH}, {self.dtype!r})")
+        if self._traced:
+            lines.append(f"traced = [Traced(fn, net, shared) for fn in ({functions})]")
+            lines.append('return Case(lambda s: traced[s["run"]](s), samples, shared, net, traced)')
+        else:
+            call = f'({functions})[s["run"]](net, shared, s)'
+            lines.append(f"return Case(lambda s: {call}, samples, shared, net)")
+        return _function("make(grad_req, net=None)", [device, *(f"    {line}" for line in lines)])
 
     def _setting(self):
         choose = self.choose
-        budget = choose.pick(["None", '"auto"', "0", "0.05", "gdb.Budget(visits=12)"])
-        options = ", ".join(
-            f"{name}={choose.pick(values)!r}"
-            for name, values in {
-                "granularity": [*GRANULARITIES, "auto"],
-                "policy": [*POLICIES, "auto"],
-                "max_rows": [None, None, 1, 3],
-                "debug": [False, False, True],
-            }.items()
-        )
-        grad_req = choose.pick(["write", "add"])
-        return (
-            f"setting = Setting({self.mode!r}, {grad_req!r}, "
-            f"dict(analysis_budget={budget}, {options}))"
+        budget = choose.pick([None, "auto", 0, 0.05, gdb.Budget(visits=12)])
+        values = {
+            "granularity": [*GRANULARITIES, "auto"],
+            "policy": [*POLICIES, "auto"],
+            "max_rows": [None, None, 1, 3],
+            "debug": [False, False, True],
+        }
+        options = {"analysis_budget": budget, **{n: choose.pick(v) for n, v in values.items()}}
+        setting = harness.Setting(self.mode, choose.pick(["write", "add"]), options)
+        if self._tame:
+            return setting
+        passes = ["once", "once", "twice", "each"]
+        return setting._replace(
+            device=choose.pick(DEVICES),
+            backward=choose.pick(passes[: 4 if setting.grad_req == "add" else 3]),
+            way=choose.pick(["scope", "scope", "scope", "map", "map", "threads"]),
         )
 
 

@@ -182,3 +182,34 @@ def test_a_scale_that_is_a_running_mean():
         return [total, scale.grad]
 
     loop_and_scope(run, granularity="operator")
+
+
+#: Advanced indices, of an array and row numbers.
+KEYS = {
+    "rows": lambda x, i: x[i],
+    "rows and columns": lambda x, i: x[i, 1:],
+    "elements": lambda x, i: x[i, i],
+    "of an array of no scope": lambda x, i: mx.nd.arange(12).reshape((4, 3))[i] * x[0],
+}
+#: Outside of a scope, the package does not see how a plain array is indexed: see docs/limits.md.
+PLACES = [(name, after) for after in (False, True) for name in list(KEYS)[: 4 - after]]
+
+
+@ALL
+@pytest.mark.parametrize("name, after", PLACES)
+def test_an_index_that_a_scope_has_computed(name, after, granularity):
+    """MXNet crashed: it made zeros of the index as its gradient, but no longer had the index."""
+    net, samples = cell(lambda F, x: F.tanh(x) * 2), attached([array(n, 3) for n in (1, 2, 3)])
+
+    def run(scope):
+        with autograd.record():
+            with scope:
+                lazy = [net(x) for x in samples]
+                rows = [mx.nd.argmax(x, axis=1) * 0 for x in lazy]
+                results = [] if after else list(map(KEYS[name], lazy, rows))
+            results = results or list(map(KEYS[name], lazy, rows))
+            losses = [y.sum() for y in results]
+        autograd.backward(losses)
+        return [*results, *(x.grad for x in samples)]
+
+    loop_and_scope(run, granularity=granularity)

@@ -79,6 +79,8 @@ class Body:
         self.dtype = dtype
         self.lines = []
         self.values = []
+        #: In functions of samples: whether nothing is recorded, and the text of a new array.
+        self.inference, self.fresh = False, None
         self._add_input = add_input
         self._compiled = compiled
         self._names = 0
@@ -128,8 +130,8 @@ class Body:
             self.input((R, 3))
         return self.choose.pick(self.floats()[::-1])
 
-    def input(self, template, kind="normal", bound=0):
-        name = self._add_input(template, kind, bound)
+    def input(self, template, kind="normal", bound=0, *dtype):
+        name = self._add_input(template, kind, bound, *dtype)
         self.add_values(name)
         return name
 

@@ -11,6 +11,7 @@ from gluon_dynbatch.native import assembling, executing
 from gluon_dynbatch.rules.site import RefuseError
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached
+from tests.cells import dense as dense_block
 
 from .test_operators import outcomes, run
 
@@ -131,25 +132,26 @@ CELLS = {
 }
 
 
-def segment_of(fn, shapes, weights=()):
-    """Compare a cell in double precision with MXNet; return the segment of its one launch."""
+def launch_of(fn, shapes, weights=()):
+    """Compare a cell in double precision with MXNet; return its one launch, as `run` does."""
     shared = attached([array(*s, dtype="float64", seed=9 + k) for k, s in enumerate(weights)])
     samples = [
         [*attached([array(n, *s, dtype="float64", seed=k) for k, s in enumerate(shapes)]), *shared]
         for n in (1, 3, 2)
     ]
-    (segment,) = run(fn, samples, tolerance=(1e-10, 1e-12))
-    return segment
+    (launch,) = run(fn, samples, tolerance=(1e-10, 1e-12))
+    return launch
 
 
 @pytest.mark.parametrize("fn", CELLS)
 def test_parts_of_models_equal_mxnet(fn):
-    assert outcomes([segment_of(fn, *CELLS[fn])]) == (1, set())
+    assert outcomes([launch_of(fn, *CELLS[fn])]) == (1, set())
 
 
 def expressions(fn, kind):
     """Return the expressions of a kind from which a cell's results are computed."""
-    stack = list(express(segment_of(fn, *CELLS[fn])))
+    segment, _ = launch_of(fn, *CELLS[fn])
+    stack = list(express(segment))
     seen = []
     while stack:
         node = stack.pop()
@@ -190,12 +192,12 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize("fn, reason", UNSUPPORTED, ids=[reason for _, reason in UNSUPPORTED])
 def test_unsupported_operators_run_in_mxnet(fn, reason):
-    count, reasons = outcomes([segment_of(fn, X, X)])
+    count, reasons = outcomes([launch_of(fn, X, X)])
     assert not count and all(reason in text for text in reasons)
 
 
 def test_kernels_are_refused_on_a_gpu():
-    segment = segment_of(lambda F, x: F.exp(x), [(2,)])
+    segment, _ = launch_of(lambda F, x: F.exp(x), [(2,)])
     with pytest.raises(RefuseError, match="gpu"):
         express(replace(segment, context=mx.gpu()))
 
@@ -228,3 +230,16 @@ def test_native_code_adds_only_types_that_it_has_codes_for():
     kinds = [assembling.kind_of(dtype) for dtype in executing.DTYPES]
     assert kinds == [0, 1, 2, 3]
     assert {assembling.kind_of(dtype) for dtype in ("float16", "uint8", "int8", "bool")} == {-1}
+
+
+def test_blocks_share_kernels_whether_they_are_trained_or_not():
+    """Kernels of a backward pass are made for the parameters that get a gradient there."""
+    trained, frozen = (dense_block(3, 2) for _ in range(2))
+    frozen.collect_params().setattr("grad_req", "null")
+    samples = attached([array(1, 2, seed=k) for k in range(3)])
+    plans = [
+        check_against_loop(net, samples, policy="depth").plan
+        for net in (trained, frozen, trained)
+    ]
+    first, *others = ({k for k in plan.kernels if not isinstance(k, str)} for plan in plans)
+    assert len(first) == 1 and others == [first, first]

@@ -17,7 +17,18 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch import auto, flush, scope
 from gluon_dynbatch.native import assembling
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, recorder, tape
-from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
+from gluon_dynbatch.run import (
+    arenas,
+    backward,
+    chain,
+    dispatch,
+    execute,
+    gradient,
+    keep,
+    operators,
+    pool,
+    prepare,
+)
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import SQUARING, attached, cell, dense, equal, inputs
@@ -39,6 +50,8 @@ STAGES = {
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
+    "assembling backward": (assembling, "Backward"),
+    "linking": (flush, "BackwardPass"),
     "handing out": (keep, "copy_out"),
     "connecting": (chain, "record_function"),
 }
@@ -177,8 +190,16 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: error.__name__)
-@pytest.mark.parametrize("name", ["_run", "_go_backward", "operand", "_input_gradients"])
-def test_failure_in_the_backward_pass(net, monkeypatch, name, error):
+@pytest.mark.parametrize(
+    "owner, name",
+    [
+        (backward.Pull, "_run"),
+        (operators.OperatorTape, "_go_backward"),
+        (arenas.Arenas, "operand"),
+        (backward.Pull, "_input_gradients"),
+    ],
+)
+def test_failure_in_the_backward_pass(net, monkeypatch, owner, name, error):
     """MXNet raises at the first read of a gradient; the log has the original traceback."""
     for p in net.collect_params().values():
         p.grad()[:] = 7
@@ -187,10 +208,10 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, error):
     logged = []
     with monkeypatch.context() as patch:
         patch.setattr(RUNTIME.dispatcher, "native", False)
-        patch.setattr(backward.GradientTape, name, fails(error))
         patch.setattr(gradient.LOGGER, "exception", lambda text: logged.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]
+        patch.setattr(owner, name, fails(error))
         with pytest.raises(mx.MXNetError, match="CustomFunction"):
             autograd.backward(losses)
             mx.nd.waitall()

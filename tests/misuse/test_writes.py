@@ -44,7 +44,7 @@ def test_arrays_without_memory_are_distinguished():
     first, second = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
     ones = mx.nd.ones((4, 2))
     arrays = [first, second, first, ones, ones[1:], ones.reshape((-1,))]
-    for uses, written, read in ((b"RRRrrr", 2, 1), (b"WRRrrw", 3, 0), (b"rrrrrr", 0, 3)):
+    for uses, written, read in ((b"RRRrrr", 0, 3), (b"WRRrrw", 2, 1), (b"rrrrrr", 0, 3)):
         bases = bases_of(arrays, uses)
         assert (len(bases.written), len(bases.read)) == (written, read)
 

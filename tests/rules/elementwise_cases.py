@@ -154,6 +154,7 @@ def tables(a, b, c):
         yield case("take", cube, Array((c,), "wild", a), axis=1, mode=mode, **columns)
         yield case("take", cube, Array((c, 2), "wild", b), axis=-1, mode=mode, **columns)
         yield case("take", Array((a,)), Array((b,), "wild", a), mode=mode)
+    yield case("take", Array((a, b)), Array((c,), "index", a), axis=-2)
     yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise", **NEVER)
 
 

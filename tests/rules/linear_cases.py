@@ -122,7 +122,8 @@ def pictures(a, b, c):
     for lead in ((R,), ()):
         x = Array((*lead, 5, 6, 3))
         yield case("_image_crop", x, x=1, y=2, width=3, height=2)
-        yield case("_image_resize", x, size=(4, 3), gradient=False)
+        alone = {} if lead else {"stack": ""}
+        yield case("_image_resize", x, size=(4, 3), gradient=False, **alone)
         yield case("_image_to_tensor", x, gradient=False)
         yield case("_image_normalize", Array((*lead, 3, a, b)), mean=(0.1, 0.2, 0.3), std=(1, 2, 3))
     alpha = (0.1, 0.2, 0.3)

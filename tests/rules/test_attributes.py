@@ -17,7 +17,7 @@ from . import attributes
 
 #: No test compares random numbers of MXNet.
 MXNET_DRAWS = False
-#: Of each of these operators, a few calls are compared here, and all by `attributes`.
+#: Of each of these operators, a few calls are compared here, and all by `make fuzz`.
 COMPARED = [
     "Activation",
     "Cast",

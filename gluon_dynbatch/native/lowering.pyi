@@ -1,0 +1,43 @@
+from typing import Any, Dict, List, Tuple
+
+from numpy.typing import NDArray
+
+from .recording import Tape
+
+Array = NDArray[Any]
+
+SHARED: int
+RECURRENT: int
+UNEVEN: int
+
+def survey(
+    tape: Tape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
+) -> List[bytes]: ...
+def find_rows(tape: Tape, has_rows: bytearray) -> List[int]: ...
+
+class Cuts:
+    # Of `lower.segment`, which comes later: a list of `Cut`, and numbers of `Segment`.
+    def __init__(self, cuts: List[Any], entry: Array) -> None: ...
+    @property
+    def segments(self) -> Dict[Any, int]: ...
+    @property
+    def sizes(self) -> Tuple[int, int, int, int]: ...
+    def wire(
+        self,
+        tape: Tape,
+        entry: Array,
+        segment: Array,
+        unit_node: Array,
+        rows: Array,
+        slot0: Array,
+        input0: Array,
+        term0: Array,
+        term: Array,
+        term_offset: Array,
+        term_size: Array,
+        slot_unit: Array,
+        slot_size: Array,
+        value_term: Array,
+        pred0: Array,
+        preds: Array,
+    ) -> int: ...

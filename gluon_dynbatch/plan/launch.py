@@ -1,0 +1,143 @@
+"""Launches and fills as objects, and the places that they read and write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from ..native import resolving
+from ..schedule.dependencies import Array
+
+if TYPE_CHECKING:
+    from mxnet import Context
+
+    from ..lower.segment import Segment
+
+
+class Arena(NamedTuple):
+    """One buffer."""
+
+    row_size: int
+    dtype: str
+    context: Context
+
+
+class Region(NamedTuple):
+    """Consecutive rows of an arena."""
+
+    arena: int
+    start: int
+    rows: int
+
+    def __str__(self) -> str:
+        return f"arena {self.arena}[{self.start}:{self.start + self.rows}]"
+
+
+class Whole(NamedTuple):
+    """An external array, read where it is."""
+
+    external: int
+
+    def __str__(self) -> str:
+        return f"external {self.external}"
+
+
+class Slice(NamedTuple):
+    """Consecutive elements of an arena, read in place; a single row if all members share it."""
+
+    arena: int
+    element: int
+    rows: int
+    row_size: int
+
+    def __str__(self) -> str:
+        return f"arena {self.arena}[{self.element}:{self.element + self.rows * self.row_size}]"
+
+
+class Rows(NamedTuple):
+    """Rows that are gathered into a buffer, and summed where several are read."""
+
+    #: First of their pieces in `Plan.pieces`.
+    first: int
+    pieces: int
+    rows: int
+    row_size: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.pieces} pieces"
+
+
+Operand = Union[Whole, Slice, Rows]
+
+#: Types of places by number.
+PLACES = None, Whole, Slice, Rows, Region
+
+
+class Part(NamedTuple):
+    """Members of a launch whose arrays have equal sizes."""
+
+    segment: Segment
+    rows: int
+
+
+class Launch(NamedTuple):
+    """One run of a segment for all its members, forward or backward, as an object."""
+
+    #: A backward launch has the number of its forward launch.
+    number: int
+    #: The segment of the first part; those of other parts differ in sizes only.
+    segment: Segment
+    #: One part for each set of array sizes.
+    parts: Tuple[Part, ...]
+    #: Member units, in the order of their rows.
+    units: Array
+    #: Per input of the segment; backward, per result its gradient, None if there is none.
+    operands: Tuple[Optional[Operand], ...]
+    #: Per result of the segment; backward, per input its gradient, None if there is none.
+    outputs: Tuple[Optional[Region], ...]
+
+    @property
+    def regions(self) -> Iterator[Region]:
+        """What is written."""
+        return (region for region in self.outputs if region is not None)
+
+
+class Fill(NamedTuple):
+    """External arrays that are copied side by side into an arena."""
+
+    region: Region
+    #: Numbers of the arrays; in a backward plan, of heads.
+    externals: Array
+    #: Elements of each.
+    counts: Array
+
+    @property
+    def starts(self) -> Array:
+        """First element of each within the region."""
+        return np.cumsum(self.counts) - self.counts
+
+    def pieces(self, arrays: Array) -> Array:
+        """Return the pieces that fill the region from arrays with these numbers."""
+        return pieces_of(resolving.COPY, self.starts, arrays, 0, self.counts)
+
+
+def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
+    """Return a table of pieces with one action; see `Plan.pieces`.  Columns may be scalars."""
+    pieces = np.empty((len(targets), 5), dtype=np.int64)
+    for i, column in enumerate((action, targets, *columns)):
+        pieces[:, i] = column
+    return pieces
+
+
+def places_of(rows: Any, row_size: Any) -> Array:
+    """Return a table of places with these rows and row sizes, and no location yet."""
+    places = np.zeros((len(row_size), 5), dtype=np.int64)
+    places[:, 3], places[:, 4] = rows, row_size
+    return places
+
+
+def objects(places: Array) -> Tuple[Any, ...]:
+    """Return rows of a table of places as objects: None, or the named tuples of `PLACES`."""
+    typed = ((PLACES[number], fields) for number, *fields in places.tolist())
+    return tuple(cls and cls(*fields[: len(cls._fields)]) for cls, fields in typed)

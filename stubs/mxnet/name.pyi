@@ -1,0 +1,4 @@
+from threading import local
+
+class NameManager:
+    _current: local

@@ -1,0 +1,11 @@
+from typing import Any, Optional, Tuple
+
+from ..context import Context
+from .ndarray import NDArray
+
+def _zeros(
+    shape: Tuple[int, ...],
+    ctx: Optional[Context] = None,
+    dtype: Any = None,
+    out: Optional[NDArray] = None,
+) -> NDArray: ...

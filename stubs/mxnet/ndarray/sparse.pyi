@@ -1,0 +1,3 @@
+from .ndarray import NDArray
+
+class BaseSparseNDArray(NDArray): ...

@@ -1,0 +1,147 @@
+"""Steps of functions of a sample that no cell can do: reads, writes, gradients, types, devices.
+
+Each appends lines to a body.
+"""
+
+from tests.rules.interpreter import R
+
+from .recipes import CHAINS
+
+#: Features of the states that samples keep.
+WIDTH = 3
+INTEGERS = ("int32", "int64", "uint8", "int8")
+OTHERS = (*INTEGERS, "float16", "float32", "float64")
+#: Expressions of one array of any type.
+TYPED = [
+    "{} + 1", "{} * 2", "2 - {}", "-{}", "{} > 1", "F.sum({}, axis=0)", "{}.sum()", "{}.max()",
+    "F.reshape({}, (-1,))", "F.abs({})", "F.square({})", "F.clip({}, 1, 3)", "F.relu({})",
+    "F.flip({}, axis=0)", "{}.copy()", "{}.detach()", "{}[0:1]", "{}[-1]", "F.tile({}, (2,))",
+    "F.expand_dims({}, axis=0)", "F.broadcast_add({0}, {0}[0:1])", "F.BlockGrad({})", "{}.T",
+    "F.one_hot({}, depth=3)", "F.argmax({}, axis=0)", "F.zeros_like({})", "F.tanh({})",
+    "F.sort({}, axis=-1)", "F.mean({}, axis=0)", "F.identity({})",
+]  # fmt: skip
+#: Expressions of two arrays of one type and shape.
+PAIRS = [
+    "{} + {}", "{} - {}", "{} * {}", "F.add_n({0}, {1}, {0})", "F.maximum({}, {})",
+    "F.concat({}, {}, dim=0)", "F.stack({}, {})", "F.where({0} > 1, {0}, {1})", "{} == {}",
+    "F.add_n({0}, F.add_n({1}, {1}), {0})", "F.broadcast_mul({}, {})",
+]  # fmt: skip
+#: Expressions that read the value of {1}.
+READS = [
+    "{} * float({}.sum().asscalar())",
+    "{0}[int({1}.reshape((-1,)).argmax(axis=0).asscalar()) % len({0})]",
+    "F.take({}, F.argmax({}.reshape((1, -1)), axis=1))",
+    "{}[F.argmax({}.reshape((1, -1)), axis=1) * 0]",
+    "{0}[np.argsort({1}.asnumpy().ravel())[:2] % len({0})]",
+    "settle({}) + F.sum({})",
+    "F.concat(*[row * 2 for row in {}[0:2]], dim=0) + {}.sum()",
+    "{} * (2 if {}.sum() > 0 else 3)",
+    "{} + F.array({}.asnumpy()[..., 0]).astype({dtype!r}).sum()",
+    "{} * len(str({}.asnumpy().sum() > 0))",
+]  # fmt: skip
+#: Writes to a new array; {1} is an array to read.
+WRITES = [
+    "{}[:] = 0.5", "{}[0:1] = 2", "{} += 1", "{} *= {}", "{}[:] = {}", "{0}[-1] = {0}[0]",
+    "F.tanh({1}, out={0})", "{}[0:1][:] = 0.5", "{0}.reshape((-1,))[0:1] = 3", "{1}.copyto({0})",
+]  # fmt: skip
+#: State of a program: an expression that reads it, and lines that change it to {}.
+STATES = [
+    ("net.last", ["net.last = {}"]),
+    ("net.memory.last", ["net.memory.last = {}", "net.memory.last = net.last + {}"]),
+    ("net.table['h']", ["net.table['h'] = {}", "net.table.update(h={})"]),
+    ("net.items[-1]", ["net.items.append({})", "net.items[0] = {}", "net.items[-1] = {}"]),
+    ("net.memory.items[0]", ["net.memory.items.insert(0, {})"]),
+    ("net.memory.table['h']", ["net.memory.table['h'] = F.tanh({})"]),
+    ("F.ones((1, 3), dtype={dtype!r}) * net.count", ["net.count += 1", "net.memory.count = 2"]),
+    (
+        "F.ones((1, 3), dtype={dtype!r}) * net.memory.count",
+        ["net.memory.count += 1", "net.count = int({}.sum().asscalar() > 0)"],
+    ),
+]
+
+
+def typed(body):
+    """Call operators on an array of another type, or cast one."""
+    choose, other = body.choose, [v for v in body.values if v.dtype != body.dtype]
+    if not other or choose.count(0, 2) == 0:
+        if choose.flag():
+            dtype = choose.pick(INTEGERS)
+            return body.input((R, 3), choose.pick(["length", "bit"]), 4, dtype)
+        dtype = choose.pick(OTHERS)
+        text = body.value().name
+        return body.add(
+            f"F.cast(F.clip({text} * 4, 0, 100), dtype={dtype!r})"
+            if dtype in INTEGERS
+            else f"{text}.astype({dtype!r})"
+        )
+    v = choose.pick(other[::-1])
+    alike = [u.name for u in other if u.shapes == v.shapes and u.dtype == v.dtype]
+    choice = choose.count(0, 3)
+    if choice == 0:
+        return body.add(f"F.cast({v.name}, dtype={body.dtype!r})")
+    if choice == 1:
+        return body.add(choose.pick(PAIRS).format(v.name, choose.pick(alike)))
+    return body.add(choose.pick(TYPED).format(v.name))
+
+
+def read(body):
+    """Go on with what a value says."""
+    text = body.choose.pick(READS)
+    return body.add(text.format(body.value().name, body.value().name, dtype=body.dtype))
+
+
+def attach(body):
+    """Attach a gradient between two uses of a new array, a pending result or a part of one."""
+    choose = body.choose
+    twice = f"2 * {body.value().name}"
+    text = choose.pick([body.fresh(), twice, f"({twice})[0:1]", f"F.identity({twice})"])
+    name = body.add(text)
+    if not name:
+        return
+    if choose.flag():
+        body.add(f"F.tanh({name})")
+    if body.run(f"late(s, {name}).attach_grad()"):
+        uses = ["F.tanh({})", "{} * {}", "{0}.grad + {0}", "{}[0:1]", "{}.detach() * {}"]
+        for _ in range(choose.count(1, 2)):
+            body.add(choose.pick(uses).format(name, name))
+
+
+def write(body):
+    """Write in place to an array that is no part of a recorded graph."""
+    choose = body.choose
+    pause = choose.pick(["with autograd.pause(): ", ""]) if body.inference else ""
+    pause = pause if body.inference else "with autograd.pause(): "
+    source = body.value().name
+    name = body.add(choose.pick([f"2 * {source}", f"{source}.copy()"]), pause + "{} = {}")
+    for _ in range(choose.count(1, 2) if name else 0):
+        if choose.flag():
+            body.add(choose.pick(["F.tanh({})", "{}[0:1]", "{}.copy()"]).format(name),
+                     pause + "{} = {}")  # fmt: skip
+        body.run(pause + choose.pick(WRITES).format(name, source))
+
+
+def hop(body):
+    """Compute something on another device."""
+    device = body.choose.pick(["mx.cpu(1)", "mx.cpu(2)"])
+    v = body.value()
+    there = body.add(f"{v.name}.as_in_context({device})")
+    if not there:
+        return
+    text = there
+    for _ in range(body.choose.count(1, 2)):
+        text = body.choose.pick(CHAINS[:16]).format(f"({text})" if "(" in text else text)
+    body.hide(there)
+    name = body.add(text)
+    if name:
+        hidden = body.hide(name)
+        body.add(f"{body.choose.pick(hidden).name}.as_in_context(mx.Context(*setting.device))")
+
+
+def remember(body):
+    """Read or change the state that samples share."""
+    choose = body.choose
+    text, changes = choose.pick(STATES)
+    if choose.flag():
+        return body.add(f"{text.format(dtype=body.dtype)} * 1")
+    value = f"F.tanh({body.need((1, WIDTH))})"
+    return body.run(choose.pick(changes).format(value))

@@ -1,0 +1,65 @@
+"""The modules that one call and one value go through are those of docs/design/architecture.md."""
+
+import gc
+import re
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from tests.cells import dense, inputs
+
+ROOT = Path(gdb.__file__).parent
+PAGE = (ROOT.parent / "docs/design/architecture.md").read_text("utf-8")
+
+
+def walk(work):
+    """Return the result of `work`, and the modules it enters, in the order of their first call."""
+    entered, before = {}, sys.getprofile()
+
+    def note(frame, event, called):
+        if event == "call":
+            path = Path(frame.f_code.co_filename)
+            if ROOT in path.parents:
+                entered[path.relative_to(ROOT).with_suffix("").as_posix()] = True
+        elif event == "c_call":
+            owner = called if getattr(called, "__module__", None) else type(called.__self__)
+            if owner.__module__.startswith("gluon_dynbatch.native."):
+                entered[owner.__module__[len("gluon_dynbatch.") :].replace(".", "/")] = True
+
+    gc.disable()  # callbacks of weak references are not part of the walk
+    sys.setprofile(note)
+    try:
+        result = work()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return result, [*entered]
+
+
+def walks(net, count):
+    """Train on some samples; return the walks of a known call, and of the value of the first."""
+    samples = inputs(count)
+    with autograd.record(), gdb.batching(granularity="operator"):
+        results = [net(net(x)) for x in samples]
+        _, call = walk(lambda: net(samples[0]))
+        value, read = walk(results[0].asnumpy)
+    wanted = net(net(samples[0])).asnumpy()
+    np.testing.assert_allclose(value, wanted, 1e-5)
+    mx.nd.waitall()
+    return call, read
+
+
+def test_walks_are_those_of_the_page():
+    """Kinds of calls and their kernels are known; the plan is new, as there are more samples."""
+    net = dense(4, prefix="cell_")
+    for count in (3, 4):
+        walks(net, count)
+    call, read = walks(net, 5)
+    assert call == [], "a known call leaves native code"
+    table = PAGE.split("## One call and one value")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| \w[^|]* \| (`.*) \|$", table, re.MULTILINE)
+    assert read == re.findall(r"`([\w/]+)`", " ".join(rows)), f"write {read}"
