@@ -16,7 +16,6 @@ from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
 from .record.types import TYPES
 from .record.where import user_line
-from .run.dispatch import ONE_AT_A_TIME
 from .scope import RUNTIME, Batch
 from .trace.infer import infer_shapes
 from .trace.symbols import compile_symbol
@@ -264,7 +263,7 @@ class DynamicHybridBlock(HybridBlock):
             op._register_op_hook(self._callback, self._monitor_all)
         context = leaves[0].context if leaves else None
         inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.symbol_inputs]
-        with ONE_AT_A_TIME:
+        with op.lock:
             results = op(*inputs)
         results = [results] if isinstance(results, NDArray) else results
         return recording.unflatten(program.out_spec, results)

@@ -108,6 +108,8 @@ USES = {
     "str": lambda y: str(y).replace("Lazy", ""), "repr": lambda y: repr(y).replace("Lazy", ""),
     "format": lambda y: f"{y!r:>5}".replace("Lazy", ""),
     "reshape numbers": lambda y: y.reshape(2, 12), "reshape -3": lambda y: y.reshape((-3, 0)),
+    "reshape to no axes": lambda y: y[:1, :1, :1].reshape(()),
+    "reshape sum to no axes": lambda y: y.sum().reshape([]),
     "reshape reverse": lambda y: y.reshape((-1, 0), reverse=True),
     "expand_dims last": lambda y: y.expand_dims(-1), "squeeze": lambda y: y[:1].squeeze(),
     "expand_dims inplace": lambda y: y.expand_dims(1, True),
@@ -141,8 +143,11 @@ def test_uses(use):
     check_use(use)
 
 
-#: Empty slices, and several values that are converted to one.
-REFUSED = [lambda y: y[2:1], lambda y: y[0, 1:1], bool, lambda y: y.asscalar()]
+#: Empty slices and shapes, and several values that are converted to one.
+REFUSED = [
+    lambda y: y[2:1], lambda y: y[0, 1:1], bool, lambda y: y.asscalar(), lambda y: y.reshape(()),
+    lambda y: y.reshape(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("use", REFUSED)

@@ -155,7 +155,10 @@ class LazyNDArray(NDArray):
         if not self._has_views():
             return self.real().reshape(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+            # To calls that are recorded, a shape without axes is one that is not known.
             shape = tuple(shape[0])
+            if not shape:
+                return self.real().reshape(shape, **kwargs)
         if "shape" in kwargs:
             kwargs["shape"] = tuple(kwargs["shape"])
         new_shape = infer_reshape(self.shape, *shape, **kwargs)

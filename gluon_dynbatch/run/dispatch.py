@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, FrozenSet, NamedTuple, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
@@ -13,11 +12,6 @@ from ..kernel.kernels import KernelsOrReason, kernels_of
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..trace.symbols import compile_symbol, make_symbol
-
-#: Held while a ``CachedOp`` runs forward or backward.  It is not thread-safe, and MXNet may run it
-#: backward in a thread of its own while the user's thread already runs it forward again.  A thread
-#: that holds it may run code that the collector calls, such as ``__del__``.
-ONE_AT_A_TIME = threading.RLock()
 
 #: In place of the kernels of a segment.
 SWITCHED_OFF = "native steps are switched off"
@@ -45,14 +39,15 @@ class Executable(NamedTuple):
     def launch(self, arguments: Sequence[NDArray], mode: int, **out: Any) -> Any:
         """Run the segment in a mode of autograd."""
         scope = autograd.record if mode & RECORDING else autograd.pause
-        with scope(train_mode=bool(mode & TRAINING)), ONE_AT_A_TIME:
+        with scope(train_mode=bool(mode & TRAINING)), self.run.lock:
             return self.run(*arguments, **out)
 
-
-def go_backward(results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int) -> None:
-    """Run the recorded graph of `results` backward, and retain it for another backward pass."""
-    with ONE_AT_A_TIME:
-        autograd.backward(results, gradients, True, train_mode=bool(mode & TRAINING))
+    def go_backward(
+        self, results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int
+    ) -> None:
+        """Run the graph of recorded results backward, and retain it for another backward pass."""
+        with self.run.lock:
+            autograd.backward(results, gradients, True, train_mode=bool(mode & TRAINING))
 
 
 class Dispatcher:

@@ -19,7 +19,7 @@ from ..plan.launch import Launch, Whole
 from ..schedule.dependencies import Array
 from .arenas import Arenas
 from .buffers import shaped, zero
-from .dispatch import Executable, go_backward
+from .dispatch import Executable
 from .leaves import Leaves
 from .left_out import Recorded, keep_rows
 from .pool import BACKWARD_POOL
@@ -113,7 +113,7 @@ class OperatorTape:
                 gradient = self.gradients.operand(operand, port.dtype, segment.context)
                 results.append(result)
                 gradients.append(shaped(gradient, result.shape))
-        go_backward(results, gradients, segment.mode)
+        recorded.executable.go_backward(results, gradients, segment.mode)
 
 
 def _update_statistics(launch: Launch, recorded: Recorded) -> None:
@@ -124,7 +124,7 @@ def _update_statistics(launch: Launch, recorded: Recorded) -> None:
     """
     segment, (executable, arguments, results) = launch.segment, recorded
     if segment.mode & TRAINING:
-        go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
+        executable.go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
         # Other arrays are only read: a call that writes to them is not recorded, but runs at once.

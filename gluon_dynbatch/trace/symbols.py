@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
@@ -92,11 +93,25 @@ def make_call(op: str, attrs: Mapping[str, str], inputs: Sequence[Any] = ()) -> 
     return _symbol_creator(handle.value, inputs, None, list(attrs), list(attrs.values()), op, False)
 
 
+class Compiled(mx.nd.CachedOp):
+    """A ``CachedOp`` and a lock, to be held while it runs forward or backward.
+
+    It is not thread-safe, and MXNet may run it backward in a thread of its own while the user's
+    thread already runs it forward again.  The lock is not for all such objects: one may wait for an
+    operator in Python, which runs another one in a thread of MXNet.  A thread that holds it may run
+    code that the collector calls, such as ``__del__``.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.lock = threading.RLock()
+
+
 def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
-    """Make a ``CachedOp``; `is_data` marks the inputs that are data instead of parameters."""
+    """Compile a symbol; `is_data` marks the inputs that are data instead of parameters."""
     data = [i for i, flag in enumerate(is_data) if flag]
     parameters = [i for i, flag in enumerate(is_data) if not flag]
-    return mx.nd.CachedOp(symbol, [("data_indices", data), ("param_indices", parameters), *flags])
+    return Compiled(symbol, [("data_indices", data), ("param_indices", parameters), *flags])
 
 
 def can_compile(symbol: Any) -> bool:

@@ -144,6 +144,57 @@ def test_code_that_the_collector_runs_while_a_block_runs_without_a_scope(trained
     assert ran > 3, "the collector never ran"
 
 
+class CallsBlock(mx.operator.CustomOp):
+    """MXNet runs its Python code in a thread of its own."""
+
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], NET(in_data[0]))
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0])
+
+
+@mx.operator.register("calls_block")
+class CallsBlockProp(mx.operator.CustomOpProp):
+    def __init__(self, **_):
+        super().__init__()
+
+    def create_operator(self, context, shapes, dtypes):
+        return CallsBlock()
+
+
+class Branches(mx.gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        y = F.Custom(x, op_type="calls_block")
+        return F.contrib.cond(F.sum(y) > F.sum(y) - 1, lambda: y * 2, lambda: y * 3)
+
+
+class Loops(mx.gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        def goes_on(i, y):
+            return F.sum(F.Custom(y, op_type="calls_block")) * 0 + F.sum(i) < 2
+
+        states = [F.zeros((1,)), x]
+        return F.contrib.while_loop(
+            goes_on, lambda i, y: ([y], [i + 1, y * 2]), states, max_iterations=3
+        )[1][1]
+
+
+@pytest.mark.parametrize("options", [{}, FIXED], ids=["default", "fixed"])
+@pytest.mark.parametrize("class_", [Branches, Loops])
+def test_a_compiled_graph_waits_for_an_operator_that_runs_another_one(class_, options):
+    """Control flow waits for a value within MXNet; the operator that computes it calls a block."""
+    stock, block = class_(), gdb.convert(class_())
+    for net in (stock, block):
+        net.hybridize()
+    xs = [array(1, WIDTH) for _ in range(2)]
+    with gdb.batching(**options):
+        got = [block(x) for x in xs]
+    for result, x in zip(got, xs):
+        np.testing.assert_allclose(result.asnumpy(), stock(x).asnumpy(), 1e-5, 1e-6)
+    np.testing.assert_allclose(block(x).asnumpy(), result.asnumpy(), 1e-5, 1e-6)
+
+
 def hold_a_scope():
     with gdb.batching(**FIXED):
         yield
