@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Set, Tuple
 
+import mxnet as mx
 import numpy as np
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
@@ -196,7 +197,9 @@ def _put_back_items(mapping: Any, content: List[Tuple[Any, Any]]) -> None:
 
 def _put_back_array(array: NDArray, content: np.ndarray[Any, Any]) -> None:
     if array.asnumpy().tobytes() != content.tobytes():
-        array._sync_copyfrom(content)
+        # Only operators can write to an array in a layout of oneDNN.
+        values = mx.nd.array(content, array.context, content.dtype)
+        mx.nd.identity(values, out=array)
 
 
 def _put_back_numpy(array: np.ndarray[Any, Any], content: np.ndarray[Any, Any]) -> None:
