@@ -38,6 +38,8 @@ CELLS = tuple(
     os.path.dirname(os.path.abspath(path)) for path in (rnn.__file__, contrib.rnn.__file__)
 )
 STDLIB = sysconfig.get_paths()["stdlib"]
+#: Folders of tools that run programs, and are no part of them.
+TOOLS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "hypothesis"))
 #: Values that lead neither to code nor to attributes.
 LEAVES = (str, bytes, int, float, complex, type(None), mx.nd.NDArray, Parameter, np.ndarray)
 #: Limits on the items of one container, and on the objects of one class, that are looked at.
@@ -61,7 +63,8 @@ def is_skipped(filename: str) -> bool:
     """Return whether a file belongs to a library."""
     if filename.startswith(SKIPPED):
         return not filename.startswith(CELLS)
-    return filename.startswith(STDLIB) and "site-packages" not in filename
+    in_library = filename.startswith(STDLIB) and "site-packages" not in filename
+    return in_library or any(tool in filename for tool in TOOLS)
 
 
 class Reach:
