@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
@@ -198,8 +199,9 @@ def _put_back_items(mapping: Any, content: List[Tuple[Any, Any]]) -> None:
 def _put_back_array(array: NDArray, content: np.ndarray[Any, Any]) -> None:
     if array.asnumpy().tobytes() != content.tobytes():
         # Only operators can write to an array in a layout of oneDNN.
-        values = mx.nd.array(content, array.context, content.dtype)
-        mx.nd.identity(values, out=array)
+        with autograd.pause(autograd.is_training()):
+            values = mx.nd.array(content, array.context, content.dtype)
+            mx.nd.identity(values, out=array)
 
 
 def _put_back_numpy(array: np.ndarray[Any, Any], content: np.ndarray[Any, Any]) -> None:
