@@ -50,6 +50,9 @@ class Snippet(NamedTuple):
     shown: Optional[str]
     printed: str
     match: Any
+    #: What it draws, and the file of the picture in the page.
+    picture: Any
+    path: Path
 
 
 def run(code: str, names: Dict[str, Any], line: int = 0) -> str:
@@ -87,11 +90,13 @@ def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
             else:
                 printed = run(code, names, line)
                 line += code.count("\n") + 1
+            picture, path = None, PAGES[name].parent / (match["picture"] or "")
             if match["picture"]:
+                picture = None if printed.startswith("MissingError") else names["_"]
                 printed = re.sub(r"^MissingError.*", "", printed, flags=re.DOTALL)
                 if draw:
-                    write(names["_"], PAGES[name].parent / match["picture"])
-            yield Snippet(code, match["shown"], printed, match)
+                    write(picture, path)
+            yield Snippet(code, match["shown"], printed, match, picture, path)
 
 
 def write(picture: Any, path: Path) -> None:

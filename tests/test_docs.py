@@ -1,6 +1,7 @@
 """README, pages, docstrings and examples run, and print what the text shows."""
 
 import doctest
+import html
 import importlib
 import importlib.util
 import inspect
@@ -37,6 +38,20 @@ def test_page(name):
     for snippet in pages.snippets(name):
         shown, printed = snippet.shown or "", snippet.printed
         assert pages.alike(shown, printed), f"run python docs/snippets.py {name}"
+        if hasattr(snippet.picture, "source"):
+            texts = texts_of(snippet.path.read_text("utf-8"))
+            assert texts == labels_of(snippet.picture.source), "run python docs/snippets.py --draw"
+
+
+def texts_of(svg):
+    """Return the texts in a picture, sorted."""
+    return sorted(html.unescape(text).strip() for text in re.findall(r">([^<]*)</text>", svg))
+
+
+def labels_of(source):
+    """Return the lines of all labels in the language of Graphviz, sorted."""
+    labels = re.findall(r'label="?((?<=")[^"]*|[^\s\]]+)', source)
+    return sorted(line.strip() for label in labels for line in re.split(r"\n|\\n", label))
 
 
 def test_outputs_may_differ_only_in_times_and_rounding():

@@ -20,7 +20,7 @@ from typing import (
 
 import numpy as np
 
-from ..show.draw import Node, count
+from ..show.draw import Node
 from .launch import Fill, Launch, Operand, Whole
 
 #: Keys of nodes other than launches, besides ("fill", number): external arrays that are read
@@ -104,9 +104,9 @@ def ends(edges: Edges, fills: Iterable[Fill], backward: bool) -> Dict[Any, str]:
     labels: Dict[Any, str] = {}
     for number, fill in enumerate(fills):
         arrays = len(fill.externals)
-        labels["fill", number] = (
-            f"gradients of {arrays} results" if backward else f"{count(arrays)} from outside"
-        )
-    labels[WHOLE], labels[OUTSIDE] = "whole arrays", "gradients of arrays\nfrom outside"
+        noun = "external array" + "s" * (arrays != 1)
+        label = f"gradients of {arrays} results" if backward else f"{arrays} {noun}"
+        labels["fill", number] = label
+    labels[WHOLE], labels[OUTSIDE] = "whole arrays", "gradients of\nexternal arrays"
     drawn = {key for edge in edges for key in edge}
     return {key: label for key, label in labels.items() if key in drawn}
