@@ -101,7 +101,7 @@ setup(
             # Cython generates conversions of structs to dictionaries even if none is used.
             extra_compile_args=["-Wno-unused-function"],
         )
-        for name in ("assembling", "recording", "lowering", "ordering", "resolving", "scheduling")
+        for name in ("assembling", "recording", "lowering", "planning", "scheduling")
     ],
     cmdclass={"build_ext": BuildExt},
     python_requires=PYTHON,

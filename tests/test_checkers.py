@@ -8,7 +8,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower.graph import check_graph
-from gluon_dynbatch.native import resolving
+from gluon_dynbatch.native import planning
 from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.record.state import STATE
@@ -157,7 +157,7 @@ def with_another_row(plan):
     """Read from the right launch, but from the wrong member."""
     _, arena, start, rows, _ = plan.regions[0].tolist()
     operands, index = plan.operands.copy(), plan.inputs.first[2]
-    slices = [(resolving.SLICE, arena, (start + k) * WIDTH, 1, WIDTH) for k in range(rows)]
+    slices = [(planning.SLICE, arena, (start + k) * WIDTH, 1, WIDTH) for k in range(rows)]
     operands[index] = next(row for row in slices if row != tuple(operands[index].tolist()))
     return plan._replace(operands=operands)
 

@@ -20,10 +20,12 @@ OF_SUBCLASSES = {"Owner.realise", "Keeper.read"}
 
 
 def definitions(body):
-    """Return the nodes that define names, by name; neither imports nor aliases of types."""
+    """Return the nodes that define names, by name; no imports, aliases of types, or protocols."""
     found = {}
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        bases = node.bases if isinstance(node, ast.ClassDef) else ()
+        is_protocol = any(getattr(base, "id", None) == "Protocol" for base in bases)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not is_protocol:
             found[node.name] = node
         elif isinstance(node, ast.AnnAssign):
             found[node.target.id] = node

@@ -275,7 +275,8 @@ class Expressions:
             # As a product of transposes, because native products are made for many columns.
             transposed = False, not dot.transposed[0]
             gradient = dot.gradient if dot.gradient < 0 else 1 - dot.gradient
-            return self.dot(right, left, Dot(dot.matrices, 1, dot.k, dot.m, transposed, gradient))
+            exchanged = dot._replace(m=1, n=dot.m, transposed=transposed, gradient=gradient)
+            return self.dot(right, left, exchanged)
         width = dot.matrices * dot.m * dot.n
         return self._intern("dot", (left, right), (dot,), width, left.dtype)
 
@@ -301,7 +302,8 @@ class Expressions:
             size, (m, k) = weight.rows * weight.columns, (weight.units, weight.inputs)
             matrix = self.read(weight.place.slot, size, x.dtype, shared=True)
             transposed = not weight.transposed, False
-            return self.dot(matrix, source, Dot(1, m, k, x.width // m, transposed))
+            product = Dot(matrices=1, m=m, k=k, n=x.width // m, transposed=transposed)
+            return self.dot(matrix, source, product)
         return self._intern("permuted", (x,), (order,), len(order), x.dtype)
 
     def reduced(self, x: Node, reduction: str = SUM) -> Node:

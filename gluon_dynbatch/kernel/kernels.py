@@ -6,7 +6,7 @@ import weakref
 from math import prod
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from ..lower.segment import Segment
+from ..lower.segment import Key, Segment
 from ..native import assembling
 from ..record.types import name_of
 from ..rules.site import RefuseError
@@ -22,14 +22,13 @@ from .step import Array, Kernel, Wanted
 KernelsOrReason = Union["SegmentKernels", str]
 
 #: Kernels in use, by `_key_of` their segments.
-_CACHE: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
+_CACHE: weakref.WeakValueDictionary[Key, SegmentKernels] = weakref.WeakValueDictionary()
 
 
-def _key_of(segment: Segment) -> Any:
+def _key_of(segment: Segment) -> Key:
     """Return a key that segments share if only the identities of their parameters differ."""
-    ops, heads, ports, _, *rest = segment.key
     parameters = ((shape_of(p), name_of(p.dtype)) for p in segment.parameters)
-    return (ops, heads, ports, tuple(parameters), *rest)
+    return segment.key._replace(parameters=tuple(parameters))
 
 
 def kernels_of(segment: Segment) -> KernelsOrReason:

@@ -82,13 +82,15 @@ class Dot(NamedTuple):
 
     def gradients(self) -> Tuple[Dot, Dot]:
         """Return the products that compute the gradients of the left and of the right operand."""
-        count, m, k, n, (left, right), _ = self
-        of_left = Dot(count, m, n, k, (False, not right), 0)
+        m, k, n, (left, right) = self.m, self.k, self.n, self.transposed
         if left:
-            of_left = Dot(count, k, n, m, (right, True), 1)
-        of_right = Dot(count, k, m, n, (not left, False), 1)
+            of_left = self._replace(m=k, k=n, n=m, transposed=(right, True), gradient=1)
+        else:
+            of_left = self._replace(m=m, k=n, n=k, transposed=(False, not right), gradient=0)
         if right:
-            of_right = Dot(count, n, m, k, (True, left), 0)
+            of_right = self._replace(m=n, k=m, n=k, transposed=(True, left), gradient=0)
+        else:
+            of_right = self._replace(m=k, k=m, n=n, transposed=(not left, False), gradient=1)
         return of_left, of_right
 
 
@@ -122,8 +124,19 @@ class Maps(NamedTuple):
         data: Pair, kernel: Pair, stride: Pair, dilate: Pair, pad: Pair,
     ) -> Maps:  # fmt: skip
         """Return the forward convolution; `channels` and `filters` are totals over all groups."""
-        counts = images, groups, channels // groups, filters // groups
-        maps = cls(OF_RESULT, *counts, data, data, kernel, stride, dilate, pad)
+        maps = cls(
+            of=OF_RESULT,
+            images=images,
+            groups=groups,
+            channels=channels // groups,
+            filters=filters // groups,
+            data=data,
+            result=data,  # until it is known
+            kernel=kernel,
+            stride=stride,
+            dilate=dilate,
+            pad=pad,
+        )
         height, width = (
             (extent + 2 * margin - reach - 1) // step + 1
             for extent, margin, reach, step in zip(data, pad, maps.reach, stride)

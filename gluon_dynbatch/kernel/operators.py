@@ -160,7 +160,7 @@ def batch_dot(call: Call) -> Tensor:
     *outer, m, k = left.shape
     m, k = (k, m) if transposed[0] else (m, k)
     n = right.shape[-2 if transposed[1] else -1]
-    sizes = Dot(prod(outer), m, k, n, transposed)
+    sizes = Dot(matrices=prod(outer), m=m, k=k, n=n, transposed=transposed)
     return left.with_node(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
 
 
@@ -191,8 +191,17 @@ def convolution(call: Call) -> Tensor:
         call.shared_place(k)
     groups, attrs = call.integer("num_group", 1) or 1, (("stride", 1), ("dilate", 1), ("pad", 0))
     stride, dilate, pad = (_pair(call.integers(name), default) for name, default in attrs)
-    sizes = _pair(data, 1), _pair(kernel, 1)
-    maps = Maps.of_sizes(images, groups, channels, filters, *sizes, stride, dilate, pad)
+    maps = Maps.of_sizes(
+        images,
+        groups,
+        channels,
+        filters,
+        data=_pair(data, 1),
+        kernel=_pair(kernel, 1),
+        stride=stride,
+        dilate=dilate,
+        pad=pad,
+    )
     overlaps = all(margin <= reach for margin, reach in zip(pad, maps.reach))
     require(overlaps, "its kernel fits into the padding")
     # Each row gets its own gradient of the kernel.

@@ -1,14 +1,13 @@
-"""Make recipes: what programs must know to run a kernel, as tables of numbers."""
+"""Make recipes: what programs must know to run a kernel, in numbers."""
 
 from __future__ import annotations
 
-from array import array
 from itertools import chain
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 
 from ..native import assembling, executing
 from .layout import CLIP, WRAP, Place, Slot, Weight
-from .step import Kernel, Product, Sum
+from .step import Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
 WORTH = 16
@@ -16,81 +15,88 @@ TEMPORARY, KEPT, SAVED = assembling.TEMPORARY, assembling.KEPT, assembling.SAVED
 
 #: Numbers of the arrays (by slot) and packed matrices (by weight) that a kernel works on.
 Numbers = Dict[Any, int]
-#: Entries of a table of a recipe; `native/recipes.pxi` defines their members.
-Entries = Iterable[Tuple[int, ...]]
-#: Tables by name, or by name and direction: 0 is forward, 1 backward.
-Tables = Dict[Any, Entries]
+#: An entry of a recipe, with the names of a struct in `native/recipes.pxi`.
+Entry = Dict[str, Any]
 
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
     """Return the recipe of kernels; `few` as for `Kernel.native`."""
     last, natives = backward or forward, [forward.native(few)]
     used: FrozenSet[Slot] = frozenset()
+    wanted = Wanted((), (), ())
     if backward is not None:
+        assert backward.wanted is not None
         natives.append(backward.native())
-        used = backward.used
+        used, wanted = backward.used, backward.wanted
     use = KEPT if backward is None else SAVED
     packs = dict.fromkeys(chain.from_iterable(native.packs for native in natives), use)
     # Work arrays come last, because they may differ between the parts of a launch.
     slots = sorted(last.arrays, key=lambda slot: slot.kind == "work")
     numbers: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
-    kinds = "in", "out", "param", "work"
-    inputs, outputs, parameters, works = (_slots_of(forward, kind) for kind in kinds)
-    gathers = _only_gathers(forward)
-    operand_use = KEPT if gathers else TEMPORARY
-    of_parameters = {w: use for w, use in packs.items() if w.place.slot.kind == "param"}
-    of_operands = {w: use for w, use in packs.items() if w not in of_parameters}
+    of_parameters = [w for w in packs if w.place.slot.kind == "param"]
+    of_operands = [w for w in packs if w.place.slot.kind != "param"]
     shared = (s for native in natives[1:] for s in native.slots if s in last.arrays)
-    single = _find_single(forward, natives[0])
-    equal = (Slot("in", single), *outputs, *works) if single >= 0 else ()
-    records = dict.fromkeys(("out", "work"), executing.REPEAT)
-    tables: Tables = {
-        "bytes": ((last.row_bytes.get(key, 0),) for key in numbers),
-        ("operands", 0): (
-            (numbers[slot], *_type(last, slot), SAVED if slot in used else operand_use)
-            for slot in inputs
-        ),
-        ("results", 0): ((numbers[slot],) for slot in outputs),
-        ("apart", 0): _apart(forward, equal, records, numbers),
-        "saved": ((numbers[slot],) for slot in works if slot in used),
-        "parameters": ((numbers[slot],) for slot in parameters),
-        "packs": (_pack(last, *item, numbers) for item in of_parameters.items()),
-        "operand_packs": (_pack(last, *item, numbers) for item in of_operands.items()),
-        "shared": (_shared(last, slot, numbers) for slot in shared if last.arrays[slot].every),
-        **({} if backward is None else _backward_tables(backward, numbers)),
-    }
+    gathers, single = _only_gathers(forward), _find_single(forward, natives[0])
     return assembling.Recipe(
-        {name: array("q", chain.from_iterable(entries)) for name, entries in tables.items()},
-        tuple(natives),
-        tuple(array("q", [numbers[slot] for slot in native.slots]) for native in natives),
-        gathers,
-        single,
+        _forward(forward, natives[0], used, gathers, single, numbers),
+        None if backward is None else _backward(backward, natives[1], numbers),
+        row_bytes=[last.row_bytes.get(key, 0) for key in numbers],
+        parameters=[numbers[slot] for slot in _slots_of(forward, "param")],
+        saved=[numbers[slot] for slot in _slots_of(forward, "work") if slot in used],
+        added=[numbers[slot] for slot in _slots_of(last, "work") if slot in last.summed],
+        packs=[_pack(last, weight, use, numbers) for weight in of_parameters],
+        operand_packs=[_pack(last, weight, use, numbers) for weight in of_operands],
+        shared=[_shared(last, slot, numbers) for slot in shared if last.arrays[slot].every],
+        sums=[_sum(last, s, numbers) for s in last.sums],
+        trained=[_gradient(last, Slot("param", j)) for j in wanted.parameters],
+        reached=[_gradient(last, Slot("in", p)) for p in wanted.inputs],
+        gathers=gathers,
+        single=single,
     )
 
 
-def _backward_tables(kernel: Kernel, numbers: Numbers) -> Tables:
-    wanted, arrays = kernel.wanted, kernel.arrays
-    assert wanted is not None
+def _forward(
+    kernel: Kernel,
+    native: executing.Kernel,
+    used: FrozenSet[Slot],
+    gathers: bool,
+    single: int,
+    numbers: Numbers,
+) -> assembling.Direction:
+    """Return what a recipe says of a forward kernel; the backward one needs the `used` slots."""
+    outputs, use = _slots_of(kernel, "out"), KEPT if gathers else TEMPORARY
+    equal = (Slot("in", single), *outputs, *_slots_of(kernel, "work")) if single >= 0 else ()
+    records = dict.fromkeys(("out", "work"), executing.REPEAT)
+    return assembling.Direction(
+        native,
+        order=[numbers[slot] for slot in native.slots],
+        operands=[
+            _operand(kernel, slot, SAVED if slot in used else use, numbers)
+            for slot in _slots_of(kernel, "in")
+        ],
+        results=[numbers[slot] for slot in outputs],
+        apart=_apart(kernel, equal, records, numbers),
+    )
+
+
+def _backward(kernel: Kernel, native: executing.Kernel, numbers: Numbers) -> assembling.Direction:
+    """Return what a recipe says of a backward kernel."""
+    arrays = kernel.arrays
     heads = [Slot("head", k) for k in range(len(_slots_of(kernel, "out")))]
-    inputs = [Slot("in", p) for p in wanted.inputs]
     gradients = [Slot("grad", p) for p in range(len(_slots_of(kernel, "in")))]
-    parameters = [Slot("param", j) for j in wanted.parameters]
     per_row = [slot for slot, array in arrays.items() if not array.every and slot in kernel.used]
     records = {"grad": executing.SINGLE, "head": executing.TOTAL}
-    return {
-        ("operands", 1): (
-            (numbers[slot], *_type(kernel, slot), _use(kernel, slot))
-            if slot in numbers
-            else (-1, 0, 0, TEMPORARY)
+    unread = {"number": -1, "kind": 0, "size": 0, "use": TEMPORARY}
+    return assembling.Direction(
+        native,
+        order=[numbers[slot] for slot in native.slots],
+        operands=[
+            _operand(kernel, slot, _use(kernel, slot), numbers) if slot in numbers else unread
             for slot in heads
-        ),
-        ("results", 1): ((numbers.get(slot, -1),) for slot in gradients),
-        ("apart", 1): _apart(kernel, per_row, records, numbers),
-        "added": ((numbers[slot],) for slot in _slots_of(kernel, "work") if slot in kernel.summed),
-        "sums": (_sum(kernel, s, numbers) for s in kernel.sums),
-        "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
-        "reached": ((slot.number, arrays[slot].row_bytes) for slot in inputs),
-    }
+        ],
+        results=[numbers.get(slot, -1) for slot in gradients],
+        apart=_apart(kernel, per_row, records, numbers),
+    )
 
 
 def _slots_of(kernel: Kernel, kind: str) -> List[Slot]:
@@ -98,61 +104,104 @@ def _slots_of(kernel: Kernel, kind: str) -> List[Slot]:
     return [slot for slot in kernel.arrays if slot.kind == kind]
 
 
-def _type(kernel: Kernel, slot: Slot) -> Tuple[int, int]:
-    dtype = kernel.arrays[slot].dtype
-    return assembling.kind_of(dtype), assembling.itemsize(dtype)
+def _kind(kernel: Kernel, slot: Slot) -> int:
+    return assembling.kind_of(kernel.arrays[slot].dtype)
 
 
-def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Tuple[int, ...]:
-    (slot, first), (kind, size) = weight.place, _type(kernel, weight.place.slot)
-    shape = weight.columns, 1, weight.rows, weight.columns
-    if weight.transposed:
-        shape = 1, weight.columns, weight.columns, weight.rows
-    return (numbers[weight], numbers[slot], first * size, kind, *shape, use)
+def _size(kernel: Kernel, slot: Slot) -> int:
+    return assembling.itemsize(kernel.arrays[slot].dtype)
 
 
-def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Tuple[int, ...]:
-    operand = slot.number if slot.kind == "in" else -1
-    return numbers[slot], operand, kernel.arrays[slot].row_bytes
+def _use(kernel: Kernel, slot: Slot) -> int:
+    return KEPT if slot in kernel.summed else TEMPORARY
+
+
+def _operand(kernel: Kernel, slot: Slot, use: int, numbers: Numbers) -> Entry:
+    return {
+        "number": numbers[slot],
+        "kind": _kind(kernel, slot),
+        "size": _size(kernel, slot),
+        "use": use,
+    }
+
+
+def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Entry:
+    slot, first = weight.place
+    transposed = weight.transposed
+    return {
+        "number": numbers[weight],
+        "source": numbers[slot],
+        "first": first * _size(kernel, slot),
+        "kind": _kind(kernel, slot),
+        "row_stride": 1 if transposed else weight.columns,
+        "column_stride": weight.columns if transposed else 1,
+        "rows": weight.columns if transposed else weight.rows,
+        "columns": weight.rows if transposed else weight.columns,
+        "use": use,
+    }
+
+
+def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Entry:
+    return {
+        "number": numbers[slot],
+        "input": slot.number if slot.kind == "in" else -1,
+        "bytes": kernel.arrays[slot].row_bytes,
+    }
+
+
+def _gradient(kernel: Kernel, slot: Slot) -> Entry:
+    return {"number": slot.number, "bytes": kernel.arrays[slot].row_bytes}
 
 
 def _apart(
     kernel: Kernel, slots: Iterable[Slot], records: Dict[str, int], numbers: Numbers
-) -> Iterator[Tuple[int, ...]]:
-    """Yield how the equal rows of each slot are treated: by the record of its kind, or PICK."""
-    for slot in slots:
-        array, use = kernel.arrays[slot], _use(kernel, slot)
-        record = records.get(slot.kind, executing.PICK)
-        yield record, numbers[slot], assembling.kind_of(array.dtype), array.width, use, slot.number
+) -> List[Entry]:
+    """Return how the equal rows of each slot are treated: by the record of its kind, or PICK."""
+    return [
+        {
+            "what": records.get(slot.kind, executing.PICK),
+            "number": numbers[slot],
+            "kind": _kind(kernel, slot),
+            "width": kernel.arrays[slot].width,
+            "use": _use(kernel, slot),
+            "port": slot.number,
+        }
+        for slot in slots
+    ]
 
 
-def _use(kernel: Kernel, slot: Slot) -> Any:
-    return KEPT if slot in kernel.summed else TEMPORARY
+def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
+    weight, target = s.weight, s.weight.place
 
+    def read(place: Place, width: int) -> Entry:
+        slot, width = place.slot, width if s.parts > 1 else kernel.arrays[place.slot].width
+        first = place.column * _size(kernel, slot)
+        return {"number": numbers[slot], "first": first, "pitch": width}
 
-def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Tuple[int, ...]:
-    weight = s.weight
-
-    def read(place: Place, width: int) -> Tuple[int, int, int]:
-        array = kernel.arrays[place.slot]
-        first = place.column * assembling.itemsize(array.dtype)
-        return numbers[place.slot], first, width if s.parts > 1 else array.width
-
-    kind, size = _type(kernel, s.gradient.slot)
-    (slot_kind, number), first = weight.place.slot, size * weight.place.column
-    target = (number, -1, first) if slot_kind == "param" else (-1, number, first)
-    gradient = read(s.gradient, weight.units)
+    left = read(s.gradient, weight.units)
     if s.rows is None:
-        record, last, reads = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
+        record, last, right = executing.ROW, 0, {"number": left["number"], "first": 0, "pitch": 0}
     elif weight.gathered:
-        record, last = executing.SCATTER, int(weight.gathered == WRAP)
-        last += 2 * assembling.kind_of(kernel.arrays[s.rows.slot].dtype)
-        reads = gradient, read(s.rows, weight.inputs)
+        record, right = executing.SCATTER, read(s.rows, weight.inputs)
+        last = int(weight.gathered == WRAP) + 2 * _kind(kernel, s.rows.slot)
     else:
-        record, last = executing.MATRIX, int(not weight.transposed) + 2 * s.columns
-        reads = gradient, read(s.rows, weight.inputs)
-        reads = reads if weight.transposed else reads[::-1]
-    return (*target, record, kind, weight.rows, weight.columns, last, s.parts, *chain(*reads))
+        record, right = executing.MATRIX, read(s.rows, weight.inputs)
+        last = int(not weight.transposed) + 2 * s.columns
+        if not weight.transposed:
+            left, right = right, left
+    return {
+        "parameter": target.slot.number if target.slot.kind == "param" else -1,
+        "input": -1 if target.slot.kind == "param" else target.slot.number,
+        "first": _size(kernel, s.gradient.slot) * target.column,
+        "record": record,
+        "kind": _kind(kernel, s.gradient.slot),
+        "rows": weight.rows,
+        "columns": weight.columns,
+        "last": last,
+        "parts": s.parts,
+        "left": left,
+        "right": right,
+    }
 
 
 def _find_single(kernel: Kernel, native: executing.Kernel) -> int:

@@ -9,11 +9,12 @@ from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, repeat
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, FrozenSet, List, NamedTuple, Tuple
 
-import numpy as np
+from mxnet import Context
 from mxnet.gluon import Parameter
 
+from ..native import planning
 from ..record.types import TYPES
 from ..trace.symbols import VARIABLE, Op, Ref
 
@@ -46,6 +47,39 @@ class Port(NamedTuple):
     #: Inputs only: whether its terms are concatenated, not summed.
     concat: bool = False
 
+    def without_sizes(self) -> Port:
+        """Return a port with the same number of axes, all of size 0."""
+        return self._replace(row_size=0, shape=(0,) * len(self.shape))
+
+
+class OpKey(NamedTuple):
+    """What tells operators apart."""
+
+    op: str
+    #: Of a variable; empty for others.
+    name: str
+    attributes: Tuple[Tuple[str, str], ...]
+    inputs: Tuple[Ref, ...]
+    subgraphs: str
+
+    def without(self, names: FrozenSet[str]) -> OpKey:
+        """Return a key without some attributes."""
+        return self._replace(attributes=tuple(a for a in self.attributes if a[0] not in names))
+
+
+class Key(NamedTuple):
+    """What tells segments apart."""
+
+    ops: Tuple[OpKey, ...]
+    heads: Tuple[Ref, ...]
+    inputs: Tuple[Port, ...]
+    outputs: Tuple[Port, ...]
+    #: What tells parameters apart: their identities, or for kernels their shapes and types.
+    parameters: Tuple[Any, ...]
+    layout: str
+    mode: int
+    context: Context
+
 
 @dataclass(frozen=True, eq=False)
 class Segment:
@@ -55,7 +89,7 @@ class Segment:
     #: Why calls of this segment run one by one; empty if they merge.
     reason: str
     mode: int
-    context: Any
+    context: Context
     inputs: Tuple[Port, ...]
     outputs: Tuple[Port, ...]
     parameters: Tuple[Parameter, ...]
@@ -64,10 +98,10 @@ class Segment:
     heads: Tuple[Ref, ...]
 
     @property
-    def key(self) -> Any:
+    def key(self) -> Key:
         """The key by which `intern` compares segments."""
-        ops = tuple(
-            (
+        ops = (
+            OpKey(
                 op.op,
                 op.name if op.op == VARIABLE else "",
                 tuple(sorted(op.attrs.items())),
@@ -76,19 +110,27 @@ class Segment:
             )
             for op in self.ops
         )
-        parameters = tuple(map(id, self.parameters))
-        ports = self.inputs, self.outputs
-        return ops, self.heads, ports, parameters, self.layout, self.mode, self.context
+        return Key(
+            ops=tuple(ops),
+            heads=self.heads,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            parameters=tuple(map(id, self.parameters)),
+            layout=self.layout,
+            mode=self.mode,
+            context=self.context,
+        )
 
     @cached_property
     def family(self) -> str:
         """The key of all segments that are equal but for sizes and numbers."""
-        ops, heads, ports, *rest = self.key
-        sizeless_ops = [
-            (*op[:2], [a for a in op[2] if a[0] not in SIZES | NUMBERS], *op[3:]) for op in ops
-        ]
-        sizeless_ports = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
-        return sys.intern(repr((sizeless_ops, heads, sizeless_ports, *rest)))
+        key = self.key
+        sizeless = key._replace(
+            ops=tuple(op.without(SIZES | NUMBERS) for op in key.ops),
+            inputs=tuple(port.without_sizes() for port in key.inputs),
+            outputs=tuple(port.without_sizes() for port in key.outputs),
+        )
+        return sys.intern(repr(sizeless))
 
     @cached_property
     def shared(self) -> Tuple[int, ...]:
@@ -96,13 +138,13 @@ class Segment:
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)
 
     @cached_property
-    def columns(self) -> Tuple[bytes, bytes]:
-        """Inputs and outputs as integers, see `plan.plan.Ports`."""
+    def ports(self) -> Tuple[bytes, bytes]:
+        """Inputs and outputs as tables, see `planning.port_table`."""
         inputs, outputs = (
-            [(p.row_size, TYPES.kind_of(p.dtype, self.context), *p[3:]) for p in side]
+            planning.port_table(side, [TYPES.kind_of(p.dtype, self.context) for p in side])
             for side in (self.inputs, self.outputs)
         )
-        return np.array(inputs, np.int64).tobytes(), np.array(outputs, np.int64).tobytes()
+        return inputs, outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +193,7 @@ def find_root(parent: Any, item: int) -> int:
 
 
 #: The segments that are in use, by key.
-_SEGMENTS: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
+_SEGMENTS: weakref.WeakValueDictionary[Key, Segment] = weakref.WeakValueDictionary()
 _LOCK = threading.RLock()
 
 

@@ -1,9 +1,9 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
-`recording` is a part of `record`, `lowering` of `lower`, `scheduling` of `schedule`, `ordering` and
-`resolving` of `plan`, and `assembling` of `run`; other folders call them, too.  `executing` runs
-programs in MXNet's engine, with the kernels in them; the C behind it is in `c`.  The types of all
-are in `.pyi` files.
+`recording` is a part of `record`, `lowering` of `lower`, `scheduling` of `schedule`, `planning` of
+`plan`, and `assembling` of `run`; other folders call them, too.  `executing` runs programs in
+MXNet's engine, with the kernels in them; the C behind it is in `c`.  The types of all are in
+`.pyi` files.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ __all__ = [
     "assembling",
     "executing",
     "lowering",
-    "ordering",
+    "planning",
     "recording",
-    "resolving",
     "scheduling",
 ]
 
@@ -52,6 +51,6 @@ def _what_to_do(error: ImportError) -> str:
 
 
 try:
-    from . import assembling, executing, lowering, ordering, recording, resolving, scheduling
+    from . import assembling, executing, lowering, planning, recording, scheduling
 except ImportError as error:
     raise ImportError(_what_to_do(error)) from error

@@ -1,5 +1,5 @@
 from array import array
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from mxnet.gluon import Parameter
 
@@ -17,12 +17,36 @@ class Code:
     @property
     def size(self) -> int: ...
 
+# Entries of a recipe, with the names of the structs in `recipes.pxi`.
+Entries = List[Dict[str, Any]]
+
+class Direction:
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        order: Iterable[int],
+        operands: Entries,
+        results: Iterable[int],
+        apart: Entries,
+    ) -> None: ...
+
 class Recipe:
     def __init__(
         self,
-        tables: Dict[Union[str, Tuple[str, int]], array[int]],
-        natives: Tuple[Kernel, ...],
-        orders: Tuple[array[int], ...],
+        forward: Direction,
+        backward: Optional[Direction],
+        *,
+        row_bytes: Iterable[int],
+        parameters: Iterable[int],
+        saved: Iterable[int],
+        added: Iterable[int],
+        packs: Entries,
+        operand_packs: Entries,
+        shared: Entries,
+        sums: Entries,
+        trained: Entries,
+        reached: Entries,
         gathers: bool,
         single: int,
     ) -> None: ...

@@ -6,7 +6,7 @@
 """
 
 cimport cython
-from cpython.array cimport array, resize
+from cpython.array cimport array, clone, resize
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -48,6 +48,7 @@ cdef dict USES = {
 }
 
 
+cdef array LONG = array("q")
 cdef dict SIZES = {}
 
 
@@ -236,8 +237,8 @@ cdef class Assembler:
         Returns the first part.
         """
         cdef Run first = runs[0], before = first, run
-        cdef array operands = first.recipe.operands[backward], placed = array("q")
-        cdef array results = first.recipe.results[backward]
+        cdef Direction direction = first.recipe.direction(backward)
+        cdef array operands = direction.operands, results = direction.results, others, placed = array("q")
         cdef const Operand *operand
         cdef const TableRow *place
         cdef int64_t k, number, use
@@ -247,7 +248,8 @@ cdef class Assembler:
                 continue
             use = operand.use
             for run in runs[1:]:
-                use = max(use, (<const Operand *>data_of(run.recipe.operands[backward]))[k].use)
+                others = run.recipe.direction(backward).operands
+                use = max(use, (<const Operand *>data_of(others))[k].use)
             first.spots[operand.number] = self.spot_of_operand(
                 place, operand.kind, operand.size, use)
             placed.append(operand.number)
@@ -266,18 +268,18 @@ cdef class Assembler:
     cdef int add_runs(self, list runs, int backward) except -1:
         """Add a LAUNCH record that runs the kernel of each part."""
         cdef Run run
-        cdef Recipe recipe
+        cdef Direction direction
         cdef array order
         cdef int64_t i
         cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
         code[0], code[1] = LAUNCH, len(runs)
         for run in runs:
-            recipe = run.recipe
-            order = recipe.orders[backward]
-            self.natives[recipe.address[backward]] = recipe.natives[backward]
-            self.work += run.rows * recipe.work[backward]
+            direction = run.recipe.direction(backward)
+            order = direction.order
+            self.natives[direction.address] = direction.kernel
+            self.work += run.rows * direction.work
             code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
-            code[0], code[1] = recipe.address[backward], run.rows
+            code[0], code[1] = direction.address, run.rows
             for i in range(len(order)):
                 (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
         return 0
@@ -290,7 +292,7 @@ cdef class Assembler:
         Which rows are equal is stored at `kept`.  Forward, it is found by keys; backward, keys are
         None, and it is read.
         """
-        cdef array moved = run.recipe.apart[backward]
+        cdef array moved = run.recipe.direction(backward).apart
         cdef int64_t start = self.code.size, count = 0, i
         cdef const Apart *apart
         cdef Spot source

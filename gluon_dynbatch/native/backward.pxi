@@ -64,8 +64,8 @@ cdef class Backward(Assembler):
             if chunks is None:
                 chunks = self.sums[key] = Code()
             (<Chunk *>chunks.grow(sizeof(Chunk)))[0] = Chunk(
-                run.rows * sum_.parts, kept, spot_of_read(run, &sum_.reads[0]),
-                sum_.reads[0].pitch, spot_of_read(run, &sum_.reads[1]), sum_.reads[1].pitch)
+                run.rows * sum_.parts, kept, spot_of_read(run, &sum_.left),
+                sum_.left.pitch, spot_of_read(run, &sum_.right), sum_.right.pitch)
         return 0
 
     cdef int finish(self) except -1:
@@ -76,20 +76,23 @@ cdef class Backward(Assembler):
         """Set to zero the gradients that a launch adds to, also if no gradient reaches them."""
         segment = self.segment(launch)
         cdef Run run = self.forward.launches[launch][0]
-        cdef int64_t base, array_base
+        cdef int64_t base, array_base, i
         cdef array trained = run.recipe.trained, reached = run.recipe.reached
+        cdef const Gradient *gradient = <const Gradient *>data_of(trained)
         if segment not in self.gradients:
             bases = self.gradients[segment] = {}
-            for k, size in zip(trained[::2], trained[1::2]):
-                parameter = segment.parameters[k]
-                base = bases[k] = self.parameter_base("gradient", parameter, segment.context)
+            for i in range(entries(trained, sizeof(Gradient))):
+                parameter = segment.parameters[gradient[i].number]
+                base = self.parameter_base("gradient", parameter, segment.context)
+                bases[gradient[i].number] = base
                 array_base = self.forward.parameter_base("parameter", parameter, segment.context)
-                self.zero_gradient(base, size, (array_base, False, parameter))
-        for k, size in zip(reached[::2], reached[1::2]):
-            if self.output_of(launch, k).what == NOTHING:
-                base = self.spot_of_gradient(launch, -1, k).base
+                self.zero_gradient(base, gradient[i].bytes, (array_base, False, parameter))
+        gradient = <const Gradient *>data_of(reached)
+        for i in range(entries(reached, sizeof(Gradient))):
+            if self.output_of(launch, gradient[i].number).what == NOTHING:
+                base = self.spot_of_gradient(launch, -1, gradient[i].number).base
                 external = self.bases[base - self.first][1]
-                self.zero_gradient(base, size, (external, True, None))
+                self.zero_gradient(base, gradient[i].bytes, (external, True, None))
         return 0
 
     cdef int zero_gradient(self, int64_t base, int64_t size, tuple trained) except -1:
@@ -124,7 +127,7 @@ cdef class Backward(Assembler):
 
     cdef int add_shared_sums(self, Recipe recipe, int64_t launch) except -1:
         """Add the sums of operands that all rows of a launch share, as later launches read them."""
-        cdef array results = recipe.results[1]
+        cdef array results = recipe.direction(1).results
         cdef int64_t k, size
         cdef const TableRow *region
         cdef Spot spot

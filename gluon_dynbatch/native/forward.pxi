@@ -99,7 +99,7 @@ cdef class Forward(Assembler):
             pack = <const Pack *>data_of(packs) + i
             source = run.spots[pack.source]
             source.offset += pack.first
-            key = (source.base, source.offset, pack.strides[0], pack.strides[1], pack.rows,
+            key = (source.base, source.offset, pack.row_stride, pack.column_stride, pack.rows,
                    pack.columns, pack.use)
             spot = packed.get(key)
             if spot is None:
@@ -107,7 +107,7 @@ cdef class Forward(Assembler):
                     pack.use, executing.packed_bytes(pack.kind, pack.rows, pack.columns))
                 packed[key] = spot = target.base, target.offset
                 (<PackRecord *>self.code.grow(sizeof(PackRecord)))[0] = PackRecord(
-                    PACK, pack.kind, source, pack.strides[0], pack.strides[1], pack.rows,
+                    PACK, pack.kind, source, pack.row_stride, pack.column_stride, pack.rows,
                     pack.columns, target)
             run.spots[pack.number] = Spot(spot[0], spot[1])
         return 0
@@ -145,7 +145,7 @@ cdef class Forward(Assembler):
         gathered.stop = gathered.start + region.rows * gathered.row_size
         # Equal bits of integers and of floats are different indices, even into one table.
         table = run.spots[data_of(run.recipe.parameters)[0]].base * TYPES
-        table += (<const Operand *>data_of(run.recipe.operands[0])).kind
+        table += (<const Operand *>data_of(run.recipe.direction(0).operands)).kind
         gathered.key = Key(table, run.spots[0], 0, size)
         return 0
 
@@ -194,7 +194,7 @@ cdef class Forward(Assembler):
     cdef int run_distinct(self, int64_t launch, Run run) except -1:
         """Add a run on distinct rows, which the last call of `find_keys` tells apart."""
         cdef int64_t single = run.recipe.single
-        cdef int64_t use = SAVED if len(run.recipe.natives) > 1 else TEMPORARY
+        cdef int64_t use = SAVED if len(run.recipe.directions) > 1 else TEMPORARY
         cdef Spot kept = self.reserve(use, 4 * (2 + 2 * run.rows)), source = run.spots[single]
         self.distinct[launch] = kept.base, kept.offset
         self.add_distinct(run, launch, kept, self.keys, 0)

@@ -1,39 +1,39 @@
-# The ports and the reads of launches; a part of `resolving.pyx`.
+# The ports and the reads of launches; a part of `planning.pyx`.
 
 def lay_out(
     list tables, const int64_t[::1] part0, const int64_t[::1] segment, const int64_t[::1] rows,
 ):
-    """Return the columns of `plan.plan.Ports`, and a table of places, of the ports of launches.
+    """Return the columns of `plan.plan.Ports` by name, and a table of places, for launches.
 
-    `tables` has the inputs or the outputs of each segment, as in `Segment.columns`.  Launches are
-    given by their parts, as in `plan.plan.Members`.
+    `tables` has the inputs or the outputs of each segment, see `port_table`.  Launches are given by
+    their parts, as in `plan.plan.Members`.
     """
-    cdef Py_ssize_t launch, launches = part0.shape[0] - 1, count = 0, i, k, column, part
-    cdef const int64_t *port
+    cdef Py_ssize_t launch, launches = part0.shape[0] - 1, count = 0, i, column, part
+    cdef const Port *port
     cdef int64_t size
     cdef int64_t[::1] first = clone(LONG, launches + 1, False)
     for launch in range(launches):
         first[launch] = count
-        count += len(<bytes>tables[segment[part0[launch]]]) // (8 * COLUMNS)
+        count += count_ports(tables[segment[part0[launch]]])
     first[launches] = count
-    ports, places = numpy.empty((COLUMNS, count), numpy.int64), numpy.zeros((count, 5), numpy.int64)
+    ports = numpy.empty((len(PORT), count), numpy.int64)
+    places = numpy.zeros((count, 5), numpy.int64)
     cdef int64_t[:, ::1] columns = ports, place = places
     for launch in range(launches):
         for part in range(part0[launch], part0[launch + 1]):
-            port = <const int64_t *><const char *><bytes>tables[segment[part]]
+            port = ports_in(tables[segment[part]])
             for i in range(first[launch], first[launch + 1]):
                 if part == part0[launch]:
-                    for column in range(COLUMNS):
-                        columns[column, i] = port[column]
+                    for column in range(columns.shape[0]):
+                        columns[column, i] = (<const int64_t *>port)[column]
                 # Rows of several sizes become rows of their greatest common divisor.
-                size = gcd(place[i, ROW_SIZE], port[0]) or 1
-                place[i, ROWS] *= place[i, ROW_SIZE] // size
-                place[i, ROWS] += rows[part] * (port[0] // size)
+                size = gcd(place[i, ROW_SIZE], port.row_size) or 1
+                place[i, ROWS] = 1 if port.shared else (
+                    place[i, ROWS] * (place[i, ROW_SIZE] // size)
+                    + rows[part] * (port.row_size // size))
                 place[i, ROW_SIZE] = size
-                port += COLUMNS
-    for i in range(count):
-        place[i, ROWS] = 1 if columns[SHARED, i] else place[i, ROWS]
-    return (numpy.asarray(first), *ports), places
+                port += 1
+    return {"first": numpy.asarray(first), **dict(zip(PORT, ports))}, places
 
 
 cdef int64_t gcd(int64_t a, int64_t b) noexcept:
@@ -76,30 +76,42 @@ cdef class Reader:
     cdef int64_t[:, ::1] operands
     #: Output: per term its region, or -1, and its first element there.
     cdef int64_t[:, ::1] places
-    #: Output: the columns of `plan.plan.Reads`.
-    cdef int64_t[:, ::1] columns
+    #: The columns of `plan.plan.Reads`, longer than the number of reads.
+    cdef int64_t[::1] operand, region, target, length, element
     #: Numbers of fills by row size and number of the kind.
     cdef readonly dict fill_of
     #: Per fill, the external arrays that are copied, in order of first use, and their elements.
     cdef readonly list filled, sizes
     #: Number of reads.
-    cdef readonly int64_t reads
+    cdef int64_t count
     #: Scratch: entries of `Member`, `Terms` and `Located`.
     cdef array members, terms, located
 
-    def __init__(
-        self, graph, members, inputs, outputs, outside, operands, places, columns,
-    ):
+    def __init__(self, graph, members, inputs, outputs, outside, operands, places):
         self.term0, self.term = graph.term0, graph.term
         self.term_offset, self.term_size = graph.term_offset, graph.term_size
         self.slot_size, self.outside_size = graph.slot_size, outside.size
         self.outside_kind, self.part0 = outside.kind, members.part0
-        self.port0, self.input_size, _, self.shared, _, self.concat = inputs
+        self.port0, self.input_size = inputs.first, inputs.row_size
+        self.shared, self.concat = inputs.shared, inputs.concat
         self.output0, self.output_size = outputs.first, outputs.row_size
-        self.operands, self.places, self.columns = operands, places, columns
+        self.operands, self.places = operands, places
+        self.operand, self.region, self.target, self.length, self.element = numpy.empty(
+            (5, self.term.shape[0]), numpy.int64)
         self.fill_of, self.filled, self.sizes = {}, [], []
         self.read_launches(
             members.units, members.first, graph.input0, graph.slot0, graph.dependencies.rows)
+
+    @property
+    def reads(self):
+        """The columns of `plan.plan.Reads` by name."""
+        return {
+            "operand": numpy.array(self.operand[:self.count]),
+            "region": numpy.array(self.region[:self.count]),
+            "target": numpy.array(self.target[:self.count]),
+            "length": numpy.array(self.length[:self.count]),
+            "element": numpy.array(self.element[:self.count]),
+        }
 
     cdef int read_launches(
         self, const int64_t[::1] units, const int64_t[::1] first, const int32_t[::1] input0,
@@ -198,12 +210,12 @@ cdef class Reader:
         """Add the reads of terms; those that are contiguous on both sides are merged."""
         cdef Located read = Located(-1, 0, 0, 0)
         cdef const Located *term
-        cdef int64_t *operand = &self.columns[0, 0]
-        cdef int64_t *region = &self.columns[1, 0]
-        cdef int64_t *target = &self.columns[2, 0]
-        cdef int64_t *length = &self.columns[3, 0]
-        cdef int64_t *element = &self.columns[4, 0]
-        cdef int64_t i, k = self.reads - 1
+        cdef int64_t *operand = &self.operand[0]
+        cdef int64_t *region = &self.region[0]
+        cdef int64_t *target = &self.target[0]
+        cdef int64_t *length = &self.length[0]
+        cdef int64_t *element = &self.element[0]
+        cdef int64_t i, k = self.count - 1
         cdef bint extends
         for i in range(count):
             # Without branches, as these could not be predicted.
@@ -217,7 +229,7 @@ cdef class Reader:
             k += not extends
             operand[k], region[k], target[k] = port, read.region, read.target
             length[k], element[k] = read.length, read.element
-        self.reads = k + 1
+        self.count = k + 1
 
     cdef int fill(self, int64_t port, int64_t external) except -1:
         """Mark an operand as a whole array, or copy the array to an arena.

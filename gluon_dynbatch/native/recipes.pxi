@@ -48,9 +48,10 @@ cdef class Code:
         return self.size // numbers_in(size)
 
 
-# Entries of the tables of a recipe.  Everything that a kernel works on has a number: its arrays,
-# inputs first, and its packed matrices.  A kind is the number of a type, a size the bytes of an
-# element, a width the elements of a row, a use one of TEMPORARY, KEPT and SAVED.
+# Entries of a recipe, which `kernel.recipe` gives as dictionaries with these names.  Everything that
+# a kernel works on has a number: its arrays, inputs first, and its packed matrices.  A kind is the
+# number of a type, a size the bytes of an element, a width the elements of a row, a use one of
+# TEMPORARY, KEPT and SAVED.
 
 cdef struct Operand:
     # An operand of a launch: its number, or -1 if it is a gradient that the kernel does not read,
@@ -59,10 +60,9 @@ cdef struct Operand:
 
 
 cdef struct Pack:
-    # A packed matrix: its source, the first byte and the strides there, and the memory for it.
-    int64_t number, source, first, kind
-    int64_t[2] strides
-    int64_t rows, columns, use
+    # A packed matrix: its source, the first byte and the elements from one row and from one column
+    # to the next there, and the memory for it.
+    int64_t number, source, first, kind, row_stride, column_stride, rows, columns, use
 
 
 cdef struct Shared:
@@ -85,17 +85,63 @@ cdef struct Read:
 cdef struct Sum:
     # A sum over rows, which is added to the gradient of a parameter or, if that is -1, of an input,
     # from a byte on: the type of its record and the last number of that, and how many rows of
-    # `reads` a row of the launch has.
+    # each read a row of the launch has.
     int64_t parameter, input, first, record, kind, rows, columns, last, parts
-    Read[2] reads
+    Read left, right
 
 
+cdef struct Gradient:
+    # A trained parameter, or an input that all rows share and that gets a gradient: its number
+    # among these, and the bytes of the gradient.
+    int64_t number, bytes
+
+
+ctypedef fused Entry:
+    Operand
+    Pack
+    Shared
+    Apart
+    Sum
+    Gradient
+
+
+cdef array table_of(list items, Entry *_):
+    """Return a table of entries of the type of the second argument, given as dictionaries."""
+    cdef array table = clone(LONG, len(items) * numbers_in(sizeof(Entry)), False)
+    cdef Entry *entry = <Entry *>data_of(table)
+    for item in items:
+        entry[0] = item
+        entry += 1
+    return table
+
+
+@cython.final
+cdef class Direction:
+    """What a recipe says of one direction, with the kernel that runs in it."""
+
+    cdef object kernel
+    #: The numbers of the kernel's slots.
+    cdef array order
+    #: Entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
+    cdef array operands, results, apart
+    #: The address of the kernel, and its operations per row.
+    cdef int64_t address, work
+
+    def __init__(
+        self, kernel, *, order, list operands not None, results, list apart not None,
+    ):
+        self.kernel, self.address, self.work = kernel, kernel.address, kernel.work
+        self.order, self.results = array("q", order), array("q", results)
+        self.operands = table_of(operands, <Operand *>NULL)
+        self.apart = table_of(apart, <Apart *>NULL)
+
+
+@cython.final
 cdef class Recipe:
-    """What programs need to know of a kernel, and of its backward kernel if it is trained.
+    """What programs need to know of a kernel, and of its backward kernel if it is trained."""
 
-    `tables` has integers, or entries as above, by the names that `make_recipe` gives them.
-    """
-
+    #: One or two of `Direction`: forward, and backward.
+    cdef list directions
     #: By number, the bytes of a row.
     cdef array row_bytes
     #: Numbers of parameters; of arrays that the backward pass reads; and, backward, of arrays that
@@ -103,37 +149,32 @@ cdef class Recipe:
     cdef array parameters, saved, added
     #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
-    #: Backward: entries of `Sum`; and pairs of a trained parameter, or of an input that all rows
-    #: share and that gets a gradient, and the bytes of the gradient.
+    #: Backward: entries of `Sum`, and of `Gradient`, for parameters and for inputs.
     cdef array sums, trained, reached
-    #: Per direction: entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
-    cdef tuple operands, results, apart
-    #: The kernel that runs forward and, if there is one, that which runs backward; and per kernel,
-    #: the numbers of its slots.
-    cdef tuple natives, orders
     #: Whether the kernel does nothing but choose rows of its first parameter by its first input.
     cdef bint gathers
     #: The only input with rows of its own, if equal rows are worth finding, or -1.
     cdef int64_t single
-    #: Per direction: the address of the kernel, and its operations per row.
-    cdef int64_t[2] address, work
 
     def __init__(
-        self, dict tables not None, tuple natives not None, tuple orders, bint gathers,
+        self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
+        added, list packs not None, list operand_packs not None, list shared not None,
+        list sums not None, list trained not None, list reached not None, bint gathers,
         int64_t single,
     ):
-        self.row_bytes, self.parameters = tables["bytes"], tables["parameters"]
-        self.packs, self.operand_packs = tables["packs"], tables["operand_packs"]
-        self.saved, self.shared = tables["saved"], tables["shared"]
-        self.added, self.sums = tables.get("added"), tables.get("sums")
-        self.trained, self.reached = tables.get("trained"), tables.get("reached")
-        self.operands, self.results, self.apart = (
-            tuple([tables[name, i] for i in range(len(natives))])
-            for name in ("operands", "results", "apart")
-        )
-        self.natives, self.orders, self.gathers, self.single = natives, orders, gathers, single
-        for i, native in enumerate(natives):
-            self.address[i], self.work[i] = native.address, native.work
+        self.directions = [forward] if backward is None else [forward, backward]
+        self.row_bytes, self.parameters = array("q", row_bytes), array("q", parameters)
+        self.saved, self.added = array("q", saved), array("q", added)
+        self.packs = table_of(packs, <Pack *>NULL)
+        self.operand_packs = table_of(operand_packs, <Pack *>NULL)
+        self.shared = table_of(shared, <Shared *>NULL)
+        self.sums = table_of(sums, <Sum *>NULL)
+        self.trained = table_of(trained, <Gradient *>NULL)
+        self.reached = table_of(reached, <Gradient *>NULL)
+        self.gathers, self.single = gathers, single
+
+    cdef inline Direction direction(self, int backward):
+        return <Direction>self.directions[backward]
 
 
 @cython.final

@@ -8,17 +8,15 @@ product of operands with their gradients equals that of results with their gradi
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Optional
 
 import numpy as np
 
-from ..native import resolving
+from ..native import planning
 from ..schedule.dependencies import Array
-from .launch import PLACES, Region, Rows, Slice, Whole
+from .launch import ROW_SIZE, ROWS, TYPE, Launch, Operand, Region, Rows, Slice, Whole, objects
 from .plan import Plan
 from .transpose import Heads
-
-WHOLE, SLICE, ROWS, REGION = map(PLACES.index, (Whole, Slice, Rows, Region))
 
 
 def check_plan(plan: Plan) -> None:
@@ -37,18 +35,18 @@ def check_plan(plan: Plan) -> None:
     writers += [(-1 - numbers, counts) for numbers, counts in plan.filled]
     assert len(writers) == len(plan.regions), "regions are not results and fills"
     for number, (terms, sizes) in enumerate(writers):
-        rows, row_size = plan.regions[number, 3:].tolist()
-        assert sizes.sum() == rows * row_size, f"region {number}: rows"
+        elements = plan.regions[number, ROWS] * plan.regions[number, ROW_SIZE]
+        assert sizes.sum() == elements, f"region {number}: rows"
         element = plan.element_of[terms] == np.cumsum(sizes) - sizes
         same = np.all([plan.region_of[terms] == number, element])
         assert same, f"a value of region {number} has another location"
     for launch in launches:
         for p in range(len(launch.segment.inputs)):
             where = f"operand {p} of launch {launch.number}"
-            operand = plan.operands[plan.inputs.first[launch.number] + p]
-            if operand[0] == WHOLE:
+            operand = launch.operands[p]
+            if isinstance(operand, Whole):
                 (at,) = _terms(plan, launch.units[0], p)
-                assert graph.term[at] == -1 - operand[1], f"{where} is another array"
+                assert graph.term[at] == -1 - operand.external, f"{where} is another array"
             else:
                 read, wanted = machine.read(operand), _operand(plan, launch, p, machine)
                 assert len(read) == len(wanted), f"{where} has {len(read)} elements"
@@ -72,17 +70,21 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
     assert len(backward.operands) == regions, "gradients of results and fills"
     for number in backward.order.tolist():
         outputs = slice(*plan.outputs.first[number : number + 2])
-        assert backward.operands[outputs, 0].any(), f"launch {number} gets no gradient"
-    assert live[backward.operands[:, 0] > 0].all(), "a region gets a gradient that should have none"
+        assert backward.operands[outputs, TYPE].any(), f"launch {number} gets no gradient"
+    is_read = backward.operands[:, TYPE] > 0
+    assert live[is_read].all(), "a region gets a gradient that should have none"
     _check_gradients(plan, backward, live)
     into_results = from_operands = 0
-    for number in np.flatnonzero(backward.operands[:, 0]).tolist():
-        gradient, value = gradients.read(backward.operands[number]), plan.regions[number]
-        into_results += _dot(gradient, values.at(value), f"region {number}")
-    for number in np.flatnonzero(backward.regions[:operands, 0]).tolist():
-        gradient, value = gradients.at(backward.regions[number]), plan.operands[number]
-        from_operands += _dot(gradient, values.read(value), f"operand {number}")
-    for region, (numbers, sizes) in zip(backward.regions[operands:], backward.filled):
+    for number, (read, region) in enumerate(zip(objects(backward.operands), objects(plan.regions))):
+        if read is not None:
+            gradient = gradients.read(read)
+            into_results += _dot(gradient, values.at(region), f"region {number}")
+    written = objects(backward.regions)
+    for number, (region, operand) in enumerate(zip(written, objects(plan.operands))):
+        if region is not None:
+            gradient = gradients.at(region)
+            from_operands += _dot(gradient, values.read(operand), f"operand {number}")
+    for region, (numbers, sizes) in zip(written[operands:], backward.filled):
         arena, first = plan.locate(heads.term[numbers])
         arenas, first = [values.arenas[k] for k in arena.tolist()], first + heads.offset[numbers]
         rows = np.concatenate([*map(_part, arenas, first.tolist(), sizes.tolist())])
@@ -101,35 +103,35 @@ class _Machine:
         draw: Any = np.random.RandomState(0).randint
         sizes = [rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas)]
         self.arenas = [np.zeros(size, dtype=np.int64) for size in sizes]
-        for region in plan.regions[written]:
-            if region[0]:
+        for region in objects(plan.regions[written]):
+            if region is not None:
                 rows = self.at(region)
                 rows[:] = draw(-(2**20), 2**20, len(rows))
 
-    def at(self, region: Array) -> Array:
+    def at(self, region: Optional[Region]) -> Array:
         """Return the elements of a region."""
-        place, arena, start, rows, row_size = region.tolist()
-        assert place == REGION, "it has no rows"
-        return _part(self.arenas[arena], start * row_size, rows * row_size)
+        assert isinstance(region, Region), "it has no rows"
+        row_size = self._plan.arenas[region.arena].row_size
+        return _part(self.arenas[region.arena], region.start * row_size, region.rows * row_size)
 
-    def read(self, operand: Array) -> Array:
+    def read(self, operand: Optional[Operand]) -> Array:
         """Return the elements of an operand."""
-        place, first, second, rows, row_size = operand.tolist()
-        assert place in (SLICE, ROWS), "an operand is missing"
-        if place == SLICE:
-            return _part(self.arenas[first], second, rows * row_size)
-        total = np.full(rows * row_size, -1)
-        pieces = self._plan.pieces[first : first + second].tolist()
-        assert len(pieces) == second, "it lacks pieces"
+        assert isinstance(operand, (Slice, Rows)), "an operand is missing"
+        size = operand.rows * operand.row_size
+        if isinstance(operand, Slice):
+            return _part(self.arenas[operand.arena], operand.element, size)
+        total = np.full(size, -1)
+        pieces = self._plan.pieces[operand.first :][: operand.pieces].tolist()
+        assert len(pieces) == operand.pieces, "it lacks pieces"
         for action, target, arena, element, count in pieces:
             assert 0 <= arena < len(self.arenas), "it leaves its arena"
-            part, is_zero = _part(total, target, count), action == resolving.ZERO
+            part, is_zero = _part(total, target, count), action == planning.ZERO
             value = 0 if is_zero else _part(self.arenas[arena], element, count)
-            part[:] = part + value if action == resolving.ADD else value
+            part[:] = part + value if action == planning.ADD else value
         return total
 
 
-def _operand(plan: Plan, launch: Any, p: int, machine: _Machine) -> Array:
+def _operand(plan: Plan, launch: Launch, p: int, machine: _Machine) -> Array:
     """Return the value that the graph gives to an operand."""
     graph, port, values = plan.graph, launch.segment.inputs[p], []
     for unit in launch.units[:1] if port.shared else launch.units:
@@ -188,8 +190,8 @@ def _check_gradients(plan: Plan, backward: Plan, live: Array) -> None:
             regions = plan.region_of[graph.term[[at for u in units for at in _terms(plan, u, p)]]]
             read[first + p] = live[regions[regions >= 0]].any()
     # Whole arrays are read where they are, even if another launch reads them in a fill.
-    read &= plan.operands[:, 0] != WHOLE
-    correct = (backward.regions[: len(wanted), 0] > 0) == (wanted & read)
+    read &= plan.operands[:, TYPE] != planning.WHOLE
+    correct = (backward.regions[: len(wanted), TYPE] > 0) == (wanted & read)
     assert correct.all(), f"operands {np.flatnonzero(~correct)}: gradient"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Tuple, Un
 
 import numpy as np
 
-from ..native import resolving
+from ..native import planning
 from ..schedule.dependencies import Array
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ Operand = Union[Whole, Slice, Rows]
 
 #: Types of places by number.
 PLACES = None, Whole, Slice, Rows, Region
+#: Columns of a table of places: the number of a type in `PLACES`, the first two fields of that
+#: type, the number of rows, and the elements of a row.
+TYPE, FIRST, SECOND, ROWS, ROW_SIZE = range(5)
 
 
 class Part(NamedTuple):
@@ -119,7 +122,7 @@ class Fill(NamedTuple):
 
     def pieces(self, arrays: Array) -> Array:
         """Return the pieces that fill the region from arrays with these numbers."""
-        return pieces_of(resolving.COPY, self.starts, arrays, 0, self.counts)
+        return pieces_of(planning.COPY, self.starts, arrays, 0, self.counts)
 
 
 def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
@@ -133,7 +136,7 @@ def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
 def places_of(rows: Any, row_size: Any) -> Array:
     """Return a table of places with these rows and row sizes, and no location yet."""
     places = np.zeros((len(row_size), 5), dtype=np.int64)
-    places[:, 3], places[:, 4] = rows, row_size
+    places[:, ROWS], places[:, ROW_SIZE] = rows, row_size
     return places
 
 

@@ -1,21 +1,21 @@
 """Build the forward plan from groups of units.
 
-Three steps: order the members of each launch, allocate arena rows to all results and external
-arrays, and resolve each operand to a slice of an arena or to pieces that are gathered.
+Three steps: order the members of each launch (see `native/ordering.pxi`), allocate arena rows to
+all results and external arrays, and resolve each operand to a slice of an arena or to pieces that
+are gathered.
 """
 
 from __future__ import annotations
 
 from array import array
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..native import resolving
+from ..native import planning
 from ..schedule.dependencies import Array
 from .launch import Arena, places_of
-from .order import order_members
 from .plan import Members, Plan, Ports, Reads
 
 if TYPE_CHECKING:
@@ -43,17 +43,15 @@ def make_plan(
     `groups`, of int32, has the launch of each unit; predecessors have smaller numbers.  `kernels`
     are those of each segment.
     """
-    members = order_members(graph, groups)
-    sides = zip(*(segment.columns for segment in graph.segments))
-    (inputs, operands), (outputs, results) = (_lay_out(tables, members) for tables in sides)
-    columns = np.empty((len(Reads._fields), len(graph.term)), dtype=np.int64)
+    ports = [segment.ports for segment in graph.segments]
+    members = Members(launch=groups, **planning.order(graph, ports, groups))
+    inputs, operands = _lay_out([of_inputs for of_inputs, _ in ports], members)
+    outputs, results = _lay_out([of_outputs for _, of_outputs in ports], members)
     # Externals are numbered from -1 downwards: they are at the end of the table.
     terms = len(graph.slot_unit) + len(outside.size)
     places = np.full((terms, 2), -1, dtype=np.int64)
-    reader = resolving.Reader(
-        *(graph, members, inputs, outputs, outside, operands, places, columns)
-    )
-    reads = Reads(*columns[:, : reader.reads].copy())
+    reader = planning.Reader(graph, members, inputs, outputs, outside, operands, places)
+    reads = Reads(**reader.reads)
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
     fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
@@ -61,26 +59,33 @@ def make_plan(
     order = array("q", chain(range(len(results), len(regions)), range(len(results))))
     arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, outside.kinds)
     return Plan(
-        *(graph, kernels, members, members.segment[members.part0[:-1]]),
-        np.arange(len(members.first) - 1),
-        *(inputs, outputs, operands, regions),
-        tuple((numbers, outside.size[numbers]) for numbers in map(np.asarray, reader.filled)),
-        outside.kinds,
-        arenas,
-        sizes,
-        pieces,
-        reads,
-        *places.T,
+        graph=graph,
+        kernels=kernels,
+        members=members,
+        segment=members.segment[members.part0[:-1]],
+        order=np.arange(len(members.first) - 1),
+        inputs=inputs,
+        outputs=outputs,
+        operands=operands,
+        regions=regions,
+        filled=tuple((n, outside.size[n]) for n in map(np.asarray, reader.filled)),
+        kinds=outside.kinds,
+        arenas=arenas,
+        sizes=sizes,
+        pieces=pieces,
+        reads=reads,
+        region_of=places[:, 0],
+        element_of=places[:, 1],
     )
 
 
-def _lay_out(tables: Sequence[bytes], members: Members) -> Tuple[Ports, Array]:
+def _lay_out(tables: List[bytes], members: Members) -> Tuple[Ports, Array]:
     """Return the inputs or outputs of launches, and a table of places with their rows.
 
     `tables` has the inputs or outputs of each segment.
     """
-    columns, places = resolving.lay_out(list(tables), members.part0, members.segment, members.rows)
-    return Ports(*columns), places
+    columns, places = planning.lay_out(tables, members.part0, members.segment, members.rows)
+    return Ports(**columns), places
 
 
 def resolve(
@@ -88,7 +93,7 @@ def resolve(
     regions: Array,
     reads: Reads,
     kind: Array,
-    order: Any,
+    order: Union[array[int], Array],
     kinds: Sequence[Tuple[str, Context]],
 ) -> Tuple[Tuple[Arena, ...], Tuple[int, ...], Array]:
     """Allocate arena rows to regions, and resolve operands: in place, or gathered from pieces.
@@ -98,7 +103,7 @@ def resolve(
     `order` the regions that are written, in the order of their rows.  Return the arenas, the number
     of rows of each, and all pieces.
     """
-    rows = resolving.reserve(regions, kind, order)
+    rows = planning.reserve(regions, kind, order)
     arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in rows)
-    pieces = np.frombuffer(resolving.resolve(operands, regions, *reads), dtype=np.int64)
+    pieces = np.frombuffer(planning.resolve(operands, regions, reads), dtype=np.int64)
     return arenas, tuple(rows.values()), pieces.reshape((-1, 5))

@@ -25,12 +25,26 @@ from typing import (
 import numpy as np
 
 from ..errors import ScopeError, Where
-from ..native import resolving
+from ..native import planning
 from ..report import Report
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
 from .flow import ends, flow, groups
-from .launch import Arena, Fill, Launch, Operand, Part, Rows, Slice, objects
+from .launch import (
+    FIRST,
+    ROW_SIZE,
+    ROWS,
+    SECOND,
+    TYPE,
+    Arena,
+    Fill,
+    Launch,
+    Operand,
+    Part,
+    Rows,
+    Slice,
+    objects,
+)
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -86,8 +100,7 @@ class Members(NamedTuple):
 class Plan(NamedTuple):
     """The launches of one pass, as tables.
 
-    Launches read and write places.  A row of a table of places has the number of a type in
-    `PLACES`, the first two fields of that type, the number of rows, and the elements of a row.
+    Launches read and write places; `TYPE` and others are the columns of a table of places.
     """
 
     graph: Graph
@@ -161,14 +174,15 @@ class Plan(NamedTuple):
 
     def locate(self, terms: Array) -> Tuple[Array, Array]:
         """Return the arenas and first elements of terms."""
-        _, arena, start, _, row_size = self.regions[self.region_of[terms]].T
-        return arena, start * row_size + self.element_of[terms]
+        regions = self.regions[self.region_of[terms]]
+        start = regions[:, SECOND] * regions[:, ROW_SIZE]
+        return regions[:, FIRST], start + self.element_of[terms]
 
     def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
         """Yield arena, first element and number of elements of each read of an operand."""
         if isinstance(operand, Rows):
             for action, _, *stretch in self.pieces[operand.first :][: operand.pieces].tolist():
-                if action != resolving.ZERO:
+                if action != planning.ZERO:
                     yield tuple(stretch)
         elif isinstance(operand, Slice):
             yield operand.arena, operand.element, operand.rows * operand.row_size
@@ -184,7 +198,7 @@ class Plan(NamedTuple):
     @property
     def rows_gathered(self) -> int:
         """Number of rows that launches gather because they are not contiguous."""
-        return int(self.operands[self.operands[:, 0] == resolving.TOGETHER, 3].sum())
+        return int(self.operands[self.operands[:, TYPE] == planning.TOGETHER, ROWS].sum())
 
     def draw(self, limit: int = MOST_NODES) -> Any:
         """Draw the launches and the rows that flow between them, with Graphviz.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
 import numpy as np
 
 from ..modes import RECORDING
-from ..native import ordering, resolving
+from ..native import planning
 from ..schedule.dependencies import Array
-from .launch import places_of
+from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, places_of
 from .make import resolve
 from .plan import Plan, Reads
 
@@ -36,8 +36,12 @@ class Heads(NamedTuple):
 
     def some(self, selected: Any) -> Heads:
         """Return the heads with these numbers."""
-        term, offset, size, kind = (column[selected] for column in self[:-1])
-        return Heads(term, offset, size, kind, self.in_graph)
+        return self._replace(
+            term=self.term[selected],
+            offset=self.offset[selected],
+            size=self.size[selected],
+            kind=self.kind[selected],
+        )
 
 
 def transpose(plan: Plan, heads: Heads) -> Plan:
@@ -49,16 +53,18 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     maker = _makers(plan, heads)
     live, passing = _find_live(plan, heads, maker)
     filled, kind, from_heads = _fills(plan, heads)
-    heads_rows = [(len(numbers), size[0]) for numbers, size in filled]
-    rows = np.concatenate([plan.operands[:, 3:], np.reshape(heads_rows, (-1, 2))])
-    operands, regions = places_of(*plan.regions[:, 3:].T), places_of(*rows.T)
+    operands = places_of(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
+    regions = places_of(
+        np.append(plan.operands[:, ROWS], [len(numbers) for numbers, _ in filled]),
+        np.append(plan.operands[:, ROW_SIZE], [sizes[0] for _, sizes in filled]),
+    )
     inputs = _order_inputs(plan.operands, passing)
     # The gradients of heads come first.
     order = np.concatenate([np.arange(len(plan.operands), len(regions)), inputs])
     kind = np.concatenate([plan.inputs.kind, kind])
     wanted = live[maker]
     parts = _some(from_heads, wanted[from_heads.operand]), _from_operands(plan, inputs, wanted)
-    reads = Reads(*map(np.concatenate, zip(*parts)))
+    reads = Reads._make(map(np.concatenate, zip(*parts)))
     arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, plan.kinds)
     return plan._replace(
         order=np.flatnonzero(live[: len(plan.order)])[::-1],
@@ -88,9 +94,9 @@ def _makers(plan: Plan, heads: Heads) -> Array:
 
 def read_outside(plan: Plan, in_graph: Array) -> Array:
     """Return per operand whether it is a whole external array to which a gradient may flow."""
-    place, external = plan.operands[:, :2].T
-    wanted: Array = (place == resolving.WHOLE) & (plan.inputs.differentiable > 0)
-    wanted[wanted] = in_graph[external[wanted]]
+    is_whole = plan.operands[:, TYPE] == planning.WHOLE
+    wanted: Array = is_whole & (plan.inputs.differentiable > 0)
+    wanted[wanted] = in_graph[plan.operands[wanted, FIRST]]
     return wanted
 
 
@@ -111,11 +117,7 @@ def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
     live[launches] = True
     reached[maker[plan.region_of[heads.term]]] = True
     passing = np.zeros(len(plan.operands), dtype=bool)
-    ordering.flow(
-        *(plan.inputs.first, plan.inputs.differentiable, recorded, plan.reads.operand),
-        *(plan.reads.region, maker),
-        *(passing, live, reached),
-    )
+    planning.flow(plan.inputs, plan.reads, recorded, maker, passing, live, reached)
     return live, passing
 
 
@@ -131,11 +133,11 @@ def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], A
     for numbers in by_fill:
         position[numbers] = np.arange(len(numbers))
     reads = Reads(
-        plan.region_of[heads.term],
-        len(plan.operands) + fill,
-        plan.element_of[heads.term] + heads.offset,
-        heads.size,
-        position * heads.size,
+        operand=plan.region_of[heads.term],
+        region=len(plan.operands) + fill,
+        target=plan.element_of[heads.term] + heads.offset,
+        length=heads.size,
+        element=position * heads.size,
     )
     filled = tuple((numbers, heads.size[numbers]) for numbers in by_fill)
     return filled, distinct % len(plan.kinds), _some(reads, np.argsort(fill, kind="stable"))
@@ -147,9 +149,9 @@ def _order_inputs(operands: Array, passing: Array) -> Array:
     Contiguous operands get contiguous gradients, so that these can be read in place as well.
     """
     inputs = np.flatnonzero(passing)
-    place, arena, element = operands[inputs, :3].T
-    gathered = place != resolving.SLICE
-    keys = (np.where(gathered, 0, column) for column in (element, arena))
+    places = operands[inputs]
+    gathered = places[:, TYPE] != planning.SLICE
+    keys = (np.where(gathered, 0, places[:, column]) for column in (SECOND, FIRST))
     order: Array = inputs[np.lexsort([*keys, gathered])]
     return order
 
@@ -158,14 +160,17 @@ def _from_operands(plan: Plan, inputs: Array, wanted: Array) -> Reads:
     """Return the reads of the gradients of inputs, in the order of these, by wanted regions."""
     rank = np.full(len(plan.operands), -1)
     rank[inputs] = np.arange(len(inputs))
-    operand, region, target, length, element = plan.reads
-    selected = np.flatnonzero((rank[operand] >= 0) & wanted[region])
-    selected = selected[np.argsort(rank[operand[selected]], kind="stable")]
-    return _some(Reads(region, operand, element, length, target), selected)
+    reads = plan.reads
+    selected = np.flatnonzero((rank[reads.operand] >= 0) & wanted[reads.region])
+    selected = selected[np.argsort(rank[reads.operand[selected]], kind="stable")]
+    exchanged = reads._replace(
+        operand=reads.region, region=reads.operand, target=reads.element, element=reads.target
+    )
+    return _some(exchanged, selected)
 
 
 def _some(reads: Reads, selected: Array) -> Reads:
-    return Reads(*(column[selected] for column in reads))
+    return Reads._make(column[selected] for column in reads)
 
 
 def recorded_segments(graph: Graph) -> Array:
@@ -191,7 +196,7 @@ def live_units(plan: Plan, heads: Heads) -> Array:
     reached = np.zeros(graph.dependencies.size, dtype=bool)
     reached[graph.slot_unit[heads.term]] = True
     recorded = recorded_segments(graph)[graph.segment]
-    ordering.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
+    planning.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
     live: Array = reached & recorded
     return live
 
@@ -208,10 +213,10 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     filled: List[Tuple[int, int, int]] = []
     results = plan.outputs.first[-1]
     for fill, (externals, _) in enumerate(plan.filled):
-        if backward.operands[results + fill, 0]:
+        if backward.operands[results + fill, TYPE]:
             externals = externals[wanted[externals]]
             others[externals] = False
-            rows = plan.element_of[-1 - externals] // plan.regions[results + fill, 4]
+            rows = plan.element_of[-1 - externals] // plan.regions[results + fill, ROW_SIZE]
             filled += zip([fill] * len(externals), rows.tolist(), externals.tolist())
     skipped = np.zeros(len(plan.order), dtype=bool)
     skipped[plan.members.launch[units]] = True

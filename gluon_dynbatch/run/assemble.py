@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ..native import assembling, executing, resolving
+from ..native import assembling, executing, planning
 from ..native.assembling import itemsize, kind_of
 from ..plan.launch import Fill
 from ..record.types import in_host_memory
@@ -85,7 +85,7 @@ def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int
 
 def code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
     """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
-    adds = resolving.ADD in pieces[:, 0]
+    adds = planning.ADD in pieces[:, 0]
     if not in_host_memory(context) or (adds and dtype not in executing.DTYPES):
         return None
     native_pieces = pieces + [0, 0, 1, 0, 0]
@@ -95,7 +95,7 @@ def code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[in
 
 def code_of_copies(dtype: str, starts: Array, size: int) -> Array:
     """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
-    record = rows_record(dtype, np.array([[resolving.COPY, 0, 0, 0, size]]), (0, 0))
+    record = rows_record(dtype, np.array([[planning.COPY, 0, 0, 0, size]]), (0, 0))
     code = np.tile(np.array(record), (len(starts), 1))
     code[:, 4] = np.arange(1, len(starts) + 1)  # the base of the target
     code[:, 9] = starts * itemsize(dtype)  # the offset of the source

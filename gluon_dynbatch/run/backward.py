@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..native import resolving
+from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
@@ -150,8 +150,8 @@ class Pull(Pass):
             start[fill.externals] = fill.starts
             inside = start[head] >= 0
             columns = (column[inside] for column in (start[head] + offset, number, first, count))
-            zeros = pieces_of(resolving.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
-            additions = pieces_of(resolving.ADD, *columns)
+            zeros = pieces_of(planning.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
+            additions = pieces_of(planning.ADD, *columns)
             region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
             write_pieces(region, list(arrays.values()), table)
 

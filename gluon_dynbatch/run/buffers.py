@@ -11,7 +11,7 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
-from ..native import executing, recording, resolving
+from ..native import executing, planning, recording
 from ..native.recording import part
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
@@ -68,11 +68,11 @@ def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Arra
     flat = target.reshape((-1,))
     for action, start, number, first, count in pieces.tolist():
         written = part(flat, start, start + count)
-        if action == resolving.ZERO:
+        if action == planning.ZERO:
             zero(written)
             continue
         source = part(arrays[number].reshape((-1,)), first, first + count)
-        if action == resolving.ADD:
+        if action == planning.ADD:
             add_to(written, source)
         else:
             source.copyto(written)

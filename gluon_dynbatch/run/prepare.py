@@ -10,7 +10,7 @@ from mxnet.gluon import Parameter
 from ..kernel.step import Kernel, Wanted
 from ..native import assembling
 from ..native.recording import untrack
-from ..plan.launch import Launch
+from ..plan.launch import TYPE, Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from .assemble import Assembled, assemble
@@ -124,8 +124,9 @@ def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel,
 
 def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
     """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
-    read = backward.operands[:, 0] > 0
-    computed = read_outside(plan, heads.in_graph) | (backward.regions[: len(plan.operands), 0] > 0)
+    read = backward.operands[:, TYPE] > 0
+    written = backward.regions[: len(plan.operands), TYPE] > 0
+    computed = read_outside(plan, heads.in_graph) | written
     sides = [
         (marks.tolist(), ports.first.tolist())
         for marks, ports in ((read, plan.outputs), (computed, plan.inputs))

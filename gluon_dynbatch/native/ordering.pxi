@@ -1,67 +1,22 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-# cython: cdivision=True, binding=False, auto_pickle=False
-"""The order of units within launches, and sweeps over dependencies; arrays as in `Graph`."""
-
-cimport cython
-from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int32_t, int64_t, uint8_t
-
-import numpy
-
-cdef array INT, LONG
-INT, LONG = array("i"), array("q")
-
-
-def ancestors(
-    const int64_t[::1] offsets, const int32_t[::1] preds, const uint8_t[::1] through,
-    uint8_t[::1] reached,
-):
-    """Mark the ancestors of all marked units; paths continue only behind units in `through`."""
-    cdef Py_ssize_t unit, k
-    for unit in range(reached.shape[0] - 1, -1, -1):
-        if reached[unit] and through[unit]:
-            for k in range(offsets[unit], offsets[unit + 1]):
-                reached[preds[k]] = True
-
-
-def flow(
-    const int64_t[::1] first, const int64_t[::1] differentiable, const uint8_t[::1] recorded,
-    const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] maker,
-    uint8_t[::1] passing, uint8_t[::1] flowing, uint8_t[::1] reached,
-):
-    """Mark the launches that take part in a backward pass, and the operands that pass gradients on.
-
-    Reads are sorted by operand; `source` numbers the regions that they read, and `maker` has per
-    region its launch, or one of two numbers for fills.  On entry, `flowing` marks the makers that
-    train something themselves, and `reached` those with heads.  A forward sweep propagates
-    `flowing`, a backward sweep `reached`; on return, `flowing` marks the makers that have both.
-    """
-    cdef int64_t launch, k, i = 0
-    for launch in range(first.shape[0] - 1):
-        for k in range(first[launch], first[launch + 1]):
-            while i < operand.shape[0] and operand[i] == k:
-                if recorded[launch] and differentiable[k] and flowing[maker[source[i]]]:
-                    passing[k] = flowing[launch] = True
-                i += 1
-    for launch in range(first.shape[0] - 2, -1, -1):
-        flowing[launch] &= reached[launch]
-        for k in range(first[launch + 1] - 1, first[launch] - 1, -1):
-            passing[k] &= flowing[launch]
-            while i > 0 and operand[i - 1] == k:
-                i -= 1
-                if passing[k]:
-                    reached[maker[source[i]]] = True
-
-
-include "sorting.pxi"
-
+# The order of units within launches, so that operands are contiguous; a part of `planning.pyx`.
+#
+# The rows that a launch reads are gathered, unless they already follow each other in an arena in
+# the order of the launch's members.  So each unit follows one of its readers: launches are ordered
+# from the last to the first, and the units that a launch reads are ordered as its members are.  A
+# unit with several readers follows
+#
+# * the latest of the readers that are the only reader of some result.  A gate of a Tree-LSTM's node
+#   that each child reads as well is copied for the children anyway; the node can read the others in
+#   place.
+# * otherwise the earliest.  A state of a sequence follows the next step, so the longest sequences
+#   come first and each step reads a prefix.
+#
+# Members with more summands come first, so that each further summand is added to a prefix.
+#
+# Members whose arrays have equal sizes are adjacent, the smallest first: a sample that attends to a
+# short memory mostly ends early, and its results are read first.
 
 cdef enum:
-    #: Integers of a port in `Segment.columns`, and the position of its number of elements and of
-    #: whether it concatenates.
-    PORT = 5
-    ROW_SIZE = 0
-    CONCAT = 4
     #: The claim of no reader.
     UNREAD = -2147483648
 
@@ -108,7 +63,7 @@ cdef bytearray find_leaders(
 
 @cython.final
 cdef class Ordering:
-    """Orders units by launch, and within a launch by who reads them; see `plan.order`."""
+    """Orders units by launch, and within a launch by who reads them; see `plan.make`."""
 
     cdef const int32_t[::1] groups, segment, input0, term0
     #: Per segment: its rank by the size of its arrays, and whether it has inputs that concatenate.
@@ -119,20 +74,21 @@ cdef class Ordering:
     cdef int64_t[::1] begins
     cdef Py_ssize_t launches
 
-    def __init__(self, list columns, groups, segment, input0, term0):
-        cdef Py_ssize_t unit, count = len(columns), number, i
+    def __init__(self, graph, list ports, groups):
+        cdef Py_ssize_t unit, count = len(ports), number, i
         cdef bytearray items = bytearray(2 * count * sizeof(Keyed))
         cdef Keyed *sizes = <Keyed *><char *>items
-        cdef const int64_t *ports
-        self.groups, self.segment, self.input0, self.term0 = groups, segment, input0, term0
+        cdef const Port *port
+        self.groups, self.segment = groups, graph.segment
+        self.input0, self.term0 = graph.input0, graph.term0
         self.rank, self.concatenates = clone(LONG, count, False), clone(LONG, count, True)
-        for number, sides in enumerate(columns):
+        for number, sides in enumerate(ports):
             sizes[number].unit = number
             for table in <tuple>sides:
-                ports = <const int64_t *><const char *><bytes>table
-                for i in range(0, len(<bytes>table) // 8, PORT):
-                    sizes[number].key += ports[i + ROW_SIZE]
-                    self.concatenates[number] |= ports[i + CONCAT]
+                port = ports_in(table)
+                for i in range(count_ports(table)):
+                    sizes[number].key += port[i].row_size
+                    self.concatenates[number] |= port[i].concat
         radix_sort(sizes, sizes + count, count)
         for i in range(count):
             self.rank[sizes[i].unit] = i
@@ -219,8 +175,8 @@ cdef class Ordering:
             level, count = level + 1, last
         return led
 
-    cdef tuple members(self, const int64_t[::1] unit_rows):
-        """Return the columns of `plan.plan.Members`, but for the first."""
+    cdef dict members(self, const int64_t[::1] unit_rows):
+        """Return the columns of `plan.plan.Members` that follow from `groups`, by name."""
         cdef array part0 = array("q"), segment = array("q"), rows = array("q")
         cdef int64_t launch, i, unit
         for launch in range(self.launches):
@@ -235,8 +191,13 @@ cdef class Ordering:
                     append(rows, 0)
                 rows.data.as_longlongs[rows.ob_size - 1] += unit_rows[unit]
         append(part0, segment.ob_size)
-        columns = self.units.base, self.first.base, part0, segment, rows
-        return tuple([numpy.asarray(column) for column in columns])
+        return {
+            "units": numpy.asarray(self.units.base),
+            "first": numpy.asarray(self.first.base),
+            "part0": numpy.asarray(part0),
+            "segment": numpy.asarray(segment),
+            "rows": numpy.asarray(rows),
+        }
 
 
 cdef int append(array numbers, int64_t number) except -1:
@@ -246,15 +207,14 @@ cdef int append(array numbers, int64_t number) except -1:
     return 0
 
 
-def order(
-    list columns, groups, segment, unit_rows, input0, term0, const int32_t[::1] term,
-    const int32_t[::1] slot_unit,
-):
-    """Return the columns of `plan.plan.Members`, but for the first.
+def order(graph, list ports, groups):
+    """Return the columns of `plan.plan.Members` that follow from `groups`, by name.
 
-    `columns` are those of the segments; `groups` has the launch of each unit.
+    `ports` are those of the segments; `groups` has the launch of each unit.
     """
-    cdef Ordering ordering = Ordering(columns, groups, segment, input0, term0)
-    cdef bytearray leads = find_leaders(groups, input0, term0, term, slot_unit, ordering)
+    cdef const int32_t[::1] term = graph.term, slot_unit = graph.slot_unit
+    cdef Ordering ordering = Ordering(graph, ports, groups)
+    cdef bytearray leads = find_leaders(
+        groups, graph.input0, graph.term0, term, slot_unit, ordering)
     ordering.follow(term, slot_unit, leads)
-    return ordering.members(unit_rows)
+    return ordering.members(graph.dependencies.rows)

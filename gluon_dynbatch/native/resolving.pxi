@@ -1,39 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-# cython: cdivision=True, binding=False, auto_pickle=False
-"""Resolve operands: read in place, or gathered and summed from pieces of arenas.
-
-Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
-"""
-
-cimport cython
-from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int32_t, int64_t
-
-import numpy
-
-include "sorting.pxi"
-
-cdef array LONG = array("q")
-
-#: Actions of pieces.
-COPY, ADD, ZERO = range(3)
-
-cdef enum:
-    DO_COPY, DO_ADD, DO_ZERO
-    #: Columns of a table of pieces: action, first element in the operand, arena, first element of
-    #: the source, number of elements.
-    FIELDS = 5
-    #: Columns of a table of places, and numbers of the types of places.
-    TYPE = 0
-    FIRST, SECOND, ROWS, ROW_SIZE
-    NOTHING = 0
-    IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
-    #: Columns of `plan.plan.Ports` from `row_size` on, and that of `shared`.
-    COLUMNS = 5
-    SHARED = 2
-
-WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
-
+# Allocate regions, and resolve operands; a part of `planning.pyx`.
 
 def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1] order):
     """Allocate arena rows to regions, in `order`.
@@ -53,9 +18,6 @@ def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1]
     return dict(zip(numbers, sizes))
 
 
-include "reading.pxi"
-
-
 @cython.final
 cdef class Resolver:
     """Resolves operands, given their reads."""
@@ -72,13 +34,11 @@ cdef class Resolver:
     cdef int64_t[::1] covered
     cdef array pieces
 
-    def __init__(
-        self, int64_t operands, regions, const int64_t[::1] operand, region,
-        const int64_t[::1] target, length, element,
-    ):
+    def __init__(self, int64_t operands, regions, reads):
+        cdef const int64_t[::1] operand = reads.operand, target = reads.target
         cdef int64_t i, k, low, high, most = 0, count = operand.shape[0]
-        self.regions, self.region, self.target = regions, region, target
-        self.length, self.element = length, element
+        self.regions, self.region, self.target = regions, reads.region, target
+        self.length, self.element = reads.length, reads.element
         self.pieces, self.covered = array("q"), clone(LONG, count, False)
         self.by_operand, self.sweep = clone(LONG, count, False), clone(LONG, count, False)
         self.first = clone(LONG, operands + 2, True)
@@ -176,28 +136,24 @@ cdef class Resolver:
         return 0
 
 
-def resolve(int64_t[:, ::1] operands, regions, operand, region, target, length, element):
-    """Resolve operands to slices of arenas, or to pieces, which are returned as a flat array.
-
-    The last five arguments are the columns of `plan.plan.Reads`.
-    """
-    cdef Resolver reads = Resolver(
-        operands.shape[0], regions, operand, region, target, length, element)
+def resolve(int64_t[:, ::1] operands, regions, reads):
+    """Resolve operands to slices of arenas, or to pieces, which are returned as a flat array."""
+    cdef Resolver resolver = Resolver(operands.shape[0], regions, reads)
     cdef int64_t k, low, high, size, first
     cdef const int64_t *piece
     for k in range(operands.shape[0]):
-        low, high = reads.first[k], reads.first[k + 1]
+        low, high = resolver.first[k], resolver.first[k + 1]
         size = operands[k, ROWS] * operands[k, ROW_SIZE]
         if low == high:
             continue
-        first = reads.count()
-        reads.list_pieces(low, high, size)
+        first = resolver.count()
+        resolver.list_pieces(low, high, size)
         operands[k, TYPE], operands[k, FIRST] = IS_ROWS, first
-        operands[k, SECOND] = reads.count() - first
-        piece = <const int64_t *>reads.pieces.data.as_longlongs + first * FIELDS
+        operands[k, SECOND] = resolver.count() - first
+        piece = <const int64_t *>resolver.pieces.data.as_longlongs + first * FIELDS
         if operands[k, SECOND] == 1 and piece[0] == DO_COPY and piece[4] == size:
             # All elements are contiguous in one arena: they are read in place.
             operands[k, TYPE] = IS_SLICE
             operands[k, FIRST], operands[k, SECOND] = piece[2], piece[3]
-            reads.pieces.ob_size = first * FIELDS
-    return reads.pieces
+            resolver.pieces.ob_size = first * FIELDS
+    return resolver.pieces

@@ -1,0 +1,85 @@
+from array import array
+from typing import Any, Dict, Iterable, List, Protocol, Sequence, Tuple, Union
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+COPY: int
+ADD: int
+ZERO: int
+WHOLE: int
+SLICE: int
+TOGETHER: int
+
+class Port(Protocol):
+    # A `lower.segment.Port`.
+    @property
+    def row_size(self) -> int: ...
+    @property
+    def shared(self) -> bool: ...
+    @property
+    def differentiable(self) -> bool: ...
+    @property
+    def concat(self) -> bool: ...
+
+class Reads(Protocol):
+    # A `plan.plan.Reads`.
+    @property
+    def operand(self) -> Array: ...
+    @property
+    def region(self) -> Array: ...
+    @property
+    def target(self) -> Array: ...
+    @property
+    def length(self) -> Array: ...
+    @property
+    def element(self) -> Array: ...
+
+class Inputs(Protocol):
+    # A `plan.plan.Ports`.
+    @property
+    def first(self) -> Array: ...
+    @property
+    def differentiable(self) -> Array: ...
+
+def port_table(ports: Sequence[Port], kinds: Iterable[int]) -> bytes: ...
+def order(graph: Any, ports: List[Tuple[bytes, bytes]], groups: Array) -> Dict[str, Array]: ...
+def ancestors(offsets: Array, preds: Array, through: Array, reached: Array) -> None: ...
+def flow(
+    inputs: Inputs,
+    reads: Reads,
+    recorded: Array,
+    maker: Array,
+    passing: Array,
+    flowing: Array,
+    reached: Array,
+) -> None: ...
+def reserve(
+    regions: Array, kind: Array, order: Union[array[int], Array]
+) -> Dict[Tuple[int, int], int]: ...
+def lay_out(
+    tables: List[bytes], part0: Array, segment: Array, rows: Array
+) -> Tuple[Dict[str, Array], Array]: ...
+def resolve(operands: Array, regions: Array, reads: Reads) -> array[int]: ...
+
+class Reader:
+    # Up to `outside`, tables of folders that come later.
+    def __init__(
+        self,
+        graph: Any,
+        members: Any,
+        inputs: Any,
+        outputs: Any,
+        outside: Any,
+        operands: Array,
+        places: Array,
+    ) -> None: ...
+    @property
+    def fill_of(self) -> Dict[Tuple[int, int], int]: ...
+    @property
+    def filled(self) -> List[array[int]]: ...
+    @property
+    def sizes(self) -> List[int]: ...
+    @property
+    def reads(self) -> Dict[str, Array]: ...

@@ -1,0 +1,66 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, binding=False, auto_pickle=False
+"""Make the plans of both directions: order units, list reads, and resolve operands from them.
+
+Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
+"""
+
+cimport cython
+from cpython.array cimport array, clone, resize_smart
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+import numpy
+
+cdef array INT = array("i"), LONG = array("q")
+
+#: Actions of pieces.
+COPY, ADD, ZERO = range(3)
+
+cdef enum:
+    DO_COPY, DO_ADD, DO_ZERO
+    #: Columns of a table of pieces: action, first element in the operand, arena, first element of
+    #: the source, number of elements.
+    FIELDS = 5
+    #: Columns of a table of places, and numbers of the types of places.
+    TYPE = 0
+    FIRST, SECOND, ROWS, ROW_SIZE
+    NOTHING = 0
+    IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
+
+WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
+
+
+cdef struct Port:
+    # An input or output of a segment; the kind is the number of its dtype and device.
+    int64_t row_size, kind, shared, differentiable, concat
+
+
+#: The names of its members, which are columns of `plan.plan.Ports`.
+cdef tuple PORT = tuple(<dict>Port(0, 0, 0, 0, 0))
+
+
+def port_table(ports, kinds):
+    """Return inputs or outputs of a segment as a table of `Port`, with the kind of each."""
+    cdef bytearray table = bytearray(len(ports) * sizeof(Port))
+    cdef Port *entry = <Port *><char *>table
+    for port, kind in zip(ports, kinds):
+        entry[0] = Port(
+            row_size=port.row_size, kind=kind, shared=port.shared,
+            differentiable=port.differentiable, concat=port.concat)
+        entry += 1
+    return bytes(table)
+
+
+cdef inline const Port *ports_in(bytes table) noexcept:
+    return <const Port *><const char *>table
+
+
+cdef inline int64_t count_ports(bytes table) noexcept:
+    return len(table) // sizeof(Port)
+
+
+include "sorting.pxi"
+include "ordering.pxi"
+include "reading.pxi"
+include "resolving.pxi"
+include "flow.pxi"
