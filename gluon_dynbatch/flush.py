@@ -27,8 +27,8 @@ from .report import FlushReport
 from .run.backward import BackwardPass
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
+from .run.engine import FLIGHT
 from .run.execute import Execution, execute
-from .run.flight import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept, Spots, find_spots
 from .run.operators import OperatorTape
@@ -154,7 +154,7 @@ def find_plan(runtime: Runtime, options: Options, tape: Tape) -> Tuple[Planned, 
     """Return the plan of a tape, and whether it comes from the cache."""
     weights, settings = find_weights(tape), options.resolved()
     chosen = settings.analysis_budget, settings.granularity, settings.policy, settings.max_rows
-    fingerprint = Fingerprint(tape, (*chosen, runtime.dispatcher.native, weights))
+    fingerprint = Fingerprint(tape, (*chosen, runtime.dispatcher.kernels.native, weights))
     cached = runtime.plans.find(fingerprint)
     if cached is not None:
         return cached, True

@@ -12,7 +12,7 @@ from mxnet.gluon import nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.kernel import express
-from gluon_dynbatch.run import assemble, buffers, keep
+from gluon_dynbatch.run import buffers, keep, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, equal
 from tests.common import FIXED
@@ -143,8 +143,8 @@ def test_any_number_of_flushes(program, context):
 def test_memory_that_native_code_cannot_reach(program, native, monkeypatch):
     """As on a GPU: MXNet's operators fill arenas, launch, and copy arrays out."""
     monkeypatch.setattr(RUNTIME, "plans", SizedCache())
-    monkeypatch.setattr(RUNTIME.dispatcher, "native", native)
-    for module in (express, assemble, buffers, keep)[0 if not native else 1 :]:
+    monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
+    for module in (express, prepare, buffers, keep)[0 if not native else 1 :]:
         monkeypatch.setattr(module, "in_host_memory", lambda context: False)
     for pause in ("never", "flush"):
         check(program, mx.cpu(0), pause)

@@ -14,8 +14,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER
 from gluon_dynbatch.run.execute import Pass
-from gluon_dynbatch.run.flight import FLIGHT, MOST_EARLIER
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, output_of

@@ -290,7 +290,7 @@ def test_each_stage_of_a_flush_runs_once_after_the_one_before_it(native, monkeyp
         autograd.backward(held)
         return calls[:]
 
-    monkeypatch.setattr(RUNTIME.dispatcher, "native", native)
+    monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
     RUNTIME.plans.clear()
     for name in ("find_plan", "prepare", "execute", "complete", "BackwardPass"):
         watch(flush, name)

@@ -21,6 +21,9 @@ from .step import Array, Kernel, Wanted
 #: The kernels of a segment, or the reason why there are none.
 KernelsOrReason = Union["SegmentKernels", str]
 
+#: In place of the kernels of a segment.
+SWITCHED_OFF = "native steps are switched off"
+
 #: Kernels in use, by `_key_of` their segments.
 _CACHE: weakref.WeakValueDictionary[Key, SegmentKernels] = weakref.WeakValueDictionary()
 
@@ -41,6 +44,28 @@ def kernels_of(segment: Segment) -> KernelsOrReason:
         return kernels
     except RefuseError as error:
         return str(error)
+
+
+class Kernels:
+    """The kernels of segments, made on first use, and how many."""
+
+    def __init__(self) -> None:
+        #: Number of kernels made so far.
+        self.built = 0
+        #: Whether segments run as native steps where possible; tests switch it off.
+        self.native = True
+        self._of: weakref.WeakKeyDictionary[Segment, KernelsOrReason] = weakref.WeakKeyDictionary()
+
+    def __call__(self, segment: Segment) -> KernelsOrReason:
+        """Return the kernels of `segment`, or the reason why MXNet's operators run it."""
+        if not self.native:
+            return SWITCHED_OFF
+        kernels = self._of.get(segment)
+        if kernels is None:
+            # If two threads make them, the last one wins.
+            kernels = self._of[segment] = kernels_of(segment)
+            self.built += not isinstance(kernels, str)
+        return kernels
 
 
 class SegmentKernels:

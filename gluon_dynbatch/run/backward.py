@@ -22,9 +22,8 @@ from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .gradient import Request
-from .leaves import Targets, with_dense_gradient
 from .left_out import all_finite
-from .operators import OperatorTape
+from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
 
 #: Part of the gradient of a head: an array, the number of the head, the first element within the

@@ -1,10 +1,11 @@
-"""Write pieces of arrays to others, copy arrays out of arenas, and pass arrays to native code."""
+"""Arenas in memory: fill them, read them, copy arrays out, and pass arrays to native code."""
 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from math import prod
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -12,12 +13,14 @@ from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..native import executing, planning, recording
+from ..native.assembling import itemsize, kind_of
 from ..native.recording import part
+from ..plan.launch import Operand, Region, Rows, Slice
+from ..plan.plan import Plan
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
-from .assemble import code_of_copies, code_of_pieces
-from .pool import allocate_like
-from .pushes import PUSHES
+from .engine import PUSHES
+from .pool import POOL, Pool, allocate_like
 
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
@@ -56,7 +59,7 @@ def write_pieces(
     Pieces are as in `Plan`, with numbers of `arrays` in the place of arenas; `use` is the letter of
     `recording.addresses_and_handles` that says how `arrays` are read.
     """
-    code = code_of_pieces(target.context, name_of(target.dtype), pieces)
+    code = _code_of_pieces(target.context, name_of(target.dtype), pieces)
     if code is None:
         _write_by_operators(target, arrays, pieces)
         return
@@ -78,6 +81,36 @@ def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Arra
             source.copyto(written)
 
 
+def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int]:
+    """Return a ROWS record that writes pieces to a target, a base and an offset in bytes.
+
+    Sources of `pieces` are bases, with offsets in bytes.
+    """
+    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target
+    code = array("q", head)
+    code.frombytes(pieces.tobytes())
+    return code
+
+
+def _code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
+    """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
+    adds = planning.ADD in pieces[:, 0]
+    if not in_host_memory(context) or (adds and dtype not in executing.DTYPES):
+        return None
+    native_pieces = pieces + [0, 0, 1, 0, 0]
+    native_pieces[:, 3] *= itemsize(dtype)
+    return rows_record(dtype, native_pieces, (0, 0))
+
+
+def _code_of_copies(dtype: str, starts: Array, size: int) -> Array:
+    """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
+    record = rows_record(dtype, np.array([[planning.COPY, 0, 0, 0, size]]), (0, 0))
+    code = np.tile(np.array(record), (len(starts), 1))
+    code[:, 4] = np.arange(1, len(starts) + 1)  # the base of the target
+    code[:, 9] = starts * itemsize(dtype)  # the offset of the source
+    return code.reshape(-1)
+
+
 def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at given elements of an arena.
 
@@ -90,7 +123,7 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
         for copy, first in zip(copies, starts):
             part(flat, first, first + size).reshape(shape).copyto(copy)
         return copies
-    code = code_of_copies(name_of(source.dtype), np.array(starts), size)
+    code = _code_of_copies(name_of(source.dtype), np.array(starts), size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")
     return copies
@@ -104,6 +137,35 @@ def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
 def view(array: NDArray, first: int, shape: Tuple[int, ...]) -> NDArray:
     """Return the elements of an array from `first` on, as a view of `shape`."""
     return part(array.reshape((-1,)), first, first + prod(shape)).reshape(shape)
+
+
+class Arenas:
+    """The arenas of a plan in memory.
+
+    They come from `POOL`, because the flush allocates them; temporary buffers come from `pool`.
+    """
+
+    def __init__(self, plan: Plan, pool: Pool = POOL):
+        self.plan, self.pool = plan, pool
+        self.arrays = [
+            POOL.take((rows, arena.row_size), arena.dtype, arena.context)
+            for arena, rows in zip(plan.arenas, plan.sizes)
+        ]
+
+    def region(self, region: Region) -> NDArray:
+        """Return a view of the rows of `region`."""
+        return part(self.arrays[region.arena], region.start, region.start + region.rows)
+
+    def operand(self, operand: Optional[Operand], dtype: str, context: mx.Context) -> NDArray:
+        """Return an operand that MXNet's operators read from arenas."""
+        assert isinstance(operand, (Slice, Rows))
+        if isinstance(operand, Slice):
+            shape = operand.rows, operand.row_size
+            return view(self.arrays[operand.arena], operand.element, shape)
+        array = self.pool.take((operand.rows, operand.row_size), dtype, context)
+        pieces = self.plan.pieces[operand.first :][: operand.pieces]
+        write_pieces(array, self.arrays, pieces, b"r")
+        return array
 
 
 def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:

@@ -8,13 +8,10 @@ from weakref import WeakKeyDictionary
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..kernel.kernels import KernelsOrReason, kernels_of
+from ..kernel.kernels import Kernels
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..trace.symbols import compile_symbol, make_symbol
-
-#: In place of the kernels of a segment.
-SWITCHED_OFF = "native steps are switched off"
 
 #: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
 #: reader of a result.
@@ -54,30 +51,21 @@ class Dispatcher:
     """Compiles segments on first use, and counts how many."""
 
     def __init__(self) -> None:
-        #: Number of kernels and of ``CachedOp`` objects built so far.
-        self.built = 0
-        #: Whether segments run as native steps where possible; tests switch it off.
-        self.native = True
-        self._kernels: WeakKeyDictionary[Segment, KernelsOrReason] = WeakKeyDictionary()
+        self.kernels = Kernels()
+        self._compiled = 0
         self._executables: WeakKeyDictionary[Segment, Executable] = WeakKeyDictionary()
 
-    def kernels(self, segment: Segment) -> KernelsOrReason:
-        """Return the kernels of `segment`, or the reason why MXNet's operators run it."""
-        if not self.native:
-            return SWITCHED_OFF
-        kernels = self._kernels.get(segment)
-        if kernels is None:
-            # If two threads make them, the last one wins.
-            kernels = self._kernels[segment] = kernels_of(segment)
-            self.built += not isinstance(kernels, str)
-        return kernels
+    @property
+    def built(self) -> int:
+        """Number of kernels and of ``CachedOp`` objects built so far."""
+        return self.kernels.built + self._compiled
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""
         executable = self._executables.get(segment)
         if executable is None:
             executable = self._executables[segment] = _compile(segment)
-            self.built += 1
+            self._compiled += 1
         return executable
 
 

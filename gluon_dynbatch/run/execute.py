@@ -18,11 +18,10 @@ from ..native.assembling import itemsize
 from ..plan.launch import Launch, Whole
 from ..plan.plan import Plan
 from ..record.lazy import LazyNDArray
-from .arenas import Arenas
-from .assemble import Assembled
-from .buffers import bases_of, push, shaped, write_pieces
+from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
 from .operators import OperatorTape
+from .prepare import Assembled
 from .profiling import PROFILER
 
 #: The context of native code.  One object for all calls: comparing two takes longer than the rest

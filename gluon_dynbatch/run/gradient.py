@@ -34,7 +34,7 @@ from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
 from .buffers import add_to
-from .flight import FLIGHT
+from .engine import FLIGHT
 from .profiling import PROFILER
 
 LOGGER = logging.getLogger("gluon_dynbatch")

@@ -1,24 +1,56 @@
-"""Prepare a plan to be run: assemble the programs of both directions."""
+"""Prepare a plan to be run: assemble the programs of both directions.
+
+A program is integers that native code runs, and the arrays that they refer to.  Launches without a
+kernel run between stretches of native code.
+"""
 
 from __future__ import annotations
 
+from array import array
 from itertools import compress
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+import numpy as np
 from mxnet.gluon import Parameter
 
 from ..kernel.step import Kernel, Wanted
-from ..native import assembling
+from ..native import assembling, executing
 from ..native.recording import untrack
-from ..plan.launch import TYPE, Launch
+from ..plan.launch import TYPE, Fill, Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
-from .assemble import Assembled, assemble
+from ..record.types import in_host_memory
+from .buffers import rows_record
+
+#: An array that a program works on: its kind, then what identifies it among those of that kind.
+Base = Tuple[Any, ...]
 
 #: An array that native code trains: the number of its gradient among the backward bases; its own
 #: number, among external arrays or else among forward bases; whether it is an external array; and
 #: whether its gradient is known to be dense.
 Trained = Tuple[int, int, bool, bool]
+
+
+class Assembled(NamedTuple):
+    """The program of one pass, and what is needed to run it."""
+
+    program: executing.Program
+    #: Length of the code that fills arenas; it precedes the code of all launches.
+    fill_length: int
+    #: Per launch in order, and once more for the code after the last launch: where its code ends,
+    #: counted from the end of the fills; its number or None; whether MXNet's operators run it
+    #: after that code; and whether all code up to there is pushed to the engine at once.
+    items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
+    #: Numbers of the external arrays that the program copies into arenas.
+    externals: Tuple[int, ...]
+    #: Fills of arenas in memory of other devices, which the program leaves out.
+    device_fills: Tuple[Fill, ...]
+    #: The program's own bases; those of `externals` follow.
+    bases: Tuple[Base, ...]
+    #: One letter per base: how it is accessed, see `recording.addresses_and_handles`.
+    uses: bytes
+    #: Bytes of each kind of memory, see `assembling.MEMORY`.
+    sizes: Dict[str, int]
 
 
 class Transposed(NamedTuple):
@@ -103,6 +135,36 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
     prepared = Prepared(draft.forward, transposed, backward)
     untrack(prepared)
     return prepared
+
+
+def assemble(assembler: assembling.Assembler) -> Assembled:
+    """Assemble a plan into a program."""
+    assembler.assemble()
+    code, plan = array("q"), assembler.plan
+    externals: List[int] = []
+    device_fills: List[Fill] = []
+    # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
+    fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
+    for number, fill in enumerate(fills):
+        arena = plan.arenas[fill.region.arena]
+        if in_host_memory(arena.context):
+            count, source = len(fill.externals), assembler.stop + len(externals)
+            pieces = fill.pieces(np.arange(source, source + count))
+            code.extend(rows_record(arena.dtype, pieces, assembler.spot_of_fill(number)))
+            externals += fill.externals.tolist()
+        else:
+            device_fills.append(fill)
+    fill_length = len(code)  # before `program` appends the launches to this very array
+    return Assembled(
+        assembler.program(code),
+        fill_length,
+        tuple(assembler.items),
+        tuple(externals),
+        tuple(device_fills),
+        tuple(assembler.bases),
+        bytes(assembler.uses) + b"a" * len(externals),
+        assembler.sizes,
+    )
 
 
 def _is_dense(parameter: Optional[Parameter]) -> bool:

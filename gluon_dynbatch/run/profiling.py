@@ -42,6 +42,8 @@ class Profiler:
     def __init__(self) -> None:
         self._on = os.environ.get("MXNET_PROFILER_AUTOSTART", "0") == "1"
         self._paused = False
+        #: Whether the profiler records; read for every launch.
+        self.running = self._on
         self._domain: Any = None
         #: The backward passes of scopes that are running in Python.
         self._passes = 0
@@ -60,6 +62,7 @@ class Profiler:
                 failed = original(*args)
                 if attribute is not None and not failed and args[1] == WORKER:
                     setattr(self, attribute, getattr(args[0], "value", args[0]) == 1)
+                    self.running = self._on and not self._paused
             return failed
 
         return function
@@ -83,11 +86,6 @@ class Profiler:
         finally:
             with self._changed:
                 self._changed.wait_for(lambda: not self._passes)
-
-    @property
-    def running(self) -> bool:
-        """Whether the profiler records; read for every launch."""
-        return self._on and not self._paused
 
     @contextmanager
     def shown(self, name: str, calls: int, results: List[NDArray]) -> Iterator[None]:

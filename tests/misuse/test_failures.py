@@ -15,13 +15,13 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto, flush, scope
+from gluon_dynbatch.kernel import kernels
 from gluon_dynbatch.native import assembling
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, recorder, tape
 from gluon_dynbatch.run import (
-    arenas,
     backward,
+    buffers,
     chain,
-    dispatch,
     execute,
     gradient,
     keep,
@@ -43,7 +43,7 @@ STAGES = {
     "analysis": (flush, "analyze"),
     "planning": (flush, "make_plan"),
     "planning the gradient": (prepare, "transpose"),
-    "making kernels": (dispatch, "kernels_of"),
+    "making kernels": (kernels, "kernels_of"),
     "assembling": (assembling, "Forward"),
     "memory": (pool.POOL, "take"),
     "finding arrays": (execute.Pass, "array_at"),
@@ -195,7 +195,7 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
     [
         (backward.Pull, "_run"),
         (operators.OperatorTape, "_go_backward"),
-        (arenas.Arenas, "operand"),
+        (buffers.Arenas, "operand"),
         (backward.Pull, "_input_gradients"),
     ],
 )
@@ -207,7 +207,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, owner, name, error):
     arrays = alive()
     logged = []
     with monkeypatch.context() as patch:
-        patch.setattr(RUNTIME.dispatcher, "native", False)
+        patch.setattr(RUNTIME.dispatcher.kernels, "native", False)
         patch.setattr(gradient.LOGGER, "exception", lambda text: logged.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]

@@ -134,7 +134,7 @@ MEMORY = """
 
     def print_peaks(net):
         # Native steps hold only a block of rows of the inner array.
-        gdb.scope.RUNTIME.dispatcher.native = False
+        gdb.scope.RUNTIME.dispatcher.kernels.native = False
         samples = [mx.nd.ones((1, 4)) for _ in range({count})]
         gdb.map(net, samples[:2], granularity="block", policy="depth")
         before = status("VmHWM")

@@ -1,7 +1,12 @@
-"""Bound the flushes that MXNet's engine has not finished, and their backward passes.
+"""How work is handed to MXNet's engine: one push at a time, and few flushes at a time.
+
+The engine queues an operation at each of its variables, one after another.  If another thread
+pushes at the same time, the two operations may be in opposite orders at two variables that one of
+them writes; then each waits for the other, forever.  Programs read and write many arrays, so this
+would happen often.  MXNet's own operations would, too, so they wait here as well.
 
 A training loop that reads no values only pushes work.  If that takes longer than recording, more
-and more flushes wait in the engine, each with all its values in memory.
+and more flushes wait in the engine, each with all its values in memory.  So few are unfinished.
 """
 
 from __future__ import annotations
@@ -10,10 +15,52 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Deque, Iterable, List
+from typing import Any, Callable, Deque, Iterable, List, Tuple
 
 from ..native.executing import Bases, Notice
-from .pushes import PUSHES
+from ..record.intercept import replace_for_good
+
+#: Functions of MXNet's C library that push operations of several arrays.
+PUSHING: Tuple[str, ...] = (
+    "MXImperativeInvokeEx",
+    "MXInvokeCachedOpEx",
+    "MXAutogradBackwardEx",
+)
+#: Seconds after which a thread pushes all the same.  A push takes microseconds; but some operators
+#: wait within MXNet, perhaps for an operator in Python, which pushes in another thread.
+PATIENCE = 0.02
+
+
+class Pushes:
+    """A lock that is held while something is pushed, for a limited time."""
+
+    def __init__(self) -> None:
+        self._renew()
+        # In the child of a fork, a thread that is gone may hold the lock.
+        os.register_at_fork(after_in_child=self._renew)
+        for name in PUSHING:
+            replace_for_good(name, self.one_at_a_time)
+
+    def _renew(self) -> None:
+        # An operator in Python may push within a push of its thread.
+        self._lock = threading.RLock()
+
+    def one_at_a_time(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls another one while no other thread pushes."""
+
+        def push(*args: Any) -> Any:
+            lock = self._lock
+            held = lock.acquire(timeout=PATIENCE)
+            try:
+                return function(*args)
+            finally:
+                if held:
+                    lock.release()
+
+        return push
+
+
+PUSHES = Pushes()
 
 #: Earlier flushes of a thread that may be unfinished when it starts one.  The engine needs one to
 #: go on with while the next is recorded, and another one if recording takes longer at times.
