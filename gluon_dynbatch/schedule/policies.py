@@ -21,9 +21,8 @@ import numpy as np
 from ..errors import OptionError
 from .agenda import agenda_cost, group_by_agenda
 from .budget import Budget
-from .dependencies import Dependencies, Ints, reverse, unreverse
+from .dependencies import Dependencies, Ints, count_groups, reverse, unreverse
 from .depth import group_and_bound, group_by_depth
-from .groups import count_groups
 from .merge import MOST_GROUPS, drop_groups, merge_groups
 
 DEFAULT_RATE = 20_000.0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, lower_bound
 from gluon_dynbatch.schedule.agenda import group_by_agenda
+from gluon_dynbatch.schedule.dependencies import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.depth import group_and_bound, group_by_depth, unit_depth
-from gluon_dynbatch.schedule.groups import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule import dags
 
