@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, Iterator, Mapping, NamedTuple, Tuple
 
 from .errors import Where
+from .findings import Cause
 
 
 class Kind(NamedTuple):
@@ -51,69 +52,6 @@ KINDS: Dict[str, Kind] = {
     ),
 }
 IN_MAP = "read in map"
-
-#: Functions that change an array, as users write them.
-CHANGES = {
-    "__setitem__": "an assignment to elements",
-    "__iadd__": "+=",
-    "__isub__": "-=",
-    "__imul__": "*=",
-    "__idiv__": "/=",
-    "__itruediv__": "/=",
-    "__imod__": "%=",
-    "attach_grad": "attach_grad()",
-}
-#: How users write the functions that read values, if not by their names.
-WRITTEN = {
-    **CHANGES,
-    "_index": "an index array",
-    "__getitem__": "an index array",
-    "__bool__": "if or bool()",
-    "__nonzero__": "if or bool()",
-    "__array__": "numpy",
-    "__reduce__": "pickle or copy",
-    "__repr__": "print()",
-    "__str__": "print()",
-}
-
-
-class Cause(NamedTuple):
-    """Why a line ends a batch early.
-
-    Attributes
-    ----------
-    kind : str
-        A key of `KINDS`.
-    call : str
-        The function that the line calls, as the user writes it; empty if it is not known.
-    in_map : bool
-        Whether samples of ``map`` wait there for each other, so that one flush serves all of them.
-    """
-
-    kind: str = "value"
-    call: str = ""
-    in_map: bool = False
-
-    @classmethod
-    def of(cls, function: str, changes: bool, in_map: bool) -> Cause:
-        """Return the cause for the name of a function, which may change arrays."""
-        if function in ("backward", "grad"):
-            kind = "backward"
-        elif function in ("_index", "__getitem__"):
-            kind = "index"
-        else:
-            changes = changes and function != "waitall" or function in CHANGES
-            kind = "change" if changes else "value"
-        plain = function.strip("_")
-        return cls(kind, WRITTEN.get(function, f"{plain}()" if plain else ""), in_map)
-
-
-class Origin(NamedTuple):
-    """The first call of an operator on ordinary arrays, which is not recorded."""
-
-    where: Where
-    #: Name of the outermost block around it that is not hybridized; or empty.
-    inactive: str
 
 
 def describe_reads(

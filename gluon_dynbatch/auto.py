@@ -14,10 +14,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from .findings import Reasons
 from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
-from .report import Reasons, Report
+from .report import Report
 from .trace.symbols import count_operators
 
 # Microseconds without and with a backward pass, in Python and in the engine, on one machine; on

@@ -16,8 +16,9 @@ from typing import Any, Callable, DefaultDict, Iterator, List, Tuple
 
 import mxnet as mx
 
-from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, Cause, remedy_of
+from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, remedy_of
 from .errors import Where
+from .findings import Cause
 from .observe import Line, Observer, Site
 from .record.lazy import LazyNDArray
 from .record.recorder import Recorder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
@@ -16,65 +15,12 @@ from .advice import (
     NOTHING,
     ORDINARY,
     TURNS,
-    Cause,
-    Origin,
     describe_reads,
 )
 from .errors import Where
+from .findings import Alone, Cause, Origin, Reasons, Traced, add_calls, by_frequency
 from .show.draw import page
 from .show.plot import plot
-
-
-class Alone(NamedTuple):
-    """Calls of one block or operator that did not merge, or not all with each other, and why.
-
-    Attributes
-    ----------
-    name : str
-        Name of the block or operator.
-    reason : str
-        The reason, as one sentence.
-    calls : int
-        Number of calls.
-    where : Where
-        The line of one of the calls.
-    """
-
-    name: str
-    reason: str
-    calls: int
-    where: Where
-
-    def __str__(self) -> str:
-        """Return the calls and the reason, and on a second line the place."""
-        return f"{self.calls} x {self.name}: {self.reason}\n{'':12}{self.where}"
-
-
-def add_calls(totals: Dict[Any, Alone], key: Any, added: Alone) -> None:
-    """Add calls to the total of `key`, which keeps the line of its first call."""
-    total = totals.get(key)
-    totals[key] = added if total is None else total._replace(calls=total.calls + added.calls)
-
-
-class Reasons(NamedTuple):
-    """Why the launches of a scope were narrow."""
-
-    forced: Dict[Where, int]
-    causes: Dict[Where, Cause]
-    alone: Tuple[Alone, ...]
-    split: Tuple[Alone, ...]
-
-
-class Traced:
-    """Counts calls of blocks that are traced once per structure."""
-
-    def __init__(self) -> None:
-        #: Calls that reused a piece of the tape, and calls that ran ``forward``.
-        self.known = self.new = 0
-        #: Milliseconds in ``forward``; a nested call counts in its own time and in its caller's.
-        self.new_ms = 0.0
-        #: Calls from which no piece was kept, by block and reason.
-        self.refused: Dict[Tuple[str, str], Alone] = {}
 
 
 class FlushReport(NamedTuple):
@@ -265,13 +211,13 @@ class Report:
         """Calls that did not merge, with the reason, the most frequent first."""
         flushes = (flush.alone for flush in self.flushes)
         earlier = self.earlier.alone if self.earlier else ()
-        return _by_frequency(self.immediate.values(), *flushes, earlier)
+        return by_frequency(self.immediate.values(), *flushes, earlier)
 
     @property
     def split(self) -> List[Alone]:
         """Calls that need several launches, with the reason, the most frequent first."""
         earlier = self.earlier.split if self.earlier else ()
-        return _by_frequency(*(flush.split for flush in self.flushes), earlier)
+        return by_frequency(*(flush.split for flush in self.flushes), earlier)
 
     @property
     def analysis_share(self) -> float:
@@ -415,11 +361,3 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
         ("time", f"recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
          f"dispatch {flush.dispatch_ms:.1f} ms{queue}{waiting}"),
     ]  # fmt: skip
-
-
-def _by_frequency(*groups: Iterable[Alone]) -> List[Alone]:
-    """Add up calls of equal name and reason, and sort them, the most frequent first."""
-    totals: Dict[Tuple[str, str], Alone] = {}
-    for calls in itertools.chain(*groups):
-        add_calls(totals, (calls.name, calls.reason), calls)
-    return sorted(totals.values(), key=lambda total: -total.calls)

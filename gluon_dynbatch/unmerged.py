@@ -10,11 +10,11 @@ from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence,
 
 import numpy as np
 
+from .findings import Alone
 from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
-from .report import Alone
 from .trace.symbols import VARIABLE
 
 OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"

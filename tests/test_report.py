@@ -11,8 +11,9 @@ from mxnet.base import _LIB
 import gluon_dynbatch as gdb
 from gluon_dynbatch.advice import KINDS
 from gluon_dynbatch.errors import Where
+from gluon_dynbatch.findings import Alone
 from gluon_dynbatch.record.intercept import WAITS
-from gluon_dynbatch.report import Alone, FlushReport
+from gluon_dynbatch.report import FlushReport
 from tests.cells import cell, inputs
 from tests.common import FIXED, named_lines, output_of
 

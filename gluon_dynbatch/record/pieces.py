@@ -18,8 +18,8 @@ from mxnet.ndarray import NDArray
 
 from ..cache import SizedCache
 from ..errors import MismatchError, Where
+from ..findings import Alone, add_calls
 from ..native import recording
-from ..report import Alone, add_calls
 from .identity import IGNORED, describe, number_of
 from .recorder import Recorder
 from .tracing import Refused, Trace, give

@@ -12,7 +12,6 @@ import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..advice import Cause, Origin
 from ..errors import (
     ArgumentError,
     ContextError,
@@ -21,9 +20,10 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
 )
+from ..findings import Alone, Cause, Origin, add_calls
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Alone, Report, add_calls
+from ..report import Report
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
