@@ -10,7 +10,7 @@ than it saves.  Then the calls of later scopes at the same place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
 from .report import Report
+from .trace.entry import Entry
 from .trace.symbols import count_operators
 
 # Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
@@ -49,9 +50,9 @@ def pays_ahead(tape: Tape) -> bool:
     return work >= WORK_AHEAD and not is_recorded(tape)
 
 
-def _calls_by_entry(tape: Tape) -> List[Tuple[Any, int]]:
-    counts = np.bincount(tape.node_entry).tolist()
-    return [(entry, counts[number]) for number, entry in tape.entries.items()]
+def _calls_by_entry(tape: Tape) -> List[Tuple[Entry, int]]:
+    counts, entries = np.bincount(tape.node_entry).tolist(), cast("Dict[int, Entry]", tape.entries)
+    return [(entry, counts[number]) for number, entry in entries.items()]
 
 
 class Costs(NamedTuple):

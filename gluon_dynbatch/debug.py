@@ -79,7 +79,8 @@ class Watch:
     def check(self) -> None:
         """Raise `MismatchError` if an array has changed since its snapshot; discard all."""
         snapshots, self._snapshots = self._snapshots, {}
-        for array, parameter, place, before, _ in snapshots.values():
+        for snapshot in snapshots.values():
+            array, parameter, before = snapshot.array, snapshot.parameter, snapshot.state
             after = _state_of(array, parameter)
             change = next((text for text in before if before[text] != after[text]), None)
             if change is not None:
@@ -88,7 +89,7 @@ class Watch:
                 raise MismatchError(
                     f"{name} of shape {array.shape}, which a recorded call reads, {change} "
                     "before the call was computed",
-                    place.where,
+                    snapshot.place.where,
                     advice="call batch.flush() before the change, or pass a copy to the call",
                 )
 
@@ -125,13 +126,14 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
             equal = np.isclose(rows[1], rows[0], relative, absolute, equal_nan=True).all(axis=1)
             if not equal.all():
                 first = int(np.argmin(equal))
-                wrong.append((*some[first].tolist(), rows[0][first], rows[1][first], array_type))
+                node, value = some[first].tolist()
+                wrong.append((node, value, np.abs(rows[1][first] - rows[0][first]).max(), kind))
     if wrong:
-        node, value, one, other, array_type = min(wrong, key=lambda found: found[:2])
+        node, value, difference, kind = min(wrong)
         number = launch_of[graph.slot_unit[graph.value_term[value]]]
         raise MismatchError(
             f"call {node} has other values in launch {number} than alone: they differ "
-            f"by up to {np.abs(other - one).max():g}, in shape {array_type.shape}",
+            f"by up to {difference:g}, in shape {TYPES[kind].shape}",
             recording.places[node].where,
             recording.entries[recording.node_entry[node]].name,
             "please report this with the program; analysis_budget=0 avoids batching",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple, Union, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError
 from .lower.expand import expand, find_weights
-from .lower.graph import check_graph
+from .lower.graph import Graph, check_graph
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
@@ -21,6 +21,7 @@ from .plan.make import Externals, make_plan
 from .plan.plan import Plan
 from .plan.transpose import Heads
 from .record.lazy import LazyNDArray
+from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES
 from .report import FlushReport
@@ -28,14 +29,27 @@ from .run.backward import BackwardPass
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
 from .run.engine import FLIGHT
-from .run.execute import Execution, execute
+from .run.execute import Execution, LaunchWatch, execute
 from .run.gradient import forget
 from .run.keep import Kept, Spots, find_spots
 from .run.operators import OperatorTape
 from .run.prepare import Draft, Latest, Prepared, complete, prepare
 from .schedule import analyze, arrange, check_groups
-from .trace.entry import Library
+from .trace.entry import Entry, Library
 from .unmerged import Unmerged, find_unmerged
+
+
+class Observer(Protocol):
+    """What is told of each scope, flush and launch; see `observe.py`."""
+
+    def opened(self, scope: ThreadScope) -> None:
+        """Note a scope that has been opened."""
+
+    def settle(self, tape: Tape) -> None:
+        """Do what comes before the flush of a tape."""
+
+    def begin_flush(self, tape: Tape, graph: Graph) -> LaunchWatch:
+        """Return what is told of the launches of a flush."""
 
 
 class Runtime:
@@ -46,7 +60,7 @@ class Runtime:
         self.dispatcher = Dispatcher()
         self.plans = SizedCache()
         #: Called for each scope, flush and launch, if set; see `observe.py`.
-        self.observer: Any = None
+        self.observer: Optional[Observer] = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
         #: Number of calls of ``hybridize``, which may change the options that blocks ask for.
@@ -184,7 +198,8 @@ def _plan(
         check_groups(graph.dependencies, groups)
     outside = Externals(*TYPES.columns(tape.external_type), TYPES.kinds)
     plan = make_plan(graph, groups, outside, tuple(map(kernels_of, graph.segments)))
-    alone, split = find_unmerged(plan, list(tape.entries.values()), settings.granularity)
+    entries = cast("Dict[int, Entry]", tape.entries)
+    alone, split = find_unmerged(plan, list(entries.values()), settings.granularity)
     report = FlushReport(
         nodes=len(tape.node_entry),
         units=graph.dependencies.size,
@@ -244,7 +259,8 @@ def _execute(
     operators: Optional[OperatorTape],
 ) -> Execution:
     """Push the launches of a plan to the engine, with the checks of ``debug=True``."""
-    watch = runtime.observer and runtime.observer.begin_flush(tape, plan.graph)
+    observer = runtime.observer
+    watch = None if observer is None else observer.begin_flush(tape, plan.graph)
     if options.debug:
         check_plan(plan)
         if programs.transposed is not None:

@@ -18,12 +18,11 @@ import mxnet as mx
 from .errors import Where
 from .lower.graph import Graph
 from .record.recorder import Recorder
-from .record.state import STATE
+from .record.state import STATE, ThreadScope
 from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
-from .run.execute import Execution
-from .scope import OpenScope
+from .run.execute import Pass
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
@@ -81,7 +80,7 @@ class Site:
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
-    def launched(self, execution: Execution, number: int) -> None:
+    def launched(self, execution: Pass, number: int) -> None:
         """Wait for the launch just pushed, and divide its time among the lines of its units."""
         launch = execution.plan.launch(number)
         for region in launch.regions:
@@ -108,7 +107,7 @@ class Observer:
         #: Per place its first scope, which compiles what the others use, and all others.
         self.sites: Dict[Where, List[Site]] = {}
 
-    def opened(self, scope: OpenScope) -> None:
+    def opened(self, scope: ThreadScope) -> None:
         """Add the report of a scope to its site."""
         sites = self.sites.setdefault(scope.place.where, [])
         if len(sites) < 2:

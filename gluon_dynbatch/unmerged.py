@@ -15,6 +15,7 @@ from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
 OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"
@@ -66,7 +67,7 @@ class Unmerged(NamedTuple):
 
 
 def find_unmerged(
-    plan: Plan, entries: Sequence[Any], granularity: str
+    plan: Plan, entries: Sequence[Entry], granularity: str
 ) -> Tuple[Tuple[Unmerged, ...], Tuple[Unmerged, ...]]:
     """Return the calls that did not merge, and those that merged only in several launches.
 
@@ -100,7 +101,7 @@ def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Unmerged:
     return Unmerged(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
 
 
-def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Unmerged]:
+def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unmerged]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
     counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry in entries:
@@ -122,7 +123,7 @@ def _split_by_count(graph: Graph, entries: Sequence[Any], granularity: str) -> I
             yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
 
 
-def _along_axis(entry: Any) -> str:
+def _along_axis(entry: Entry) -> str:
     """Return the reason for an operator, and how to put its arrays together along axis 0."""
     (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
     if op.op not in ALONG_AXIS:

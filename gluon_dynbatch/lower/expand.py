@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -61,9 +61,10 @@ def expand(
     """
     entry_of = np.empty(len(tape.node_entry), dtype=np.int32)
     marks_of = lowering.survey(tape, weights, granularity == "operator", MOST_EDGES, entry_of)
+    entries = cast("Dict[int, Entry]", tape.entries)
     cuts = [
         entry.cuts.get((granularity, marks)) or _cut(entry, granularity, marks)
-        for entry, marks in zip(tape.entries.values(), marks_of)
+        for entry, marks in zip(entries.values(), marks_of)
     ]
     return _wire(tape, entry_of, cuts, ragged, granularity == "graph")
 

@@ -6,20 +6,20 @@ functions, with the arguments of the MXNet function that is about to change some
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
 
-from .recorder import Recorder
-from .tape import parameters_of
+from .state import ThreadRecorder
+from .tape import Tape, parameters_of
 from .types import memory_of
 
 
-def before_write(recorder: Recorder, *handles: Any) -> None:
+def before_write(recorder: ThreadRecorder, *handles: Any) -> None:
     """Compute pending calls if they read an array that is about to be written to, by its handle."""
-    tape = recorder.tape
+    tape = cast(Tape, recorder.tape)
     if tape.node_entry:
         chunks, starts, stops, _ = tape.reads.memory(tape)
         memories = [memory_of(handle) for handle in handles if handle is not None]
@@ -33,26 +33,26 @@ def before_write(recorder: Recorder, *handles: Any) -> None:
             mx.nd.waitall()
 
 
-def before_parameter_change(recorder: Recorder, parameter: Parameter, *_: Any) -> None:
+def before_parameter_change(recorder: ThreadRecorder, parameter: Parameter, *_: Any) -> None:
     """Compute pending calls if they read `parameter`, of which an attribute is about to change."""
     recorder.scope.connect()
     if any(parameter is read for read in parameters_of(recorder.tape.entries.values())):
         recorder.run_pending()
 
 
-def before_unknown_write(recorder: Recorder, *_: Any) -> None:
+def before_unknown_write(recorder: ThreadRecorder, *_: Any) -> None:
     """Compute pending calls: any array that they read may be about to change."""
     recorder.run_pending()
     recorder.scope.connect()
 
 
-def before_marking(recorder: Recorder, count: int, handles: Any, *_: Any) -> None:
+def before_marking(recorder: ThreadRecorder, count: int, handles: Any, *_: Any) -> None:
     """Compute pending calls if they read one of the arrays that are about to become variables.
 
     A view of such an array stays what it was, so handles are compared instead of memory.
     """
     recorder.scope.connect()
-    tape = recorder.tape
+    tape = cast(Tape, recorder.tape)
     # One handle comes as a pointer, several as an array.
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
     if tape.node_entry and np.isin(tape.reads.memory(tape)[3], marked).any():

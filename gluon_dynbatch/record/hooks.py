@@ -37,7 +37,7 @@ class Hooks:
     """
 
     def __init__(self, replaced: Iterable[Replaced]) -> None:
-        self._scopes: Set[Any] = set()
+        self._scopes: Set[object] = set()
         self._owners, self._names, _, self._makers = zip(*replaced)
         #: Per function, the original and its replacement.
         self._functions: Tuple[Tuple[Any, Any], ...] = ()
@@ -47,7 +47,7 @@ class Hooks:
         """Whether a scope was ever opened in this process."""
         return bool(self._functions)
 
-    def acquire(self, scope: Any) -> None:
+    def acquire(self, scope: object) -> None:
         """Install the replacements for a scope unless they are in place."""
         self._scopes.add(scope)
         if not hasattr(getattr(self._owners[0], self._names[0]), REPLACES):
@@ -58,7 +58,7 @@ class Hooks:
                 self._functions = tuple(map(with_replacement, self._makers, originals))
             self._install()
 
-    def release(self, scope: Any) -> None:
+    def release(self, scope: object) -> None:
         """Restore the originals when the last scope closes; may be called again."""
         self._scopes.discard(scope)
         if not self._scopes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from textwrap import shorten
-from typing import Any, Callable, Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -27,7 +27,7 @@ from ..report import Report
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
-from .tape import Tape
+from .tape import CallWatch, Tape
 from .types import TYPES, ArrayType
 from .where import inactive_block, user_call, user_line
 
@@ -77,7 +77,14 @@ class Recorder(recording.Calls):
     recorded raise, instead of running at once.
     """
 
-    def __init__(self, library: Library, scope: Scope, report: Report, strict: bool, watch: Any):
+    def __init__(
+        self,
+        library: Library,
+        scope: Scope,
+        report: Report,
+        strict: bool,
+        watch: Optional[CallWatch],
+    ):
         self.library = library
         self.operators = library.operators
         self.scope: Scope = scope

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple, TypeVar
+
+from mxnet.ndarray import NDArray
 
 from ..errors import Where
+from ..native import recording
+from ..report import Report
 
 Result = TypeVar("Result")
 
@@ -67,15 +71,75 @@ class Library(Protocol):
         """Make the entry for a new kind of call, or return why its calls run at once."""
 
 
+class ThreadTrace(Protocol):
+    """What replaced functions ask of a trace of a block's ``forward``, a `tracing.Trace`."""
+
+    #: By id of a view: the view, its array, how it was made, and the argument.
+    views: Dict[int, Tuple[NDArray, NDArray, str, Any]]
+
+
+class ThreadRecorder(Protocol):
+    """What replaced functions ask of the recorder of their thread, a `recorder.Recorder`."""
+
+    @property
+    def report(self) -> Report:
+        """The report of its scope."""
+
+    @property
+    def scope(self) -> Scope:
+        """Its scope."""
+
+    @property
+    def tape(self) -> recording.Tape:
+        """The pending calls, a `tape.Tape`."""
+
+    @property
+    def library(self) -> Library:
+        """The callees of the process."""
+
+    @property
+    def operators(self) -> Mapping[Any, NamedCallee]:
+        """Callees of operators with their attributes, by token."""
+
+    @property
+    def tracing(self) -> Optional[ThreadTrace]:
+        """The trace of the call of a block that is running, or None."""
+
+    def run_pending(self) -> None:
+        """Compute the pending calls, if there are any."""
+
+    def refuse(self, reason: str, where: Optional[Where] = None) -> None:
+        """Keep no piece of the calls that are traced, for this reason."""
+
+    def count_ordinary(self, name: str) -> None:
+        """Count an operator on ordinary arrays, which runs at once."""
+
+    def constant(self, token: Tuple[Any, ...]) -> NDArray:
+        """Return the result of a creation operator, which runs once per scope."""
+
+    def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
+        """Lift the number of a scalar operator to an operand if it varies."""
+
+    def report_immediate(self, callee: NamedCallee, why: str) -> None:
+        """Report a call that runs at once; raise with ``strict=True``."""
+
+
 class ThreadScope(Scope, Protocol):
-    """What replaced functions ask of the open scope of their thread, a `scope.OpenScope`."""
+    """What replaced functions and observers ask of the scope of a thread, a `scope.OpenScope`."""
 
-    #: The user's handle, a `Batch`.
-    batch: Any
-    #: The place in the user's program that opened the scope.
-    place: Any
+    @property
+    def batch(self) -> Any:
+        """The user's handle, a `Batch`."""
 
-    def recorder_of(self, block: Any) -> Any:
+    @property
+    def place(self) -> recording.Place:
+        """The place in the user's program that opened the scope."""
+
+    @property
+    def report(self) -> Report:
+        """What happened so far."""
+
+    def recorder_of(self, block: Any) -> Optional[ThreadRecorder]:
         """Return the recorder for a call of a block while calls run at once; None if it does."""
 
     def use_defaults(self, defaults: Any) -> None:
@@ -97,7 +161,7 @@ class ThreadState(threading.local):
     #: The open scope, or None.
     scope: Optional[ThreadScope] = None
     #: The recorder of the scope while it is recording, else None.
-    recorder: Optional[Any] = None
+    recorder: Optional[ThreadRecorder] = None
     #: Whether calls run at once and are counted.
     at_once = False
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+)
 
 import mxnet as mx
 import numpy as np
@@ -37,6 +48,10 @@ class RecordedEntry(Protocol):
     id: int
     #: Name of the callee.
     name: str
+    #: ``id()`` of the block; None for an operator.
+    block_id: Optional[int]
+    #: Autograd's mode, as bits of `modes`.
+    mode: int
     #: Types of the arguments, and numbers of the types of the results, see `TYPES`.
     in_types: Tuple[ArrayType, ...]
     out_types: List[int]
@@ -97,6 +112,12 @@ class Tape(recording.Tape):
 
     __slots__ = ("__weakref__", "reads")
 
+    if TYPE_CHECKING:
+
+        @property
+        def entries(self) -> Dict[int, RecordedEntry]:
+            """The entries of all calls, by id."""
+
     def __init__(self, recorder: Any = None) -> None:
         super().__init__(recorder)
         self.reads = Reads()
@@ -129,6 +150,16 @@ class Tape(recording.Tape):
         if array_type.elements < TYPES[self.value_type[value]].elements:
             part = f"[{offset}:{offset + array_type.elements}]"
         return f"%{value}{part} {array_type.shape}"
+
+
+class CallWatch(Protocol):
+    """What ``debug=True`` notes of each call, a `debug.Watch`."""
+
+    def note(self, tape: Tape) -> None:
+        """Keep copies of what calls of a tape read that were added since the last time."""
+
+    def check(self) -> None:
+        """Raise if something has changed what pending calls read."""
 
 
 def check_storage(array: NDArray) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
+from numpy.typing import NDArray as Numbers
 
 from ..modes import FLOATS
 from ..native import recording
@@ -104,19 +105,20 @@ class TypeTable(List[ArrayType]):
                 if type_id == len(self):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
-                    self._kind_of.append(self.kind_of(*array_type[1:]))
+                    self._kind_of.append(self.kind_of(array_type.dtype, array_type.context))
                     self.has_rows.append(rows > 1 and array_type.dtype in FLOATS)
                     self.append(array_type)
         return type_id
 
-    def kind_of(self, *kind: Any) -> int:
+    def kind_of(self, dtype: str, context: mx.Context) -> int:
         """Return the index of a dtype and a context in `kinds`; add them if they are new."""
+        kind = dtype, context
         with self._lock:
             if kind not in self.kinds:
                 self.kinds.append(kind)
             return self.kinds.index(kind)
 
-    def columns(self, types: Any) -> Tuple[Any, Any]:
+    def columns(self, types: Numbers[Any]) -> Tuple[Numbers[Any], Numbers[Any]]:
         """Return the numbers of elements and the kinds of some types, given by id."""
         return np.array(self.sizes)[types], np.array(self._kind_of)[types]
 

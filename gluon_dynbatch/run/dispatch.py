@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 from ..kernel.kernels import Kernels
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
-from ..trace.symbols import compile_symbol, make_symbol
+from ..trace.symbols import Compiled, compile_symbol, make_symbol
 
 #: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
 #: reader of a result.
@@ -23,8 +23,7 @@ FAIL_ON_VALUES = frozenset(["Custom"]) | {
 class Executable(NamedTuple):
     """A segment compiled for MXNet's operators."""
 
-    #: The ``CachedOp``.
-    run: Any
+    run: Compiled
     #: Per argument of `run`: ("in", number of an input of the segment) or ("param", number of a
     #: parameter).
     arguments: Tuple[Tuple[str, int], ...]

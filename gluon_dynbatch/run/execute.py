@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, List, Optional
+from typing import Any, Callable, ContextManager, List, Optional, Protocol
 
 import mxnet as mx
 import numpy as np
@@ -31,6 +31,13 @@ CPU = mx.cpu()
 MEMORY_TYPE = "float64"
 
 
+class LaunchWatch(Protocol):
+    """What is told of each launch, such as an `observe.Site`."""
+
+    def launched(self, execution: Pass, number: int) -> None:
+        """Note a launch that has just been pushed."""
+
+
 class Pass:
     """One run of a plan, forward or backward."""
 
@@ -52,7 +59,7 @@ class Pass:
         size = -(-self._assembled.sizes[kind] // itemsize(MEMORY_TYPE))
         return self.arenas.pool.take((max(size, 1),), MEMORY_TYPE, CPU)
 
-    def run_launches(self, watch: Any = None) -> None:
+    def run_launches(self, watch: Optional[LaunchWatch] = None) -> None:
         """Push all launches to the engine, several at a time, so that other work gets a turn."""
         low, one_by_one = 0, watch is not None or PROFILER.running
         for end, number, by_operators, ends_push in self._assembled.items:
@@ -186,7 +193,7 @@ def execute(
     dispatcher: Dispatcher,
     where: Callable[[int], Where],
     tape: Optional[OperatorTape] = None,
-    watch: Any = None,
+    watch: Optional[LaunchWatch] = None,
 ) -> Execution:
     """Push all launches of a plan to the engine, without waiting for their results.
 

@@ -9,7 +9,7 @@ one.  Zero times its finite derivative adds nothing.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -18,23 +18,25 @@ from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from .. import rules
+from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..schedule.dependencies import Array
+from .dispatch import Executable
 
 
 class Recorded(NamedTuple):
     """The graph of a launch, as MXNet has recorded it."""
 
-    executable: Any
+    executable: Executable
     arguments: List[NDArray]
     results: List[NDArray]
 
-    def repeatable(self, segment: Any) -> bool:
+    def repeatable(self, segment: Segment) -> bool:
         """Return whether the launch would give equal results if it ran again."""
         random = any(rules.is_random(op.op, op.attrs) for op in segment.ops)
         return not (segment.mode & TRAINING and random)
 
-    def again(self, segment: Any, live: Array, gradients: Dict[int, NDArray]) -> Recorded:
+    def again(self, segment: Segment, live: Array, gradients: Dict[int, NDArray]) -> Recorded:
         """Record the launch again, with live rows only: those that a gradient arrives at.
 
         `gradients` are the rows into which the gradients of inputs are written, by input.

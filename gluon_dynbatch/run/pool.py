@@ -53,7 +53,7 @@ def _explained(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> Itera
 
 
 class _Buffer(NamedTuple):
-    key: Tuple[str, Any]
+    key: Tuple[str, mx.Context]
     array: NDArray
     elements: int
     bytes: int
@@ -74,7 +74,7 @@ class Pool:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def take(self, shape: Tuple[int, ...], dtype: str, context: Any) -> NDArray:
+    def take(self, shape: Tuple[int, ...], dtype: str, context: mx.Context) -> NDArray:
         """Return an uninitialized array whose memory nothing else uses."""
         elements = prod(shape)
         if elements < LARGE:
@@ -86,7 +86,7 @@ class Pool:
             self._evict()
             return part(buffer.array, 0, elements).reshape(shape)
 
-    def _pop_free(self, key: Tuple[str, Any], elements: int) -> _Buffer:
+    def _pop_free(self, key: Tuple[str, mx.Context], elements: int) -> _Buffer:
         """Remove a free buffer that fits from the pool and return it, or else a new one."""
         for number, buffer in enumerate(self._buffers):
             fits = buffer.key == key and elements <= buffer.elements <= 2 * elements

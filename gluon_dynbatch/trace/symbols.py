@@ -107,7 +107,7 @@ class Compiled(mx.nd.CachedOp):
         self.lock = threading.RLock()
 
 
-def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
+def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Compiled:
     """Compile a symbol; `is_data` marks the inputs that are data instead of parameters."""
     data = [i for i, flag in enumerate(is_data) if flag]
     parameters = [i for i, flag in enumerate(is_data) if not flag]
