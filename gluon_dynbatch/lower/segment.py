@@ -8,13 +8,12 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, repeat
-from typing import Any, FrozenSet, List, NamedTuple, Tuple
+from typing import Any, FrozenSet, NamedTuple, Tuple
 
 from mxnet import Context
 from mxnet.gluon import Parameter
 
-from ..native import planning
+from ..native import lowering, planning
 from ..record.types import TYPES
 from ..trace.symbols import VARIABLE, Op, Ref
 
@@ -165,24 +164,8 @@ class Cut:
 
     @cached_property
     def code(self) -> array[int]:
-        """Uses of the segments, with what they read, as integers: see ``native/lowering.pyx``."""
-        uses: List[int] = []
-        sizes: List[int] = []
-        terms: List[int] = []
-        slot0 = list(accumulate((len(segment.outputs) for segment in self.segments), initial=0))
-        for segment, sources in zip(self.segments, self.sources):
-            rows = self.rows if segment.layout in ("rows", "concat") else 1
-            uses += [rows, len(segment.outputs), len(sources)]
-            sizes += [rows * port.row_size for port in segment.outputs]
-            for port, port_terms in zip(segment.inputs, sources):
-                term_rows = self.concat_rows if port.concat else repeat(1 if port.shared else rows)
-                for (use, number), count in zip(port_terms, term_rows):
-                    terms.append(-1 - number if use == ARGUMENT else slot0[use] + number)
-                    terms.append(count * port.row_size)
-        counts = [len(port_terms) for sources in self.sources for port_terms in sources]
-        results = [slot0[use] + number for use, number in self.heads]
-        head = [len(uses) // 3, len(sizes), len(counts), len(terms) // 2, len(results)]
-        return array("q", [*head, self.arguments, *uses, *sizes, *counts, *terms, *results])
+        """The cut as integers."""
+        return lowering.code_of_cut(self)
 
 
 def find_root(parent: Any, item: int) -> int:

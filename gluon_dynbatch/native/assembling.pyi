@@ -2,8 +2,11 @@ from array import array
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from mxnet.gluon import Parameter
+from numpy.typing import NDArray
 
 from .executing import Kernel, Program
+
+Array = NDArray[Any]
 
 MEMORY: Tuple[str, ...]
 TEMPORARY: int
@@ -12,6 +15,11 @@ SAVED: int
 
 def itemsize(dtype: str) -> int: ...
 def kind_of(dtype: str) -> int: ...
+
+def code_of_pieces(
+    dtype: str, pieces: Array, first: int, base: int, offset: int
+) -> array[int]: ...
+def code_of_copies(dtype: str, starts: List[int], elements: int) -> array[int]: ...
 
 class Code:
     @property

@@ -79,6 +79,7 @@ cdef Spot NOWHERE = Spot(-1, 0)
 
 
 include "recipes.pxi"
+include "copying.pxi"
 
 
 cdef class Assembler:

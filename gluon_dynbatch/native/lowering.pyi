@@ -1,3 +1,4 @@
+from array import array
 from typing import Any, Dict, List, Tuple
 
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ def survey(
     tape: Tape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
 ) -> List[bytes]: ...
 def find_rows(tape: Tape, has_rows: bytearray) -> List[int]: ...
+
+# Of a `lower.segment.Cut`, which comes later.
+def code_of_cut(cut: Any) -> array[int]: ...
 
 class Cuts:
     # Of `lower.segment`, which comes later: a list of `Cut`, and numbers of `Segment`.

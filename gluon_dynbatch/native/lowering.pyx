@@ -33,13 +33,56 @@ cdef struct Term:
     int64_t source, size
 
 
+def code_of_cut(cut):
+    """Return a `lower.segment.Cut` as integers.
+
+    A `Head`; then a `Use` of a segment per unit, the elements of each slot, the number of terms of
+    each input, the `Term`s, and the slot of each result of the call.
+    """
+    cdef int64_t rows, slots = 0, inputs = 0, terms = 0
+    cdef list slot0 = []
+    for segment, sources in zip(cut.segments, cut.sources):
+        slot0.append(slots)
+        slots += len(segment.outputs)
+        inputs += len(sources)
+        terms += sum([len(of_port) for of_port in sources])
+    cdef int64_t bytes = sizeof(Head) + len(slot0) * sizeof(Use) + terms * sizeof(Term)
+    bytes += (slots + inputs + len(cut.heads)) * sizeof(int64_t)
+    cdef array code = clone(LONG, bytes // sizeof(int64_t), False)
+    cdef Head *head = <Head *>code.data.as_longlongs
+    cdef Use *use = <Use *>(head + 1)
+    cdef int64_t *size = <int64_t *>(use + len(slot0))
+    cdef int64_t *count = size + slots
+    cdef Term *term = <Term *>(count + inputs)
+    cdef int64_t *result = <int64_t *>(term + terms)
+    head[0] = Head(
+        uses=len(slot0), slots=slots, inputs=inputs, terms=terms, results=len(cut.heads),
+        arguments=cut.arguments)
+    for segment, sources in zip(cut.segments, cut.sources):
+        rows = cut.rows if segment.layout in ("rows", "concat") else 1
+        use[0] = Use(rows=rows, slots=len(segment.outputs), inputs=len(sources))
+        use += 1
+        for port in segment.outputs:
+            size[0] = rows * port.row_size
+            size += 1
+        for port, of_port in zip(segment.inputs, sources):
+            count[0] = len(of_port)
+            count += 1
+            for k, (origin, number) in enumerate(of_port):
+                term_rows = cut.concat_rows[k] if port.concat else 1 if port.shared else rows
+                term[0] = Term(
+                    source=-1 - number if origin < 0 else slot0[origin] + number,
+                    size=term_rows * port.row_size)
+                term += 1
+    for origin, number in cut.heads:
+        result[0] = slot0[origin] + number
+        result += 1
+    return code
+
+
 @cython.final
 cdef class Cuts:
-    """The cuts of all entries, as integers.
-
-    The code of a cut is a `Head`; then a `Use` of a segment per unit, the elements of each slot,
-    the number of terms of each input, the `Term`s, and the slot of each result of the call.
-    """
+    """The cuts of all entries, as integers: see `code_of_cut`."""
 
     #: Segments to their numbers, in the order of their first use.
     cdef readonly dict segments

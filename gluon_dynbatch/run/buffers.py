@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
 from math import prod
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
-from ..native import executing, planning, recording
-from ..native.assembling import itemsize, kind_of
+from ..native import assembling, executing, planning, recording
 from ..native.recording import part
 from ..plan.launch import Operand, Region, Rows, Slice
 from ..plan.plan import Plan
@@ -59,10 +56,11 @@ def write_pieces(
     Pieces are as in `Plan`, with numbers of `arrays` in the place of arenas; `use` is the letter of
     `recording.addresses_and_handles` that says how `arrays` are read.
     """
-    code = _code_of_pieces(target.context, name_of(target.dtype), pieces)
-    if code is None:
+    dtype, adds = name_of(target.dtype), planning.ADD in pieces[:, 0]
+    if not in_host_memory(target.context) or (adds and dtype not in executing.DTYPES):
         _write_by_operators(target, arrays, pieces)
         return
+    code = assembling.code_of_pieces(dtype, pieces, first=1, base=0, offset=0)
     bases = bases_of([target, *arrays], b"w" + use * len(arrays))
     push(executing.Program(code), bases, " fill")
 
@@ -81,36 +79,6 @@ def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Arra
             source.copyto(written)
 
 
-def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int]:
-    """Return a ROWS record that writes pieces to a target, a base and an offset in bytes.
-
-    Sources of `pieces` are bases, with offsets in bytes.
-    """
-    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target
-    code = array("q", head)
-    code.frombytes(pieces.tobytes())
-    return code
-
-
-def _code_of_pieces(context: Any, dtype: str, pieces: Array) -> Optional[array[int]]:
-    """Return code that writes pieces of bases 1, 2, ... to base 0; None if native code cannot."""
-    adds = planning.ADD in pieces[:, 0]
-    if not in_host_memory(context) or (adds and dtype not in executing.DTYPES):
-        return None
-    native_pieces = pieces + [0, 0, 1, 0, 0]
-    native_pieces[:, 3] *= itemsize(dtype)
-    return rows_record(dtype, native_pieces, (0, 0))
-
-
-def _code_of_copies(dtype: str, starts: Array, size: int) -> Array:
-    """Return code that copies elements of base 0, `size` from each start on, to bases 1, 2, ..."""
-    record = rows_record(dtype, np.array([[planning.COPY, 0, 0, 0, size]]), (0, 0))
-    code = np.tile(np.array(record), (len(starts), 1))
-    code[:, 4] = np.arange(1, len(starts) + 1)  # the base of the target
-    code[:, 9] = starts * itemsize(dtype)  # the offset of the source
-    return code.reshape(-1)
-
-
 def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at given elements of an arena.
 
@@ -123,7 +91,7 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
         for copy, first in zip(copies, starts):
             part(flat, first, first + size).reshape(shape).copyto(copy)
         return copies
-    code = _code_of_copies(name_of(source.dtype), np.array(starts), size)
+    code = assembling.code_of_copies(name_of(source.dtype), starts, size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")
     return copies

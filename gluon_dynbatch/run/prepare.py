@@ -20,7 +20,6 @@ from ..plan.launch import TYPE, Fill, Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from ..record.types import in_host_memory
-from .buffers import rows_record
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -150,7 +149,8 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         if in_host_memory(arena.context):
             count, source = len(fill.externals), assembler.stop + len(externals)
             pieces = fill.pieces(np.arange(source, source + count))
-            code.extend(rows_record(arena.dtype, pieces, assembler.spot_of_fill(number)))
+            base, offset = assembler.spot_of_fill(number)
+            code.extend(assembling.code_of_pieces(arena.dtype, pieces, 0, base, offset))
             externals += fill.externals.tolist()
         else:
             device_fills.append(fill)

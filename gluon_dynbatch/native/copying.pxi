@@ -1,0 +1,41 @@
+"""Code that copies, adds and clears pieces of arrays: a part of `assembling.pyx`."""
+
+
+cdef struct CopyRecord:
+    # A record of one piece.
+    RowsRecord record
+    Piece piece
+
+
+def code_of_pieces(
+    str dtype not None, const int64_t[:, ::1] pieces, int64_t first, int64_t base, int64_t offset
+):
+    """Return code that writes a table of pieces, as in `Plan`, to a base from a byte on.
+
+    In the place of arenas, the table has bases, counted from `first`.
+    """
+    cdef int64_t i, count = pieces.shape[0], size = itemsize(dtype)
+    cdef array code = clone(LONG, numbers_in(sizeof(RowsRecord) + count * sizeof(Piece)), False)
+    cdef RowsRecord *record = <RowsRecord *>data_of(code)
+    cdef Piece *piece = <Piece *>(record + 1)
+    record[0] = RowsRecord(
+        record=ROWS, dtype=kind_of(dtype), element_size=size, count=count,
+        target=Spot(base, offset))
+    for i in range(count):
+        piece[i] = Piece(
+            operation=pieces[i, 0], target=pieces[i, 1],
+            source=Spot(first + pieces[i, 2], pieces[i, 3] * size), count=pieces[i, 4])
+    return code
+
+
+def code_of_copies(str dtype not None, list starts not None, int64_t elements):
+    """Return code that copies elements of base 0 to bases 1, 2, ..., for each from a start on."""
+    cdef int64_t i, count = len(starts), size = itemsize(dtype), kind = kind_of(dtype)
+    cdef array code = clone(LONG, numbers_in(count * sizeof(CopyRecord)), False)
+    cdef CopyRecord *copy = <CopyRecord *>data_of(code)
+    for i in range(count):
+        copy[i].record = RowsRecord(
+            record=ROWS, dtype=kind, element_size=size, count=1, target=Spot(i + 1, 0))
+        copy[i].piece = Piece(
+            operation=COPY, target=0, source=Spot(0, <int64_t>starts[i] * size), count=elements)
+    return code
