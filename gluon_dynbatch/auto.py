@@ -73,22 +73,20 @@ def costs_of(tape: Tape, plan: Plan) -> Costs:
     calls = _calls_by_entry(tape)
     blocks = (entry.block_id for entry, _ in calls)
     backward = is_recorded(tape)
-    call, operator, flush, new_plan, recorded, launch = (
-        costs[backward] for costs in (CALL, OPERATOR, FLUSH, PLAN, RECORDED, LAUNCH)
-    )
+    call, operator = CALL[backward], OPERATOR[backward]
     by_mxnet = [isinstance(kernels, str) for kernels in plan.kernels]
     launches = sum(
         call + operator * count_operators(plan.graph.segments[number].ops)
         if by_mxnet[number]
-        else launch
+        else LAUNCH[backward]
         for number in plan.segment.tolist()
     )
     return Costs(
-        next((block for block in blocks if block is not None), None),
-        sum(count for entry, count in calls if entry.block_id is not None),
-        sum(n * (call + operator * entry.program.operators) for entry, n in calls),
-        flush + recorded * len(tape.node_entry) + launches,
-        new_plan,
+        first_block=next((block for block in blocks if block is not None), None),
+        calls=sum(count for entry, count in calls if entry.block_id is not None),
+        at_once=sum(n * (call + operator * entry.program.operators) for entry, n in calls),
+        recorded=FLUSH[backward] + RECORDED[backward] * len(tape.node_entry) + launches,
+        plan=PLAN[backward],
     )
 
 

@@ -211,7 +211,15 @@ def _plan(
         arena_bytes=plan.arena_bytes,
     )
     costs = costs_of(tape, plan)
-    planned = Planned(plan, Latest(), is_recorded(tape), report, alone, split, costs)
+    planned = Planned(
+        plan=plan,
+        programs=Latest(),
+        recorded=is_recorded(tape),
+        report=report,
+        alone=alone,
+        split=split,
+        costs=costs,
+    )
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size
 

@@ -170,15 +170,33 @@ class Compiler:
         """Return the steps that compute a node of a kind in `OWN_STEP`."""
         places = [self.place_of(x) for x in node.args]
         if node.kind == "dot":
-            return [Dots(places[0], places[1], result, node.attrs[0], node.dtype)]
+            left, right = places
+            dot = node.attrs[0]
+            return [Dots(left=left, right=right, result=result, dot=dot, dtype=node.dtype)]
         if node.kind == "convolved":
-            bias = places[2] if len(places) > 2 else None
-            return [Convolved(places[0], places[1], result, bias, node.attrs[0], node.dtype)]
+            left, right, *biases = places
+            step = Convolved(
+                left=left,
+                right=right,
+                result=result,
+                bias=biases[0] if biases else None,
+                maps=node.attrs[0],
+                dtype=node.dtype,
+            )
+            return [step]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(places, weights, biases)
         return [
-            Product(left, weight, result, bias, i > 0, _parts(node), node.dtype)
+            Product(
+                left=left,
+                weight=weight,
+                result=result,
+                bias=bias,
+                adds=i > 0,
+                parts=_parts(node),
+                dtype=node.dtype,
+            )
             for i, (left, weight, bias) in enumerate(terms)
         ]
 
@@ -211,7 +229,14 @@ class Compiler:
             used = dict.fromkeys(args(node))
             free += [register[x] for x in used if last_use[x] == i and x not in kept]
         stores = tuple(Access(register[node], place, pattern) for place, node, pattern in jobs)
-        return Pointwise(width, dtype, registers, tuple(loads), tuple(instructions), stores)
+        return Pointwise(
+            width=width,
+            dtype=dtype,
+            registers=registers,
+            loads=tuple(loads),
+            instructions=tuple(instructions),
+            stores=stores,
+        )
 
     def _load(self, register: int, node: Node, in_memory: bool) -> Access:
         if node.kind in ("const", "iota"):

@@ -70,10 +70,9 @@ class Rows(NamedTuple):
 
 Operand = Union[Whole, Slice, Rows]
 
-#: Types of places by number.
-PLACES = None, Whole, Slice, Rows, Region
-#: Columns of a table of places: the number of a type in `PLACES`, the first two fields of that
-#: type, the number of rows, and the elements of a row.
+Place = Union[Operand, Region]
+#: Columns of a table of places, see `objects`: the number of the type, or 0 if there is no place;
+#: two numbers that depend on the type; the number of rows; and the elements of a row.
 TYPE, FIRST, SECOND, ROWS, ROW_SIZE = range(5)
 
 
@@ -125,10 +124,13 @@ class Fill(NamedTuple):
         return pieces_of(planning.COPY, self.starts, arrays, 0, self.counts)
 
 
-def pieces_of(action: int, targets: Array, *columns: Any) -> Array:
-    """Return a table of pieces with one action; see `Plan.pieces`.  Columns may be scalars."""
+def pieces_of(action: int, targets: Array, arrays: Any, elements: Any, counts: Any) -> Array:
+    """Return a table of pieces with one action, see `Plan.pieces`; the last three may be scalars.
+
+    `arrays` has numbers of arrays in the place of arenas, and `elements` the first elements there.
+    """
     pieces = np.empty((len(targets), 5), dtype=np.int64)
-    for i, column in enumerate((action, targets, *columns)):
+    for i, column in enumerate((action, targets, arrays, elements, counts)):
         pieces[:, i] = column
     return pieces
 
@@ -141,6 +143,15 @@ def places_of(rows: Any, row_size: Any) -> Array:
 
 
 def objects(places: Array) -> Tuple[Any, ...]:
-    """Return rows of a table of places as objects: None, or the named tuples of `PLACES`."""
-    typed = ((PLACES[number], fields) for number, *fields in places.tolist())
-    return tuple(cls and cls(*fields[: len(cls._fields)]) for cls, fields in typed)
+    """Return rows of a table of places as objects, None where there is no place."""
+    return tuple(None if place[TYPE] == 0 else _object(*place) for place in places.tolist())
+
+
+def _object(number: int, first: int, second: int, rows: int, row_size: int) -> Place:
+    if number == planning.WHOLE:
+        return Whole(external=first)
+    if number == planning.SLICE:
+        return Slice(arena=first, element=second, rows=rows, row_size=row_size)
+    if number == planning.TOGETHER:
+        return Rows(first=first, pieces=second, rows=rows, row_size=row_size)
+    return Region(arena=first, start=second, rows=rows)

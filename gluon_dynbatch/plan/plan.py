@@ -148,12 +148,12 @@ class Plan(NamedTuple):
         """Return a launch as an object."""
         members, bounds, segments = self.members, slice(number, number + 2), self.segments(number)
         return Launch(
-            number,
-            segments[0],
-            tuple(map(Part, segments, members.rows[slice(*members.part0[bounds])].tolist())),
-            members.units[slice(*members.first[bounds])],
-            objects(self.operands[slice(*self.inputs.first[bounds])]),
-            objects(self.regions[slice(*self.outputs.first[bounds])]),
+            number=number,
+            segment=segments[0],
+            parts=tuple(map(Part, segments, members.rows[slice(*members.part0[bounds])].tolist())),
+            units=members.units[slice(*members.first[bounds])],
+            operands=objects(self.operands[slice(*self.inputs.first[bounds])]),
+            outputs=objects(self.regions[slice(*self.outputs.first[bounds])]),
         )
 
     @property

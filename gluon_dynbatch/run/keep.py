@@ -95,8 +95,15 @@ def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
     covering = np.flatnonzero(spots.size[order] == counts[memory])[::-1]
     whole[memory[covering]] = kind[covering]
     ordered, leading = [arrays[i] for i in order.tolist()], order[begins]
-    arena, first = spots.container[leading], spots.first[leading]
-    return Memories(ordered, memory, kind, arena, first, counts, whole)
+    return Memories(
+        arrays=ordered,
+        memory=memory,
+        kind=kind,
+        arena=spots.container[leading],
+        first=spots.first[leading],
+        size=counts,
+        whole=whole,
+    )
 
 
 class Kept(recording.Keeper):

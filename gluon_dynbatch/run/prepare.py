@@ -139,7 +139,8 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
 def assemble(assembler: assembling.Assembler) -> Assembled:
     """Assemble a plan into a program."""
     assembler.assemble()
-    code, plan = array("q"), assembler.plan
+    code = array("q")
+    plan: Plan = assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
     # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
@@ -156,14 +157,14 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
             device_fills.append(fill)
     fill_length = len(code)  # before `program` appends the launches to this very array
     return Assembled(
-        assembler.program(code),
-        fill_length,
-        tuple(assembler.items),
-        tuple(externals),
-        tuple(device_fills),
-        tuple(assembler.bases),
-        bytes(assembler.uses) + b"a" * len(externals),
-        assembler.sizes,
+        program=assembler.program(code),
+        fill_length=fill_length,
+        items=tuple(assembler.items),
+        externals=tuple(externals),
+        device_fills=tuple(device_fills),
+        bases=tuple(assembler.bases),
+        uses=bytes(assembler.uses) + b"a" * len(externals),
+        sizes=assembler.sizes,
     )
 
 
