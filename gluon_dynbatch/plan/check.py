@@ -14,7 +14,19 @@ import numpy as np
 
 from ..native import planning
 from ..schedule.dependencies import Array
-from .launch import ROW_SIZE, ROWS, TYPE, Launch, Operand, Region, Rows, Slice, Whole, objects
+from .launch import (
+    ROW_SIZE,
+    ROWS,
+    TYPE,
+    Launch,
+    Operand,
+    Region,
+    Rows,
+    Slice,
+    Whole,
+    objects,
+    pieces_in,
+)
 from .plan import Plan
 from .transpose import Heads
 
@@ -121,13 +133,14 @@ class _Machine:
         if isinstance(operand, Slice):
             return _part(self.arenas[operand.arena], operand.element, size)
         total = np.full(size, -1)
-        pieces = self._plan.pieces[operand.first :][: operand.pieces].tolist()
+        pieces = self._plan.pieces[operand.first :][: operand.pieces]
         assert len(pieces) == operand.pieces, "it lacks pieces"
-        for action, target, arena, element, count in pieces:
-            assert 0 <= arena < len(self.arenas), "it leaves its arena"
-            part, is_zero = _part(total, target, count), action == planning.ZERO
-            value = 0 if is_zero else _part(self.arenas[arena], element, count)
-            part[:] = part + value if action == planning.ADD else value
+        for piece in pieces_in(pieces):
+            assert 0 <= piece.arena < len(self.arenas), "it leaves its arena"
+            part, value = _part(total, piece.target, piece.length), np.zeros(1, dtype=np.int64)
+            if piece.action != planning.ZERO:
+                value = _part(self.arenas[piece.arena], piece.element, piece.length)
+            part[:] = part + value if piece.action == planning.ADD else value
         return total
 
 
@@ -171,9 +184,13 @@ def _check_launches(plan: Plan) -> None:
 
 def _check_writes(plan: Plan) -> None:
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    for place, arena, start, rows, _ in plan.regions.tolist():
-        if place:
-            written[arena][start : start + rows] += 1
+    for number, region in enumerate(objects(plan.regions)):
+        if region is not None:
+            row_size = plan.arenas[region.arena].row_size
+            assert plan.regions[number, ROW_SIZE] == row_size, (
+                "a row of another size than the arena's"
+            )
+            written[region.arena][region.start : region.start + region.rows] += 1
     for counts in written:
         assert (counts == 1).all(), "an arena row is not written exactly once"
 

@@ -124,8 +124,27 @@ class Fill(NamedTuple):
         return pieces_of(planning.COPY, self.starts, arrays, 0, self.counts)
 
 
+class Piece(NamedTuple):
+    """A row of a table of pieces: elements that are copied, added, or set to zero."""
+
+    #: COPY, ADD or ZERO.
+    action: int
+    #: First element in the operand.
+    target: int
+    #: Arena and first element of the source.
+    arena: int
+    element: int
+    #: Number of elements.
+    length: int
+
+
+def pieces_in(table: Array) -> Iterator[Piece]:
+    """Yield the rows of a table of pieces as objects."""
+    return map(Piece._make, table.tolist())
+
+
 def pieces_of(action: int, targets: Array, arrays: Any, elements: Any, counts: Any) -> Array:
-    """Return a table of pieces with one action, see `Plan.pieces`; the last three may be scalars.
+    """Return a table of pieces with one action; the last three may be scalars.
 
     `arrays` has numbers of arrays in the place of arenas, and `elements` the first elements there.
     """

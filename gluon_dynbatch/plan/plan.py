@@ -44,6 +44,7 @@ from .launch import (
     Rows,
     Slice,
     objects,
+    pieces_in,
 )
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ class Plan(NamedTuple):
     arenas: Tuple[Arena, ...]
     #: Number of rows per arena.
     sizes: Tuple[int, ...]
-    #: The pieces of gathered operands, shape (pieces, 5): COPY, ADD or ZERO; first element in the
-    #: operand; arena and first element of the source; number of elements.
+    #: The pieces of gathered operands, with a row for each, see `Piece`.
     pieces: Array
     reads: Reads
     #: Forward, per term (slots, then externals from the last to the first): its region, or -1, and
@@ -181,9 +181,9 @@ class Plan(NamedTuple):
     def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
         """Yield arena, first element and number of elements of each read of an operand."""
         if isinstance(operand, Rows):
-            for action, _, *stretch in self.pieces[operand.first :][: operand.pieces].tolist():
-                if action != planning.ZERO:
-                    yield tuple(stretch)
+            for piece in pieces_in(self.pieces[operand.first :][: operand.pieces]):
+                if piece.action != planning.ZERO:
+                    yield piece.arena, piece.element, piece.length
         elif isinstance(operand, Slice):
             yield operand.arena, operand.element, operand.rows * operand.row_size
 

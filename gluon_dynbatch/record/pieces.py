@@ -125,7 +125,7 @@ class Pieces(recording.Known):
             hopeless.against = Refused(refusal.reason, refusal.where)
             self.seen = hopeless
         alone = Alone(block.name, refusal.reason, 1, refusal.where)
-        add_calls(recorder.report.traced.refused, alone[:2], alone)
+        add_calls(recorder.report.traced.refused, (alone.name, alone.reason), alone)
 
     def _see_the_same(self, recorder: Recorder, block: Any, args: Any, key: Any) -> Any:
         """Return the structure of the block; raise if ``forward`` changed it or its arguments."""

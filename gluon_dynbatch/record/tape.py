@@ -200,7 +200,7 @@ def check_tape(tape: Tape) -> None:
         for (value, offset), wanted in zip(operands, entry.in_types):
             assert 0 <= value < results.start, f"call {node}: %{value} is no earlier value"
             whole = types[value]
-            fits = whole[1:] == wanted[1:]
+            fits = (whole.dtype, whole.context) == (wanted.dtype, wanted.context)
             assert fits, f"call {node}: %{value} has another type than the entry's"
             inside = 0 <= offset <= whole.elements - wanted.elements
             assert inside, f"call {node}: reads beyond %{value}"

@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import assembling, executing, planning, recording
 from ..native.recording import part
-from ..plan.launch import Operand, Region, Rows, Slice
+from ..plan.launch import Operand, Region, Rows, Slice, pieces_in
 from ..plan.plan import Plan
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
@@ -67,13 +67,14 @@ def write_pieces(
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
     flat = target.reshape((-1,))
-    for action, start, number, first, count in pieces.tolist():
-        written = part(flat, start, start + count)
-        if action == planning.ZERO:
+    for piece in pieces_in(pieces):
+        written = part(flat, piece.target, piece.target + piece.length)
+        if piece.action == planning.ZERO:
             zero(written)
             continue
-        source = part(arrays[number].reshape((-1,)), first, first + count)
-        if action == planning.ADD:
+        array = arrays[piece.arena].reshape((-1,))
+        source = part(array, piece.element, piece.element + piece.length)
+        if piece.action == planning.ADD:
             add_to(written, source)
         else:
             source.copyto(written)

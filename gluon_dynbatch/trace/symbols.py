@@ -67,16 +67,17 @@ def read_symbol(symbol: Any) -> Tuple[Tuple[Op, ...], Tuple[Ref, ...]]:
     for node in graph["nodes"]:
         op, name, attrs = node.pop("op"), node.pop("name"), node.pop("attrs", {})
         inputs = tuple((row, out) for row, out, _ in node.pop("inputs"))
-        ops.append(Op(op, name, attrs, inputs, node))
+        ops.append(Op(op=op, name=name, attrs=attrs, inputs=inputs, extra=node))
     return tuple(ops), tuple((row, out) for row, out, _ in graph["heads"])
 
 
 def make_symbol(ops: Sequence[Op], heads: Iterable[Ref]) -> Any:
     """Make a symbol; the inverse of `read_symbol`."""
     nodes: List[Dict[str, Any]] = []
-    for op, name, attrs, inputs, extra in ops:
-        node = {"op": op, "name": name, "inputs": [(*ref, 0) for ref in inputs], **extra}
-        nodes.append({**node, "attrs": attrs} if attrs else node)
+    for op in ops:
+        inputs = [(*ref, 0) for ref in op.inputs]
+        node = {"op": op.op, "name": op.name, "inputs": inputs, **op.extra}
+        nodes.append({**node, "attrs": op.attrs} if op.attrs else node)
     graph = {
         "nodes": nodes,
         "arg_nodes": [i for i, op in enumerate(ops) if op.op == VARIABLE],
