@@ -58,7 +58,7 @@ class Runtime:
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
-        self.plans = SizedCache()
+        self.plans: SizedCache[Planned] = SizedCache()
         #: Called for each scope, flush and launch, if set; see `observe.py`.
         self.observer: Optional[Observer] = None
         #: Visits per millisecond in the last analysis.

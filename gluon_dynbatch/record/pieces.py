@@ -42,7 +42,7 @@ class Pieces(recording.Known):
     """
 
     def __init__(self) -> None:
-        self.held = SizedCache(CAPACITY)
+        self.held: SizedCache[recording.Piece] = SizedCache(CAPACITY)
         self._refusals = 0
 
     def __reduce__(self) -> Any:

@@ -186,13 +186,14 @@ class Recorder(recording.Calls):
 
     def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
         """Append a number to the buffer of a dtype and context; return its element."""
-        buffer = self._numbers.get(like[1:])
+        kind = like.dtype, like.context
+        buffer = self._numbers.get(kind)
         if buffer is None or buffer.used == len(buffer.values):
             # `Watch` must not see a buffer change, and other devices have a copy of the values.
             shares = self.watch is None and like.context == mx.cpu()
             values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
             created: NumberBuffer = self.scope.unrecorded(lambda: NumberBuffer(values, like))
-            buffer = self._numbers[like[1:]] = created
+            buffer = self._numbers[kind] = created
         index = buffer.used
         buffer.used += 1
         buffer.values[index] = number

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 from ..errors import BudgetError
+
+DEFAULT_RATE = 20_000.0
+"""Visits per millisecond of a slow machine, assumed until the rate has been measured."""
+
+UNLIMITED = 2**62
+"""The value of `Meter.left` if there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,38 @@ class Budget:
         limits = [(self.milliseconds, "ms"), (self.visits, "visits")]
         texts = [f"{limit:g} {unit}" for limit, unit in limits if limit is not None]
         return ", ".join(texts) or "unlimited"
+
+
+class Meter:
+    """Measures the analysis of one flush against `budget`, from its construction on.
+
+    `rate`, the visits per millisecond on this machine, converts the time left into visits; by
+    default it is `DEFAULT_RATE`.  `clock` returns seconds.
+    """
+
+    def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
+        #: Visits charged so far.
+        self.visits = 0
+        self._budget = budget
+        self._rate = DEFAULT_RATE if rate is None else rate
+        self._clock = clock
+        self._start = clock()
+
+    @property
+    def milliseconds(self) -> float:
+        """Time since the construction."""
+        return (self._clock() - self._start) * 1e3
+
+    @property
+    def left(self) -> int:
+        """Visits that both limits still allow; `UNLIMITED` if there is no limit."""
+        left = float(UNLIMITED)
+        if self._budget.visits is not None:
+            left = min(left, self._budget.visits - self.visits)
+        if self._budget.milliseconds is not None:
+            time_left = self._budget.milliseconds - self.milliseconds
+            left = min(left, time_left * self._rate if time_left > 0 else 0)
+        return max(0, int(left))
 
 
 def parse_budget(value: object) -> Budget | str:

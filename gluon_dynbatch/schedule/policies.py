@@ -20,51 +20,13 @@ import numpy as np
 
 from ..errors import OptionError
 from .agenda import agenda_cost, group_by_agenda
-from .budget import Budget
+from .budget import Budget, Meter
 from .dependencies import Dependencies, Ints, count_groups, reverse, unreverse
 from .depth import group_and_bound, group_by_depth
 from .merge import MOST_GROUPS, drop_groups, merge_groups
 
-DEFAULT_RATE = 20_000.0
-"""Visits per millisecond of a slow machine, assumed until the rate has been measured."""
-
-UNLIMITED = 2**62
-"""The value of `Meter.left` if there is no limit."""
-
 #: One step of a policy: its estimated cost in visits, and a function that returns a valid grouping.
 Step = Tuple[int, Callable[[], Ints]]
-
-
-class Meter:
-    """Measures the analysis of one flush against `budget`, from its construction on.
-
-    `rate`, the visits per millisecond on this machine, converts the time left into visits; by
-    default it is `DEFAULT_RATE`.  `clock` returns seconds.
-    """
-
-    def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
-        #: Visits charged so far.
-        self.visits = 0
-        self._budget = budget
-        self._rate = DEFAULT_RATE if rate is None else rate
-        self._clock = clock
-        self._start = clock()
-
-    @property
-    def milliseconds(self) -> float:
-        """Time since the construction."""
-        return (self._clock() - self._start) * 1e3
-
-    @property
-    def left(self) -> int:
-        """Visits that both limits still allow; `UNLIMITED` if there is no limit."""
-        left = float(UNLIMITED)
-        if self._budget.visits is not None:
-            left = min(left, self._budget.visits - self.visits)
-        if self._budget.milliseconds is not None:
-            time_left = self._budget.milliseconds - self.milliseconds
-            left = min(left, time_left * self._rate if time_left > 0 else 0)
-        return max(0, int(left))
 
 
 class Search:

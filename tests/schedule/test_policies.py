@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, group_by_depth, merges
-from gluon_dynbatch.schedule.budget import parse_budget
+from gluon_dynbatch.schedule.budget import DEFAULT_RATE, parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
-from gluon_dynbatch.schedule.policies import DEFAULT_RATE
 from tests.cells import chain, inputs, launches, ready, unary
 from tests.schedule.dags import build, check_contract, graphs, random_graph
 
