@@ -7,8 +7,8 @@ gradients.  Unlike with one tape over all launches, no gradients are padded with
 MXNet runs a backward pass in a thread of its own, while the user's thread goes on, for instance to
 the optimizer, which writes the parameters once their gradients are computed.  If the backward pass
 read the parameters themselves, it could queue a read behind that write: the read would wait for the
-write, the write for the gradients, and the gradients for the read.  So it reads leaf copies
-of parameters and shared arrays, which the forward pass makes.
+write, the write for the gradients, and the gradients for the read.  So it reads leaf copies of
+parameters and shared arrays, which the forward pass makes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Kernels of parts of models; what runs in MXNet, and why."""
 
+from array import array as array_of
 from dataclasses import replace
 
 import mxnet as mx
@@ -243,3 +244,22 @@ def test_blocks_share_kernels_whether_they_are_trained_or_not():
     ]
     first, *others = ({k for k in plan.kernels if not isinstance(k, str)} for plan in plans)
     assert len(first) == 1 and others == [first, first]
+
+
+TABLES = ["packs", "operand_packs", "shared", "sums", "trained", "reached"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_entry_of_a_recipe_has_all_fields_of_its_struct(table):
+    numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added"), ())
+    kernel = executing.Kernel(array_of("q"), (), {})
+    forward = assembling.Direction(kernel, order=(), operands=[], results=(), apart=[])
+    entries = {name: [] for name in TABLES}
+
+    def recipe(**given):
+        tables = {**numbers, **entries, **given}
+        assembling.Recipe(forward, None, **tables, gathers=False, single=-1)
+
+    recipe()
+    with pytest.raises(ValueError, match="No value specified for struct attribute"):
+        recipe(**{table: [{"number": 0}]})
