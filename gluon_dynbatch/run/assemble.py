@@ -77,7 +77,8 @@ def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int
 
     Sources of `pieces` are bases, with offsets in bytes.
     """
-    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target
+    # Native code fills in the last three members of the head.
+    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target, 0, 0, 0
     code = array("q", head)
     code.frombytes(pieces.tobytes())
     return code
@@ -98,5 +99,5 @@ def code_of_copies(dtype: str, starts: Array, size: int) -> Array:
     record = rows_record(dtype, np.array([[resolving.COPY, 0, 0, 0, size]]), (0, 0))
     code = np.tile(np.array(record), (len(starts), 1))
     code[:, 4] = np.arange(1, len(starts) + 1)  # the base of the target
-    code[:, 9] = starts * itemsize(dtype)  # the offset of the source
+    code[:, -2] = starts * itemsize(dtype)  # the offset of the source
     return code.reshape(-1)
