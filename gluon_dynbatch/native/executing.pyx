@@ -42,7 +42,7 @@ cdef extern from "c/team.h" nogil:
 
 cdef extern from "c/records.h" nogil:
     int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks)
-    void gdb_inspect(int64_t *code, const int64_t *end)
+    int gdb_inspect(int64_t *code, const int64_t *end)
     void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, Crew *crew)
 
 include "kernels.pxi"
@@ -235,7 +235,8 @@ cdef class Program:
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
         self.program.scratch = round_to_lines(scratch)
-        gdb_inspect(self.program.code, self.program.code + self.program.length)
+        if not gdb_inspect(self.program.code, self.program.code + self.program.length):
+            raise MemoryError()
 
     def __dealloc__(self):
         if self.program != NULL:

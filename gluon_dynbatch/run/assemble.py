@@ -77,8 +77,8 @@ def rows_record(dtype: str, pieces: Array, target: Tuple[int, int]) -> array[int
 
     Sources of `pieces` are bases, with offsets in bytes.
     """
-    # Native code fills in the last three members of the head.
-    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target, 0, 0, 0
+    # Native code fills in the last members of the head.
+    head = executing.ROWS, kind_of(dtype), itemsize(dtype), len(pieces), *target, 0, 0, 0, 0
     code = array("q", head)
     code.frombytes(pieces.tobytes())
     return code

@@ -20,8 +20,8 @@ def use_threads() -> None:
     processors whenever a program runs; a container's share of them is read here.
     """
     setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    count = int(setting) if setting.isdigit() and int(setting) else quota() or MOST
-    executing.use_threads(count)
+    own = int(setting) if setting.isdigit() else 0
+    executing.use_threads(own or quota() or MOST)
 
 
 def quota(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Optional[int]:
@@ -39,7 +39,7 @@ def quota(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Opti
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
-    """Yield the folders of the process's groups, from its own to the root, which a container sees."""
+    """Yield the folders of the root, which a container sees, and of the process's own groups."""
     yield groups
     yield groups / "cpu"
     try:

@@ -12,6 +12,7 @@ enum {
     COPY_WORK = 16,      /* of a byte that is copied, in operations of products */
     TASKS_PER_THREAD = 4, /* so that threads that are held up do less */
     MOST_TASKS = TASKS_PER_THREAD * GDB_MOST_THREADS,
+    MOST_TOGETHER = 16, /* records */
     LINE = 64,
     SLAB_WORK = 20000000, /* of the pairs that are packed at once: so phases are few */
     MOST_BATCHES = 8
@@ -183,6 +184,25 @@ static const int64_t *run_launch(const run *r, const int64_t *code, int64_t limi
         gdb_share(r->crew, run_rows, &l, tasks);
     }
     return part;
+}
+
+/* Return the end of a record that is not run. */
+static const int64_t *skip(const int64_t *code) {
+    const gdb_rows_record *rows = (const gdb_rows_record *)code;
+    const gdb_sum_record *sums = (const gdb_sum_record *)code;
+    const gdb_distinct_record *distinct = (const gdb_distinct_record *)code;
+    const int64_t *part = code + 2;
+    switch (code[0]) {
+    case GDB_LAUNCH:
+        for (int64_t i = 0; i < code[1]; i++) part = next_part(part);
+        return part;
+    case GDB_ROWS: return (const int64_t *)((const gdb_piece *)(rows + 1) + rows->count);
+    case GDB_PACK: return code + sizeof(gdb_pack_record) / 8;
+    case GDB_DISTINCT:
+        return (const int64_t *)((const gdb_moved *)((const gdb_key *)(distinct + 1)
+                                                     + distinct->keys) + distinct->moved);
+    default: return (const int64_t *)((const gdb_sum_chunk *)(sums + 1) + sums->count);
+    }
 }
 
 /* ------------------------------------------------------------------ equal rows */
@@ -387,19 +407,20 @@ static void run_pieces(void *context, int64_t number, char *scratch) {
                   smaller(pieces->target + pieces->count, last));
 }
 
-static const int64_t *run_copies(const run *r, const int64_t *code) {
-    const gdb_rows_record *record = (const gdb_rows_record *)code;
-    const gdb_piece *pieces = (const gdb_piece *)(record + 1);
-    copies c = {record, r->bases, 1, 0};
-    c.tasks = tasks_for(r, record->elements * record->element_size * COPY_WORK);
+static int64_t work_of_copies(const gdb_rows_record *record) {
+    return record->elements * record->element_size * COPY_WORK;
+}
+
+/* Return the copies of a record, in about so many tasks. */
+static copies share_copies(const run *r, const gdb_rows_record *record, int64_t tasks) {
+    copies c = {record, r->bases, tasks, 0};
     if (record->in_order) {
-        c.tasks = smaller(c.tasks, larger(record->count, 1));
+        c.tasks = smaller(tasks, larger(record->count, 1));
     } else {
-        c.size = size_of_parts(record->end, c.tasks, LINE / record->element_size);
+        c.size = size_of_parts(record->end, tasks, larger(LINE / record->element_size, 1));
         c.tasks = larger(parts_of(record->end, c.size), 1);
     }
-    gdb_share(r->crew, run_pieces, &c, c.tasks);
-    return (const int64_t *)(pieces + record->count);
+    return c;
 }
 
 static void inspect_pieces(gdb_rows_record *record) {
@@ -432,14 +453,73 @@ static void run_packing(void *context, int64_t number, char *scratch) {
                at(record->target, p->bases) + first * record->rows * size);
 }
 
-static const int64_t *run_pack(const run *r, const int64_t *code) {
-    const gdb_pack_record *record = (const gdb_pack_record *)code;
-    const int64_t bytes = record->rows * record->columns * gdb_size_of(record->dtype);
-    packing p = {record, r->bases, 0};
-    p.size = size_of_parts(record->columns, tasks_for(r, bytes * COPY_WORK),
-                           gdb_kernels_of(record->dtype)->panel_columns);
-    gdb_share(r->crew, run_packing, &p, parts_of(record->columns, p.size));
-    return (const int64_t *)(record + 1);
+static int64_t work_of_packing(const gdb_pack_record *record) {
+    return record->rows * record->columns * gdb_size_of(record->dtype) * COPY_WORK;
+}
+
+/* Return the packing of a record, in about so many tasks. */
+static packing share_packing(const run *r, const gdb_pack_record *record, int64_t tasks) {
+    const int64_t panel = gdb_kernels_of(record->dtype)->panel_columns;
+    return (packing){record, r->bases, size_of_parts(record->columns, tasks, panel)};
+}
+
+/* ------------------------------------------------------------------ several records at once */
+
+/* Copies and packed matrices that do not depend on each other. */
+typedef struct {
+    gdb_task *task;
+    int64_t end; /* the number after the last of its tasks */
+    union {
+        copies copies;
+        packing packing;
+    } context;
+} joined;
+
+static void run_joined(void *context, int64_t number, char *scratch) {
+    joined *j = context;
+    int64_t first = 0;
+    for (; number >= j->end; j++) first = j->end;
+    j->task(&j->context, number - first, scratch);
+}
+
+static inline int can_join(const int64_t *code) {
+    return code[0] == GDB_ROWS || code[0] == GDB_PACK;
+}
+
+static inline int joins(const int64_t *code) {
+    return code[0] == GDB_ROWS ? ((const gdb_rows_record *)code)->joins
+                               : code[0] == GDB_PACK && ((const gdb_pack_record *)code)->joins;
+}
+
+/* Run a ROWS or PACK record together with those that join it; return the end of the last one. */
+static const int64_t *run_together(const run *r, const int64_t *code, const int64_t *end) {
+    joined all[MOST_TOGETHER];
+    int64_t work[MOST_TOGETHER], total = 0, count = 0, tasks = 0;
+    const int64_t *stop = code;
+    do {
+        work[count] = stop[0] == GDB_ROWS ? work_of_copies((const gdb_rows_record *)stop)
+                                          : work_of_packing((const gdb_pack_record *)stop);
+        total += work[count++];
+        stop = skip(stop);
+    } while (stop < end && joins(stop) && count < MOST_TOGETHER);
+    const int64_t most = tasks_for(r, total), share = larger(total / most, 1);
+    for (int64_t i = 0; i < count; i++, code = skip(code)) {
+        const int64_t wanted = larger(1, smaller(most, work[i] / share));
+        if (code[0] == GDB_ROWS) {
+            const copies c = share_copies(r, (const gdb_rows_record *)code, wanted);
+            all[i] = (joined){run_pieces, tasks += c.tasks, {.copies = c}};
+        } else {
+            const packing p = share_packing(r, (const gdb_pack_record *)code, wanted);
+            tasks += parts_of(p.record->columns, p.size);
+            all[i] = (joined){run_packing, tasks, {.packing = p}};
+        }
+    }
+    if (most > 1)
+        gdb_share(r->crew, run_joined, all, tasks);
+    else
+        for (int64_t number = 0; number < tasks; number++)
+            run_joined(all, number, r->crew->scratch);
+    return stop;
 }
 
 /* ------------------------------------------------------------------ sums over rows */
@@ -596,32 +676,93 @@ static const int64_t *run_sum(const run *r, const int64_t *code) {
 
 /* ------------------------------------------------------------------ programs */
 
-/* Return the end of a record that is not run. */
-static const int64_t *skip(const int64_t *code) {
+/* Return the number of bases that a ROWS or PACK record knows of. */
+static int64_t bases_of_copies(const int64_t *code) {
     const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_sum_record *sums = (const gdb_sum_record *)code;
-    const gdb_distinct_record *distinct = (const gdb_distinct_record *)code;
-    const int64_t *part = code + 2;
-    switch (code[0]) {
-    case GDB_LAUNCH:
-        for (int64_t i = 0; i < code[1]; i++) part = next_part(part);
-        return part;
-    case GDB_ROWS: return (const int64_t *)((const gdb_piece *)(rows + 1) + rows->count);
-    case GDB_PACK: return code + sizeof(gdb_pack_record) / 8;
-    case GDB_DISTINCT:
-        return (const int64_t *)((const gdb_moved *)((const gdb_key *)(distinct + 1)
-                                                     + distinct->keys) + distinct->moved);
-    default: return (const int64_t *)((const gdb_sum_chunk *)(sums + 1) + sums->count);
-    }
+    const gdb_pack_record *pack = (const gdb_pack_record *)code;
+    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
+    int64_t last = -1;
+    if (code[0] == GDB_PACK) return larger(pack->source.base, pack->target.base) + 1;
+    if (code[0] != GDB_ROWS) return 0;
+    for (int64_t i = 0; i < rows->count; i++) last = larger(last, pieces[i].source.base);
+    return larger(last, rows->target.base) + 1;
 }
 
-void gdb_inspect(int64_t *code, const int64_t *end) {
-    for (int64_t *next; code < end; code = next) {
-        gdb_rows_record *rows = (gdb_rows_record *)code;
-        next = code + (skip(code) - code);
-        if (code[0] == GDB_ROWS)
-            inspect_pieces(rows);
+/* What the records that run together read and write, while they are looked for. */
+typedef struct {
+    int64_t number; /* of the group */
+    int32_t *read_by, *written_by; /* per base, the last group */
+    int64_t count; /* records */
+    struct {
+        gdb_spot spot;
+        int64_t bytes;
+    } written[MOST_TOGETHER];
+} group;
+
+static int overlaps(const group *g, gdb_spot target, int64_t bytes) {
+    for (int64_t i = 0; i < g->count; i++) {
+        const gdb_spot other = g->written[i].spot;
+        if (other.base == target.base && other.offset < target.offset + bytes
+            && target.offset < other.offset + g->written[i].bytes)
+            return 1;
     }
+    return 0;
+}
+
+/* Return whether a record can join a group: it neither reads an array that the others write, nor
+ * writes one that they read, nor what they write. */
+static int fits(const group *g, const int64_t *code, gdb_spot target, int64_t bytes) {
+    if (g->count == 0 || g->count == MOST_TOGETHER || g->read_by[target.base] == g->number
+        || overlaps(g, target, bytes))
+        return 0;
+    if (code[0] == GDB_PACK)
+        return g->written_by[((const gdb_pack_record *)code)->source.base] != g->number;
+    const gdb_rows_record *rows = (const gdb_rows_record *)code;
+    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
+    for (int64_t i = 0; i < rows->count; i++)
+        if (pieces[i].operation != GDB_ZERO && g->written_by[pieces[i].source.base] == g->number)
+            return 0;
+    return 1;
+}
+
+/* Let a ROWS or PACK record join the group of those before it, or else begin another one. */
+static void join(group *g, int64_t *code) {
+    gdb_rows_record *rows = (gdb_rows_record *)code;
+    gdb_pack_record *pack = (gdb_pack_record *)code;
+    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
+    const int is_rows = code[0] == GDB_ROWS;
+    const gdb_spot target = is_rows ? rows->target : pack->target;
+    const int64_t bytes = is_rows ? rows->end * rows->element_size
+                                  : gdb_kernels_of(pack->dtype)->packed_elements(
+                                        pack->rows, pack->columns) * gdb_size_of(pack->dtype);
+    const int joins = fits(g, code, target, bytes);
+    *(is_rows ? &rows->joins : &pack->joins) = joins;
+    if (!joins) g->number++, g->count = 0;
+    g->written[g->count].spot = target, g->written[g->count++].bytes = bytes;
+    g->written_by[target.base] = g->number;
+    for (int64_t i = 0; is_rows && i < rows->count; i++)
+        if (pieces[i].operation != GDB_ZERO) g->read_by[pieces[i].source.base] = g->number;
+    if (!is_rows) g->read_by[pack->source.base] = g->number;
+}
+
+int gdb_inspect(int64_t *code, const int64_t *end) {
+    group g = {0};
+    int64_t bases = 0;
+    for (const int64_t *record = code; record < end; record = skip(record))
+        bases = larger(bases, bases_of_copies(record));
+    g.read_by = calloc(2 * larger(bases, 1), sizeof *g.read_by);
+    if (!g.read_by) return 0;
+    g.written_by = g.read_by + bases;
+    for (int64_t *next; code < end; code = next) {
+        next = code + (skip(code) - code);
+        if (code[0] == GDB_ROWS) inspect_pieces((gdb_rows_record *)code);
+        if (can_join(code))
+            join(&g, code);
+        else
+            g.number++, g.count = 0;
+    }
+    free(g.read_by);
+    return 1;
 }
 
 void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, gdb_crew *crew) {
@@ -629,8 +770,8 @@ void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, gdb_
     while (code < end) switch (code[0]) {
         case GDB_LAUNCH: code = run_launch(&r, code, INT64_MAX); break;
         case GDB_DISTINCT: code = run_distinct(&r, code); break;
-        case GDB_ROWS: code = run_copies(&r, code); break;
-        case GDB_PACK: code = run_pack(&r, code); break;
+        case GDB_ROWS:
+        case GDB_PACK: code = run_together(&r, code, end); break;
         default: code = run_sum(&r, code);
         }
 }

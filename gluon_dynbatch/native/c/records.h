@@ -30,13 +30,13 @@ typedef struct {
     int64_t record, count;
 } gdb_launch_record;
 
-/* ROWS: `count` pieces follow. The last three members are filled in by `gdb_inspect`: whether each
- * piece begins where the ones before it end, or later; the elements of all pieces; and where the last
- * one ends. */
+/* ROWS: `count` pieces follow. The last members are filled in by `gdb_inspect`: whether each piece
+ * begins where the ones before it end, or later; the elements of all pieces; where the last one ends;
+ * and whether the record runs together with the one before it. */
 typedef struct {
     int64_t record, dtype, element_size, count;
     gdb_spot target;
-    int64_t in_order, elements, end;
+    int64_t in_order, elements, end, joins;
 } gdb_rows_record;
 
 enum { GDB_COPY, GDB_ADD, GDB_ZERO };
@@ -49,11 +49,13 @@ typedef struct {
     int64_t count;
 } gdb_piece;
 
+/* The last member is filled in by `gdb_inspect`. */
 typedef struct {
     int64_t record, dtype;
     gdb_spot source;
     int64_t row_stride, column_stride, rows, columns;
     gdb_spot target;
+    int64_t joins;
 } gdb_pack_record;
 
 /* DISTINCT: `keys` keys follow, `moved` arrays, and a LAUNCH of one part, which runs on distinct
@@ -106,8 +108,9 @@ typedef struct {
 /* Return the bytes of scratch of a sum, in the thread that runs the program. */
 int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks);
 
-/* Complete the records of a new program: fill in what running them depends on. */
-void gdb_inspect(int64_t *code, const int64_t *end);
+/* Complete the records of a new program: fill in what running them depends on. Return 0 if there is
+ * no memory. */
+int gdb_inspect(int64_t *code, const int64_t *end);
 
 /* Run records one after another, each shared with the crew. */
 void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, gdb_crew *crew);

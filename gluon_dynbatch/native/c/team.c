@@ -182,6 +182,9 @@ static void *run_member(void *argument) {
     member *self = argument;
     int64_t idle_since = now();
     go_to_processor(self);
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), GDB_MEMBER_NAME);
+#endif
     for (;;) {
         if (help(self)) {
             idle_since = now();

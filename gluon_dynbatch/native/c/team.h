@@ -15,6 +15,7 @@
 #include <time.h>
 
 enum { GDB_MOST_THREADS = 64 };
+#define GDB_MEMBER_NAME "gdb_team" /* of its threads, as Linux shows it */
 
 /* Do task `number` of a phase. `scratch` is the thread's own. */
 typedef void gdb_task(void *context, int64_t number, char *scratch);
