@@ -17,7 +17,6 @@ from gluon_dynbatch.native import executing, recording
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run import gradient
-from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal, ready
 from tests.common import (
     FIXED,
@@ -234,8 +233,7 @@ def step_and_samples():
 
 
 def results(block, samples, threads):
-    executing.use_threads(threads)
-    RUNTIME.plans.clear()  # a program allocates memory for the threads of its time
+    executing.use_threads(threads, threads)
     first, _ = samples[0]
     first.attach_grad()
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
@@ -257,7 +255,7 @@ def one_thread():
     executing.use_threads(1)
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 16])
 def test_results_do_not_depend_on_threads(threads):
     block, samples = step_and_samples()
     wanted = results(block, samples, 1)
@@ -278,18 +276,12 @@ def test_two_scopes_at_once():
 
 
 FORKED = """
-from pathlib import Path
 from gluon_dynbatch.native import executing
 from tests.test_threads import results, step_and_samples
 
-def threads():
-    return len(list(Path("/proc/self/task").iterdir()))
-
 block, samples = step_and_samples()
 wanted = results(block, samples, 1)
-before = threads()
 equal(results(block, samples, 2), wanted, 0, 0)
-print(threads() - before)
 if sys.argv[1] == "fork":
     child = os.fork()
     if not child:
@@ -301,8 +293,9 @@ equal(results(block, samples, 3), wanted, 0, 0)
 
 
 @pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
-def test_threads_end_with_their_work_and_start_again_after_a_fork(engine):
+def test_programs_are_shared_again_after_a_fork(engine):
     """The naive engine runs everything in the calling thread."""
-    mode, wanted = ("", ["0"]) if engine == "NaiveEngine" else ("fork", ["0", "11"])
-    printed = output_of(FORKED, mode, OMP_NUM_THREADS="2", MXNET_ENGINE_TYPE=engine).split()
-    assert printed[-len(wanted) :] == wanted
+    forks = engine != "NaiveEngine"
+    mode = "fork" if forks else ""
+    printed = output_of(FORKED, mode, OMP_NUM_THREADS="2", MXNET_ENGINE_TYPE=engine)
+    assert not forks or printed.endswith("11\n")

@@ -224,7 +224,7 @@ cdef class Assembler:
         """Add a ROWS record with room for its pieces; return the address of these."""
         cdef RowsRecord *record = <RowsRecord *>self.code.grow(
             sizeof(RowsRecord) + count * sizeof(Piece))
-        record[0] = RowsRecord(ROWS, kind, size, count, target)
+        record[0] = RowsRecord(ROWS, kind, size, count, target, 0, 0, 0, 0)
         return <Piece *>(record + 1)
 
     cdef int add_bytes(self, int64_t what, int64_t count, Spot target, Spot source) except -1:

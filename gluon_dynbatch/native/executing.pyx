@@ -5,48 +5,55 @@
 A program is an array of integers, the records of `executing.pxd`: which kernels run on which rows,
 which rows are copied or added, which matrices are packed.  Each push passes the addresses of the
 arrays.  The engine runs a program in one of its threads, without Python, so references to programs
-and kernels are counted natively.  Records run one after another, large ones in several threads.
+and kernels are counted natively.  Records run one after another, each shared by the team of
+`c/team.h`.
 """
-
-import os
 
 from cpython.array cimport array
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdio cimport fputs, stderr
 from libc.stdlib cimport abort, calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcpy, memset
 
 cdef extern from *:
     """
     #define RETAIN(counter) __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED)
     #define RELEASE(counter) __atomic_sub_fetch(counter, 1, __ATOMIC_ACQ_REL)
-    #define TAKE(counter) __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED)
     """
     int64_t RETAIN(int64_t *counter) nogil
     int64_t RELEASE(int64_t *counter) nogil
-    int64_t TAKE(int64_t *counter) nogil
     int32_t ADD_REFERENCE "RETAIN"(int32_t *counter) nogil
     int32_t DROP_REFERENCE "RELEASE"(int32_t *counter) nogil
 
-cdef extern from "c/kernels.h" nogil:
+cdef extern from "c/team.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
-    void gdb_run_in_threads(
-        void (*work)(void *, int) noexcept nogil, void *context, int count)
+
+    ctypedef struct Pusher "gdb_pusher":
+        int64_t used
+
+    ctypedef struct Crew "gdb_crew":
+        pass
+
+    void gdb_use_threads(int count, int processors)
+    Pusher gdb_this_thread()
+    Crew gdb_join_team(char *scratch, int64_t scratch_bytes, Pusher pusher)
+    void gdb_leave_team(Crew *crew)
+
+cdef extern from "c/records.h" nogil:
+    int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks)
+    int gdb_inspect(int64_t *code, const int64_t *end)
+    void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, Crew *crew)
 
 include "kernels.pxi"
 include "engine.pxi"
-
-cdef enum:
-    #: Operations for which another thread pays; to create it takes some 20 us.
-    WORK_PER_THREAD = 4000000
 
 
 cdef struct NativeProgram:
     int64_t references
     int64_t length
-    #: Bytes of scratch per thread, and the most threads.
-    int64_t scratch, threads
+    #: Bytes of scratch per thread.
+    int64_t scratch
     int64_t *code
     int64_t kernels_count
     NativeKernel **kernels
@@ -56,6 +63,7 @@ cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
     NativeProgram *program
     int64_t low, high
+    Pusher pusher
     #: The address of each array.
     char **bases
     #: The allocation, and the scratch in it, aligned to a cache line.
@@ -104,7 +112,7 @@ cdef void release_push(void *context) noexcept nogil:
 
 
 cdef int allocate_scratch(Push *push) except -1:
-    push.memory = malloc(push.program.scratch * push.program.threads + 64)
+    push.memory = malloc(push.program.scratch + 64)
     if push.memory == NULL:
         raise MemoryError("no memory for scratch")
     push.scratch = <char *>round_to_lines(<int64_t>push.memory)
@@ -128,19 +136,14 @@ cdef int hold(Push *push, array handles) except -1:
     return 0
 
 
-include "records.pxi"
-
 
 cdef void run_program(void *run_context, void *context) noexcept nogil:
     """Run the records of a push, one after another."""
     cdef Push *push = <Push *>context
     cdef char **bases = push.bases
     cdef int64_t i
-    cdef int64_t threads = push.program.threads
-    cdef const int64_t *code = push.program.code + push.low
-    cdef const int64_t *end = push.program.code + push.high
-    cdef SharedRecord shared = SharedRecord(
-        code, bases, push.scratch, push.program.scratch, 0, 0, 0, INT64_MAX)
+    cdef int64_t *code = push.program.code
+    cdef Crew crew
     for i in range(push.deferred_count):
         # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
         # the order is restored first, `get_data` waits for the engine, in a thread of it.
@@ -156,18 +159,9 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             # write to any address.
             fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
             abort()
-    while code < end:
-        shared.code = code
-        if code[0] == LAUNCH:
-            code = run_launch(&shared, threads)
-        elif code[0] == DISTINCT:
-            code = run_distinct(&shared, threads)
-        elif code[0] == ROWS:
-            code = run_rows(code, bases)
-        elif code[0] == PACK:
-            code = run_pack(code, bases)
-        else:
-            code = run_sum(&shared, threads)
+    crew = gdb_join_team(push.scratch, push.program.scratch, push.pusher)
+    gdb_run_records(code + push.low, code + push.high, bases, &crew)
+    gdb_leave_team(&crew)
 
 
 cdef class Bases:
@@ -241,7 +235,8 @@ cdef class Program:
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
         self.program.scratch = round_to_lines(scratch)
-        self.program.threads = THREADS
+        if not gdb_inspect(self.program.code, self.program.code + self.program.length):
+            raise MemoryError()
 
     def __dealloc__(self):
         if self.program != NULL:
@@ -256,6 +251,7 @@ cdef class Program:
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
+        push.pusher = gdb_this_thread()
         try:
             allocate_scratch(push)
             push.bases = <char **>copy_of(bases.addresses)
@@ -277,22 +273,20 @@ cdef class Program:
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
+        push.pusher = gdb_this_thread()
+        push.pusher.used = -1  # it runs the program itself
         allocate_scratch(&push)
         with nogil:
             run_program(NULL, &push)
         free(push.memory)
 
 
-def use_threads(int count):
-    """Set the most threads of programs that are made from now on; 0 for one per processor."""
-    global THREADS
-    THREADS = min(count or os.cpu_count() or 1, MOST_THREADS)
+def use_threads(int count, int processors=0):
+    """Set the most threads that share a program, as far as the process may use as many processors.
 
-
-#: The most threads of a program; by default as many as MXNet uses.
-cdef int64_t THREADS
-_setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-use_threads(int(_setting) if _setting.isdigit() else 0)
+    The number of these may be given (for tests).
+    """
+    gdb_use_threads(count, processors)
 
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):
@@ -300,7 +294,6 @@ def packed_bytes(int dtype, int64_t inputs, int64_t units):
     return gdb_kernels_of(dtype).packed_elements(inputs, units) * SIZES[dtype]
 
 
-def sum_scratch(int dtype, int64_t units, int64_t inputs, int64_t chunks):
+def sum_scratch(int dtype, int64_t rows, int64_t columns, int64_t chunks):
     """Return the bytes of scratch of a MATRIX, ROW or SCATTER record."""
-    return round_to_lines(chunks * sizeof(gdb_chunk)) + 64 + gdb_kernels_of(dtype).gradient_scratch(
-        units, inputs)
+    return gdb_sum_scratch(dtype, rows, columns, chunks)

@@ -1,25 +1,8 @@
 """Native kernels, which run on a block of rows at a time: a part of `executing.pyx`."""
 
 cdef extern from "c/kernels.h" nogil:
-    ctypedef struct gdb_chunk:
-        int64_t rows
-        const void *dy
-        int64_t dy_row
-        const void *x
-        int64_t x_row
-
     ctypedef struct gdb_kernels:
         int64_t (*packed_elements)(int64_t k, int64_t n) noexcept nogil
-        void (*pack)(
-            const void *b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
-            void *packed) noexcept nogil
-        int64_t (*gradient_scratch)(int64_t n, int64_t k) noexcept nogil
-        void (*weight_gradient)(
-            int64_t n, int64_t k, int64_t first, int64_t last, const gdb_chunk *chunks,
-            int64_t count, void *dw, int64_t dw_row, int skip_x, int64_t columns,
-            void *scratch) noexcept nogil
-        void (*bias_gradient)(
-            int64_t n, const gdb_chunk *chunks, int64_t count, void *db) noexcept nogil
 
     const gdb_kernels *gdb_kernels_of(int dtype)
     const char *gdb_instruction_set(int i)
@@ -28,7 +11,7 @@ cdef extern from "c/kernels.h" nogil:
 cdef extern from "c/steps.h" nogil:
     const char *gdb_code_names[]
     const int32_t gdb_code_arity[]
-    int GDB_N_CODES, ROWS_AT_ONCE "GDB_ROWS_AT_ONCE"
+    int GDB_N_CODES
 
     ctypedef struct gdb_array:
         int64_t pitch, dtype
@@ -38,18 +21,11 @@ cdef extern from "c/steps.h" nogil:
         int64_t local
 
     ctypedef struct NativeKernel "gdb_kernel":
-        int64_t references, slots_count, block_rows, work, scratch
+        int64_t references, work, scratch
 
     NativeKernel *gdb_new_kernel(
         const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count)
     void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
-    void run_block "gdb_run_block"(
-        const NativeKernel *kernel, const int64_t *places, char **bases, char *scratch,
-        int64_t low, int64_t high)
-    void add "gdb_add"(int64_t dtype, char *to, const char *source, int64_t count)
-    void scatter_add "gdb_scatter_add"(
-        int64_t dtype, char *table, int64_t table_rows, int64_t units, const gdb_chunk *chunk,
-        int64_t index_dtype, int64_t wrap)
 
 #: Codes of types.  Kernels compute with the first two; integers are only loaded, as indices.
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}

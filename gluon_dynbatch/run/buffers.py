@@ -18,6 +18,7 @@ from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .engine import PUSHES
 from .pool import POOL, Pool, allocate_like
+from .team import use_threads
 
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
@@ -31,6 +32,7 @@ def _addresses(names: Sequence[str]) -> List[int]:
 
 
 executing.connect(*_addresses([*_FUNCTIONS, _REORDER]))
+use_threads()
 
 
 @PUSHES.one_at_a_time

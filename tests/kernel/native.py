@@ -12,15 +12,15 @@ class Code:
 
     def __init__(self):
         self.code = []
-        self._arrays = []
+        self.arrays = []
 
     def base(self, array):
-        self._arrays.append(array)
-        return len(self._arrays) - 1
+        self.arrays.append(array)
+        return len(self.arrays) - 1
 
     def run(self, kernels=(), scratch=0):
         program = executing.Program(np.array(self.code, dtype=np.int64), kernels, scratch)
-        addresses = [array.ctypes.data for array in self._arrays]
+        addresses = [array.ctypes.data for array in self.arrays]
         program.run(np.array(addresses, dtype=np.uintp))
 
 
@@ -74,7 +74,7 @@ def pack(program, weight, matrix):
     if weight.transposed:
         size, strides = size[::-1], strides[::-1]
     target = program.base(np.empty(executing.packed_bytes(dtype, *size), np.uint8))
-    program.code += [executing.PACK, dtype, program.base(matrix), 0, *strides, *size, target, 0]
+    program.code += [executing.PACK, dtype, program.base(matrix), 0, *strides, *size, target, 0, 0]
     return target
 
 

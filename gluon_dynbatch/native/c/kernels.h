@@ -36,9 +36,19 @@ typedef void gdb_function(void *out, const void *a, const void *b, const void *c
 /* Reduce each row of `columns` elements into its accumulator. */
 typedef void gdb_reduction(const void *from, int64_t rows, int64_t columns, double *accumulators);
 
+/* Rows of dY and of X at once, to which the gradient of a weight adds; see `find_pairs`. */
+enum { GDB_PAIRS = 250 }; /* packed strides of a power of two would conflict in caches */
+typedef struct {
+    const void *dy, *x;
+} gdb_pair;
+
 typedef struct {
     gdb_function *const *functions; /* by code, see steps.h */
     gdb_reduction *accumulate_sums, *accumulate_maxima;
+
+    /* Rows and columns of a product that are computed at once. Each of its elements has the same
+     * bits however rows and, by multiples of these, columns are shared out. */
+    int64_t tile_rows, panel_columns;
 
     /* Return the number of elements of a packed k x n matrix. */
     int64_t (*packed_elements)(int64_t k, int64_t n);
@@ -68,19 +78,35 @@ typedef struct {
     /* Return whether all of n elements are zero. */
     int (*is_zero)(const void *elements, int64_t n);
 
-    /* Return the bytes of scratch of weight_gradient; each thread needs its own. */
-    int64_t (*gradient_scratch)(int64_t n, int64_t k);
+    /* The gradient of a weight is the sum of dY^T X over all rows of chunks: rows that are not zero
+     * are found in their order, packed, at most GDB_PAIRS at once, and multiplied. */
 
-    /* Add the sum of dY^T X over all chunks to rows [first, last) of dW, n x k. If `columns` is not
-     * 0, each row has two matrices, dY of n x columns and X of k x columns, and dY X^T is added. A
-     * row whose dY is zero, or whose X is zero if `skip_x`, adds nothing, even if the other factor
-     * is not finite. */
-    void (*weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
-                            const gdb_chunk *chunks, int64_t count, void *dw, int64_t dw_row,
-                            int skip_x, int64_t columns, void *scratch);
+    /* Find the next rows, at most GDB_PAIRS, from row `*row` of the chunk `*chunk` on, which this
+     * advances; return their number. A row whose dY is zero, or whose X is zero if `skip_x`, is left
+     * out: it adds nothing, even if the other factor is not finite. */
+    int64_t (*find_pairs)(int64_t n, int64_t k, const gdb_chunk **chunk, const gdb_chunk *end,
+                          int64_t *row, int skip_x, gdb_pair *pairs);
 
-    /* Add the sum of all rows of dY to `db`. */
-    void (*bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *db);
+    /* Return the elements of GDB_PAIRS packed rows of dY and of X. */
+    int64_t (*packed_pairs)(int64_t n, int64_t k);
+
+    /* Pack pairs [first, last) of a number of them. */
+    void (*pack_pairs)(int64_t n, int64_t k, const gdb_pair *pairs, int64_t first, int64_t last,
+                       void *packed);
+
+    /* Add the products of packed pairs to rows [first, last) and columns [left, right) of dW, whose
+     * rows are contiguous; `first` is a multiple of `tile_rows`, `left` of `panel_columns`. */
+    void (*multiply_pairs)(int64_t n, int64_t k, int64_t count, const void *packed, int64_t first,
+                           int64_t last, int64_t left, int64_t right, void *dw);
+
+    /* The same sum, if each row has two matrices, dY of n x columns and X of k x columns: add
+     * dY X^T to rows [first, last) of dW. */
+    void (*add_columns)(int64_t n, int64_t k, int64_t first, int64_t last, const gdb_chunk *chunks,
+                        int64_t count, void *dw, int skip_x, int64_t columns, void *scratch);
+
+    /* Add the sum of columns [first, last) of all rows of dY to `db`. */
+    void (*bias_gradient)(int64_t first, int64_t last, const gdb_chunk *chunks, int64_t count,
+                          void *db);
 
     /* Return the bytes of scratch of convolve. */
     int64_t (*convolve_scratch)(const gdb_maps *maps);
@@ -110,12 +136,5 @@ const char *gdb_instruction_set(int i);
  * first kernel that runs activates the best. Matrices packed for one set cannot be used by another.
  */
 int gdb_use_instruction_set(const char *name);
-
-enum { GDB_MOST_THREADS = 64 };
-
-/* Call `work` in up to `count` threads at once, at most GDB_MOST_THREADS, and return when all calls
- * have returned; the calling thread is number 0. If threads cannot be created, there are fewer. So
- * `work` has to take items from a common counter until none is left. */
-void gdb_run_in_threads(void (*work)(void *context, int number), void *context, int count);
 
 #endif

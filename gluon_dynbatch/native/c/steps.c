@@ -23,14 +23,18 @@ static inline char *address_of(const gdb_array *slots, gdb_place place, int64_t 
 /* ------------------------------------------------------------------ products */
 
 /* The parts of a row are contiguous. */
-static void run_product(const gdb_product *p, const gdb_array *slots, int64_t rows) {
+void gdb_run_product(const gdb_product *p, const gdb_array *slots, int64_t rows, int64_t first,
+                     int64_t last) {
     const gdb_kernels *kernels = gdb_kernels_of(p->step.dtype);
-    const int64_t m = rows * p->parts, n = p->units, k = p->inputs;
+    const int64_t m = rows * p->parts, n = last - first, k = p->inputs;
+    const int64_t size = gdb_size_of(p->step.dtype);
     const int64_t a_row = p->parts > 1 ? k : slots[p->left.slot].pitch;
-    const int64_t c_row = p->parts > 1 ? n : slots[p->result.slot].pitch;
-    const char *a = address_of(slots, p->left, 0), *matrix = address_of(slots, p->matrix, 0);
-    const char *bias = p->bias.slot < 0 ? NULL : address_of(slots, p->bias, 0);
-    char *c = address_of(slots, p->result, 0);
+    const int64_t c_row = p->parts > 1 ? p->units : slots[p->result.slot].pitch;
+    const char *a = address_of(slots, p->left, 0);
+    /* Panels of a packed matrix, and rows of a matrix that is not packed, take `k` per column. */
+    const char *matrix = address_of(slots, p->matrix, 0) + first * k * size;
+    const char *bias = p->bias.slot < 0 ? NULL : address_of(slots, p->bias, 0) + first * size;
+    char *c = address_of(slots, p->result, 0) + first * size;
     if (p->unpacked)
         kernels->multiply_few(m, n, k, a, a_row, matrix, k, c, c_row, bias, p->accumulate);
     else
@@ -110,43 +114,44 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
     }
 }
 
-void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units,
-                     const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap) {
+void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units, int64_t first,
+                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap) {
     const int64_t size = gdb_size_of(dtype);
     const gdb_array indices = {(char *)chunk->x, chunk->x_row, index_dtype};
     for (int64_t row = 0; row < chunk->rows; row++) {
         const int64_t index = row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
-        gdb_add(dtype, table + index * units * size,
-                (const char *)chunk->dy + row * chunk->dy_row * size, units);
+        gdb_add(dtype, table + (index * units + first) * size,
+                (const char *)chunk->dy + (row * chunk->dy_row + first) * size, last - first);
     }
 }
 
 /* ------------------------------------------------------------------ kernels */
 
-static inline const gdb_step *step_after(const gdb_step *step, int64_t words) {
-    return (const gdb_step *)((const int64_t *)step + words);
-}
-
-/* Return the bytes of scratch of a step; add its operations per row to `work`. */
-static int64_t measure_step(const gdb_step *step, int64_t *work) {
+int64_t gdb_work_of(const gdb_step *step) {
     const gdb_loop *loop = (const gdb_loop *)step;
     const gdb_dots *d = (const gdb_dots *)step;
     const gdb_product *p = (const gdb_product *)step;
     const gdb_maps *m = &((const gdb_convolved *)step)->maps;
     switch (step->kind) {
-    case GDB_LOOP:
-        *work += FUNCTION_COST * loop->width * loop->n_instructions;
-        return gdb_loop_scratch(loop);
+    case GDB_LOOP: return FUNCTION_COST * loop->width * loop->n_instructions;
+    case GDB_DOTS: return 2 * d->matrices * d->m * d->k * d->n;
+    case GDB_CONVOLVED:
+        return 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
+            * m->result[0] * m->result[1];
+    default: return 2 * p->inputs * p->units * p->parts;
+    }
+}
+
+/* Return the bytes of scratch of a step. */
+static int64_t scratch_of(const gdb_step *step) {
+    const gdb_dots *d = (const gdb_dots *)step;
+    switch (step->kind) {
+    case GDB_LOOP: return gdb_loop_scratch((const gdb_loop *)step);
     case GDB_DOTS:
-        *work += 2 * d->matrices * d->m * d->k * d->n;
         return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype);
     case GDB_CONVOLVED:
-        *work += 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
-            * m->result[0] * m->result[1];
-        return gdb_kernels_of(step->dtype)->convolve_scratch(m);
-    default:
-        *work += 2 * p->inputs * p->units * p->parts;
-        return 0;
+        return gdb_kernels_of(step->dtype)->convolve_scratch(&((const gdb_convolved *)step)->maps);
+    default: return 0;
     }
 }
 
@@ -156,17 +161,21 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
                            int64_t count) {
     gdb_kernel *kernel = calloc(1, sizeof *kernel + count * sizeof *slots + 8 * words);
     int64_t bytes_of_row = 0, scratch = 0, multiple = 1;
+    const gdb_step *step;
     if (!kernel)
         return NULL;
     kernel->references = 1, kernel->slots_count = count;
     kernel->slots = memcpy(kernel + 1, slots, count * sizeof *slots);
     kernel->steps = memcpy(kernel->slots + count, steps, 8 * words);
-    kernel->end = step_after(kernel->steps, words);
-    for (const gdb_step *step = kernel->steps; step < kernel->end;
-         step = step_after(step, step->words)) {
-        scratch = larger(scratch, lines(measure_step(step, &kernel->work)));
-        if (step->kind == GDB_PRODUCT)
+    kernel->end = (const gdb_step *)((const int64_t *)kernel->steps + words);
+    kernel->tile_rows = 1;
+    for (step = kernel->steps; step < kernel->end; step = gdb_next_step(step)) {
+        scratch = larger(scratch, lines(scratch_of(step)));
+        kernel->work += gdb_work_of(step);
+        if (step->kind == GDB_PRODUCT) {
             multiple = GDB_ROWS_AT_ONCE;
+            kernel->tile_rows = gdb_kernels_of(step->dtype)->tile_rows;
+        }
     }
     for (int64_t s = 0; s < count; s++)
         bytes_of_row += row_bytes(&slots[s].array);
@@ -187,10 +196,8 @@ void gdb_release_kernel(gdb_kernel *kernel) {
         free(kernel);
 }
 
-void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
-                   int64_t low, int64_t high) {
-    const int64_t rows = high - low;
-    gdb_array *slots = (gdb_array *)(scratch + kernel->arrays);
+void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
+                     int64_t low, gdb_array *slots) {
     for (int64_t s = 0; s < kernel->slots_count; s++, places += 2) {
         slots[s] = kernel->slots[s].array;
         if (places[0] < 0)
@@ -198,13 +205,23 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
         else
             slots[s].data = bases[places[0]] + places[1] + low * row_bytes(&slots[s]);
     }
-    for (const gdb_step *step = kernel->steps; step < kernel->end;
-         step = step_after(step, step->words))
-        switch (step->kind) {
-        case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
-        case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
-        case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
-        case GDB_GATHER: run_gather((const gdb_product *)step, slots, rows); break;
-        default: run_product((const gdb_product *)step, slots, rows);
-        }
+}
+
+void gdb_run_step(const gdb_step *step, const gdb_array *slots, int64_t rows, char *scratch) {
+    const gdb_product *p = (const gdb_product *)step;
+    switch (step->kind) {
+    case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
+    case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
+    case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
+    case GDB_GATHER: run_gather(p, slots, rows); break;
+    default: gdb_run_product(p, slots, rows, 0, p->units);
+    }
+}
+
+void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
+                   int64_t low, int64_t high) {
+    gdb_array *slots = (gdb_array *)(scratch + kernel->arrays);
+    gdb_place_slots(kernel, places, bases, scratch, low, slots);
+    for (const gdb_step *step = kernel->steps; step < kernel->end; step = gdb_next_step(step))
+        gdb_run_step(step, slots, high - low, scratch);
 }

@@ -149,6 +149,7 @@ typedef struct {
 typedef struct {
     int64_t references, slots_count;
     int64_t block_rows;
+    int64_t tile_rows; /* rows that are computed at once */
     int64_t work;    /* operations per row, roughly */
     int64_t arrays;  /* offset in scratch of the arrays of all slots, with their addresses */
     int64_t scratch; /* bytes */
@@ -156,9 +157,16 @@ typedef struct {
     const gdb_step *steps, *end;
 } gdb_kernel;
 
-/* Blocks of kernels with products are multiples of this many rows, so that results do not depend on
- * the number of threads. */
+/* Blocks of kernels with products are multiples of this many rows: of the tiles of every instruction
+ * set. */
 enum { GDB_ROWS_AT_ONCE = 24 };
+
+static inline const gdb_step *gdb_next_step(const gdb_step *step) {
+    return (const gdb_step *)((const int64_t *)step + step->words);
+}
+
+/* Return the operations of a step per row, roughly. */
+int64_t gdb_work_of(const gdb_step *step);
 
 /* Make a kernel, or return NULL if there is no memory. In `slots`, `local` is 1 for arrays that
  * need scratch, else 0. */
@@ -166,17 +174,28 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
                            int64_t count);
 void gdb_release_kernel(gdb_kernel *kernel);
 
-/* Run a kernel on rows [low, high), at most a block. `places` has a base and an offset in bytes for
- * each slot; base -1 is scratch. */
+/* Locate the arrays of all slots for a block that begins with row `low`. `places` has a base and an
+ * offset in bytes for each slot; base -1 is scratch. */
+void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
+                     int64_t low, gdb_array *slots);
+
+/* Run a step on the first rows of `slots`; and a product on columns [first, last) only, `first` being
+ * a multiple of what the product computes at once. */
+void gdb_run_step(const gdb_step *step, const gdb_array *slots, int64_t rows, char *scratch);
+void gdb_run_product(const gdb_product *product, const gdb_array *slots, int64_t rows, int64_t first,
+                     int64_t last);
+
+/* Run a kernel on rows [low, high), at most a block. */
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
                    int64_t low, int64_t high);
 
 /* Add `count` elements to others. */
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count);
 
-/* Add each row of dY of a chunk to the row of a table that an index in X, of type `index_dtype`,
- * selects; see GDB_GATHER. Like MXNet, this takes indices as integers of 32 bits. */
-void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units,
-                     const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap);
+/* Add columns [first, last) of each row of dY of a chunk to the row of a table that an index in X, of
+ * type `index_dtype`, selects; see GDB_GATHER. Like MXNet, this takes indices as integers of 32
+ * bits. */
+void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units, int64_t first,
+                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap);
 
 #endif

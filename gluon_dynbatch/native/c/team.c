@@ -1,34 +1,368 @@
+#ifdef __linux__
+#define _GNU_SOURCE
+#include <sched.h>
+#include <unistd.h>
+#endif
+
+#include "team.h"
+
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "kernels.h"
+enum {
+    LINE = 64,
+    STACK_BYTES = 1 << 20,
+    CLOSED = INT32_MAX, /* the next task between two phases: beyond any */
+    ANYWHERE = -1,      /* the processor of a thread that is not bound */
+    /* Nanoseconds. */
+    SPIN = 50000,            /* that a member looks for tasks before it sleeps */
+    LOOK = 20000,            /* between looks at what processors do */
+    YIELD = 10000,           /* of waiting before the owner offers its own processor */
+    LATE = 200000,           /* of waiting for a task, and LATE_TASKS times as long as another one */
+    LATE_TASKS = 3,          /* takes: its thread has lost its processor */
+    SHORTEST_REST = 2000000, /* of a member who was late; each rest is twice as long as the one */
+    LONGEST_REST = 100000000 /* before, unless there was much more work in between */
+};
+
+#define LOAD(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+#define PEEK(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+#define STORE(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
+#define SET(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
+#define ALIGNED __attribute__((aligned(LINE)))
 
 typedef struct {
-    void (*work)(void *, int);
-    void *context;
-    int number;
-} job;
+    ALIGNED int number;
+    int processor;          /* to which it is bound, or ANYWHERE; set by owners */
+    int working;            /* whether it has taken a task */
+    int64_t rest, rest_end; /* of owners: how long it rests, and until when */
+    pthread_mutex_t lock;
+    pthread_cond_t woken;
+    int is_called; /* guarded by the lock */
+    /* Its own. */
+    int bound_to;
+    char *memory; /* scratch begins at its first line */
+    int64_t bytes;
+} member;
 
-static void *run_job(void *argument) {
-    const job *own_job = argument;
-    own_job->work(own_job->context, own_job->number);
+static struct {
+    /* The phase in the upper half, the next task in the lower. */
+    ALIGNED uint64_t ticket;
+    ALIGNED int64_t done; /* tasks of the phase */
+    /* The phase; changed only while the ticket is closed. */
+    ALIGNED gdb_task *task;
+    void *context;
+    int64_t count, scratch_bytes;
+    uint64_t helpers;          /* members who may take tasks, a bit each */
+    ALIGNED uint64_t sleeping; /* members */
+    ALIGNED int is_owned;
+    int count_of_members;
+    member members[GDB_MOST_THREADS];
+#ifdef __linux__
+    cpu_set_t processors; /* that the process may use, as last seen */
+#endif
+} team;
+
+static int most_threads = 1, assumed_processors;
+
+static inline int64_t read_clock(clockid_t clock) {
+    struct timespec time;
+    return clock_gettime(clock, &time) ? -1 : time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static inline int64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline int this_processor(void) {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return ANYWHERE;
+#endif
+}
+
+/* ------------------------------------------------------------------ tasks */
+
+/* Take a task of the current phase and do it; return 0 if there is none, or if it needs more
+ * scratch. A ticket that is still the same has not been closed since it was read, so the phase read
+ * meanwhile belongs to it. */
+static int do_one(char *scratch, int64_t bytes) {
+    uint64_t ticket = LOAD(&team.ticket);
+    for (;;) {
+        gdb_task *task = PEEK(&team.task);
+        void *context = PEEK(&team.context);
+        const int64_t number = (int64_t)(uint32_t)ticket;
+        if (number >= PEEK(&team.count) || bytes < PEEK(&team.scratch_bytes)) return 0;
+        if (__atomic_compare_exchange_n(&team.ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE)) {
+            task(context, number, scratch);
+            __atomic_add_fetch(&team.done, 1, __ATOMIC_RELEASE);
+            return 1;
+        }
+    }
+}
+
+/* Return whether there are tasks for some of these members. */
+static int have_tasks(uint64_t members) {
+    const uint64_t ticket = LOAD(&team.ticket);
+    return (members & PEEK(&team.helpers)) && (int64_t)(uint32_t)ticket < PEEK(&team.count);
+}
+
+/* Wake up to two of the members who sleep although they may take tasks; these wake others. */
+static void wake_some(void) {
+    for (int woken = 0; woken < 2; woken++) {
+        const uint64_t wanted = __atomic_load_n(&team.sleeping, __ATOMIC_SEQ_CST)
+            & PEEK(&team.helpers);
+        if (!wanted) return;
+        member *other = &team.members[__builtin_ctzll(wanted)];
+        pthread_mutex_lock(&other->lock);
+        other->is_called = 1;
+        __atomic_and_fetch(&team.sleeping, ~(1ULL << other->number), __ATOMIC_SEQ_CST);
+        pthread_cond_signal(&other->woken);
+        pthread_mutex_unlock(&other->lock);
+    }
+}
+
+/* ------------------------------------------------------------------ members */
+
+/* Do a task, if there is one and memory for its scratch. */
+static int help(member *self) {
+    const int64_t bytes = PEEK(&team.scratch_bytes);
+    if (!have_tasks(1ULL << self->number)) return 0;
+    if (bytes > self->bytes) {
+        free(self->memory);
+        self->memory = malloc(bytes + LINE);
+        self->bytes = self->memory ? bytes : -1;
+    }
+    const uintptr_t scratch = ((uintptr_t)self->memory + LINE - 1) & ~(uintptr_t)(LINE - 1);
+    SET(&self->working, 1);
+    const int has_worked = do_one((char *)scratch, self->bytes);
+    SET(&self->working, 0);
+    return has_worked;
+}
+
+static void sleep_until_called(member *self) {
+    const uint64_t bit = 1ULL << self->number;
+    pthread_mutex_lock(&self->lock);
+    self->is_called = 0;
+    __atomic_or_fetch(&team.sleeping, bit, __ATOMIC_SEQ_CST);
+    if (have_tasks(bit)) { /* published before the owner could see that this one sleeps */
+        self->is_called = 1;
+        __atomic_and_fetch(&team.sleeping, ~bit, __ATOMIC_SEQ_CST);
+    }
+    while (!self->is_called) pthread_cond_wait(&self->woken, &self->lock);
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* Bind the thread to its processor, or let it run wherever the process may. */
+static void go_to_processor(member *self) {
+#ifdef __linux__
+    cpu_set_t processors;
+    self->bound_to = PEEK(&self->processor);
+    CPU_ZERO(&processors);
+    if (self->bound_to != ANYWHERE)
+        CPU_SET(self->bound_to, &processors);
+    else if (sched_getaffinity(getpid(), sizeof processors, &processors))
+        return;
+    sched_setaffinity(0, sizeof processors, &processors);
+#else
+    (void)self;
+#endif
+}
+
+static void *run_member(void *argument) {
+    member *self = argument;
+    int64_t idle_since = now();
+    go_to_processor(self);
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), GDB_MEMBER_NAME);
+#endif
+    for (;;) {
+        if (help(self)) {
+            idle_since = now();
+        } else if (!(PEEK(&team.helpers) & 1ULL << self->number) || now() - idle_since > SPIN) {
+            sleep_until_called(self);
+            if (self->bound_to != PEEK(&self->processor)) go_to_processor(self);
+            if (have_tasks(~0ULL)) wake_some();
+            idle_since = now();
+        } else {
+            pause_briefly();
+        }
+    }
     return NULL;
 }
 
-void gdb_run_in_threads(void (*work)(void *, int), void *context, int count) {
-    pthread_t threads[GDB_MOST_THREADS];
-    job jobs[GDB_MOST_THREADS];
+/* Forget the members, who do not exist in the child of a fork. */
+static void forget_members(void) { memset(&team, 0, sizeof team); }
+
+static void register_fork(void) { pthread_atfork(NULL, NULL, forget_members); }
+
+/* Make members until there are so many, or no more can be made. Signals are left to the threads of
+ * the program. */
+static void make_members(int count) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_attr_t attributes;
     sigset_t all, before;
-    int running = 1;
-    if (count > 1) {
-        sigfillset(&all); /* the process's own threads handle signals */
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        for (; running < count; running++) {
-            jobs[running] = (job){work, context, running};
-            if (pthread_create(&threads[running], NULL, run_job, &jobs[running])) break;
-        }
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_once(&once, register_fork);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (team.count_of_members < count) {
+        member *new = &team.members[team.count_of_members];
+        pthread_t thread;
+        new->number = team.count_of_members;
+        pthread_mutex_init(&new->lock, NULL);
+        pthread_cond_init(&new->woken, NULL);
+        if (pthread_create(&thread, &attributes, run_member, new)) break;
+        team.count_of_members++;
     }
-    work(context, 0);
-    while (--running) pthread_join(threads[running], NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+/* ------------------------------------------------------------------ owners */
+
+void gdb_use_threads(int count, int processors) {
+    most_threads = count < 1 ? 1 : count > GDB_MOST_THREADS ? GDB_MOST_THREADS : count;
+    assumed_processors = processors;
+}
+
+gdb_pusher gdb_this_thread(void) {
+    gdb_pusher self = {.at = now(), .used = -1, .processor = this_processor()};
+#ifdef __linux__
+    if (!pthread_getcpuclockid(pthread_self(), &self.clock)) self.used = read_clock(self.clock);
+#endif
+    return self;
+}
+
+/* Say where members run. If a program may use all processors of the process, each has one member,
+ * who pauses while the owner runs there: left to itself, the system may put both on one of two
+ * processors for some milliseconds. */
+static void place_members(int processors, int usable) {
+    const int is_bound = processors == usable && !assumed_processors;
+    int processor = ANYWHERE;
+    make_members(is_bound ? processors : processors - 1);
+    for (int i = 0; i < team.count_of_members; i++) {
+#ifdef __linux__
+        if (is_bound)
+            do processor++;
+            while (processor < CPU_SETSIZE - 1 && !CPU_ISSET(processor, &team.processors));
+#endif
+        SET(&team.members[i].processor, processor);
+    }
+}
+
+/* Count the processors that a program may use now, and place the members. */
+static int count_processors(void) {
+    int usable = most_threads, processors = most_threads;
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (!sched_getaffinity(getpid(), sizeof allowed, &allowed)) {
+        usable = CPU_COUNT(&allowed);
+        team.processors = allowed;
+    }
+#endif
+    if (assumed_processors) usable = assumed_processors;
+    if (processors > usable) processors = usable;
+    if (processors > 1) place_members(processors, usable);
+    return processors;
+}
+
+/* Look who may take tasks: not the member on the owner's processor, nor the one on that of the thread
+ * that pushed the program, while that is busy, nor members who rest. */
+static void look(gdb_crew *crew, int64_t time) {
+    const int64_t used = crew->pusher.used < 0 ? -1 : read_clock(crew->pusher.clock);
+    const int is_busy = used >= 0 && 2 * (used - crew->pusher.used) > time - crew->pusher.at;
+    const int here = this_processor();
+    int free = crew->processors - 1 - is_busy;
+    crew->helpers = 0;
+    for (int i = 0; i < team.count_of_members && free > 0; i++) {
+        const member *m = &team.members[i];
+        if (m->processor != ANYWHERE
+            && (m->processor == here || (is_busy && m->processor == crew->pusher.processor)))
+            continue;
+        free--;
+        if (time >= m->rest_end) crew->helpers |= 1ULL << i;
+    }
+    crew->pusher.at = time, crew->pusher.used = used;
+}
+
+gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_pusher pusher) {
+    gdb_crew crew = {.processors = 1, .scratch = scratch, .scratch_bytes = scratch_bytes,
+                     .pusher = pusher};
+    if (most_threads > 1 && !__atomic_exchange_n(&team.is_owned, 1, __ATOMIC_ACQUIRE)) {
+        crew.has_team = 1;
+        crew.processors = count_processors();
+        /* Until the first look, whoever pushed the program counts as busy. */
+        if (pusher.used < 0) look(&crew, now());
+    }
+    return crew;
+}
+
+void gdb_leave_team(gdb_crew *crew) {
+    if (!crew->has_team) return;
+    SET(&team.helpers, 0);
+    STORE(&team.is_owned, 0);
+}
+
+/* Wait for the tasks that members have taken, and let those rest who are late: their processors are
+ * taken. `longest` is the time of the owner's longest task. */
+static void await_members(int64_t count, int64_t longest) {
+    int64_t started = 0, waited = 0;
+    while (LOAD(&team.done) < count) {
+        const int64_t time = now();
+        if (!started) started = time;
+        waited = time - started;
+        if (waited > YIELD)
+            sched_yield();
+        else
+            pause_briefly();
+        if (waited < LATE || waited < LATE_TASKS * longest) continue;
+        for (int i = 0; i < team.count_of_members; i++) {
+            member *m = &team.members[i];
+            if (!PEEK(&m->working) || time < m->rest_end) continue;
+            const int is_again = time - m->rest_end < LONGEST_REST;
+            m->rest = is_again && m->rest ? 2 * m->rest : SHORTEST_REST;
+            if (m->rest > LONGEST_REST) m->rest = LONGEST_REST;
+            m->rest_end = time + m->rest;
+        }
+    }
+}
+
+void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
+    int64_t begun = 0, longest = 0;
+    if (crew->processors > 1 && count > 1) {
+        begun = now();
+        if (begun - crew->pusher.at > LOOK) look(crew, begun);
+    }
+    if (!crew->helpers || count < 2) {
+        for (int64_t number = 0; number < count; number++) task(context, number, crew->scratch);
+        return;
+    }
+    const uint64_t phase = (PEEK(&team.ticket) >> 32) + 1;
+    __atomic_exchange_n(&team.ticket, phase << 32 | CLOSED, __ATOMIC_SEQ_CST);
+    SET(&team.task, task);
+    SET(&team.context, context);
+    SET(&team.scratch_bytes, crew->scratch_bytes);
+    SET(&team.count, count);
+    SET(&team.helpers, crew->helpers);
+    SET(&team.done, 0);
+    __atomic_exchange_n(&team.ticket, (phase + 1) << 32, __ATOMIC_SEQ_CST);
+    wake_some();
+    while (do_one(crew->scratch, crew->scratch_bytes)) {
+        const int64_t ended = now();
+        if (ended - begun > longest) longest = ended - begun;
+        begun = ended;
+    }
+    await_members(count, longest);
 }

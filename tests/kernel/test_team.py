@@ -1,0 +1,244 @@
+"""Records give equal bits however many threads share them."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_dynbatch.kernel.layout import Place, Slot, Weight
+from gluon_dynbatch.kernel.step import Product
+from gluon_dynbatch.native import executing
+from gluon_dynbatch.run import team
+from tests.common import output_of
+from tests.kernel.native import Code, add_up, launch
+
+#: From one to more than this machine has processors.
+THREADS = (1, 2, 3, 5, 8, 16)
+DTYPES = st.sampled_from(["float32", "float64"])
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Leave one thread to the tests that follow."""
+    yield
+    executing.use_threads(1)
+
+
+def draw(seed, dtype, *shape):
+    """Return random numbers, of which some rows are zero."""
+    random = np.random.RandomState(seed % 2**32)
+    array = random.standard_normal(shape).astype(dtype)
+    array[random.rand(len(array)) < 0.2] = 0
+    return array
+
+
+def assert_equal_bits(compute):
+    """Check that `compute`, which returns an array, does so for all numbers of threads."""
+    executing.use_threads(1)
+    wanted = compute()
+    for threads in THREADS[1:]:
+        executing.use_threads(threads, threads)
+        got = compute()
+        assert got.tobytes() == wanted.tobytes(), f"{threads} threads"
+
+
+@given(SEEDS, DTYPES, st.integers(0, 400), st.integers(1, 400), st.integers(1, 300), st.booleans())
+def test_products(seed, dtype, rows, units, inputs, few):
+    a, w, b = draw(seed, dtype, rows, inputs), draw(1, dtype, units, inputs), draw(2, dtype, units)
+    left, weight, bias, out = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
+    factor = Weight(Place(weight), units, inputs, True)
+    step = Product(Place(left), factor, Place(out), Place(bias), False, 1, dtype)
+
+    def compute():
+        c = np.full((rows, units), np.nan, dtype)
+        launch([step], {left: a, weight: w.ravel(), bias: b, out: c}, rows, few)
+        return c
+
+    assert_equal_bits(compute)
+
+
+@given(SEEDS, DTYPES, st.integers(1, 300), st.integers(1, 300), st.integers(0, 40),
+       st.sampled_from([executing.PICK, executing.TOTAL]),
+       st.sampled_from([executing.REPEAT, executing.SINGLE]))  # fmt: skip
+def test_equal_rows(seed, dtype, units, inputs, rows, before, after):
+    """Some rows are equal; their order is random."""
+    rows = 40 * rows
+    index = np.random.RandomState(seed % 1000).randint(0, max(rows // 3, 1), rows).astype(np.int32)
+    table, w = draw(seed, dtype, max(rows // 3, 1), inputs), draw(1, dtype, units, inputs)
+    left, weight, out = Slot("in", 0), Slot("param", 0), Slot("out", 0)
+    step = Product(Place(left), Weight(Place(weight), units, inputs, True), Place(out), None, False,
+                   1, dtype)  # fmt: skip
+
+    def compute():
+        c = np.full((rows, units), np.nan, dtype)
+        arrays = {left: table[index], weight: w.ravel(), out: c}
+        launch([step], arrays, rows, keys=[(0, index)], equal=(before, after))
+        return c
+
+    assert_equal_bits(compute)
+
+
+@given(SEEDS, DTYPES, st.lists(st.integers(0, 500), max_size=4), st.integers(1, 150),
+       st.integers(1, 150), st.booleans(), st.sampled_from([0, 0, 3]))  # fmt: skip
+def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
+    width = max(columns, 1)
+    dys = [draw(seed + i, dtype, count, n * width) for i, count in enumerate(rows)]
+    xs = [draw(seed + i + 99, dtype, count, k * width) for i, count in enumerate(rows)]
+
+    def compute():
+        dw = draw(seed, dtype, n, k)
+        add_up(executing.MATRIX, dw, dys, xs, second, columns)
+        return dw
+
+    assert_equal_bits(compute)
+
+
+@given(SEEDS, DTYPES, st.integers(0, 3000), st.integers(1, 300))
+def test_gradients_of_biases_and_tables(seed, dtype, rows, n):
+    dy = draw(seed, dtype, rows, n)
+    index = np.random.RandomState(seed % 1000).randint(-3, 50, (rows, 1)).astype(np.int32)
+
+    def compute():
+        bias, table = draw(1, dtype, n), draw(2, dtype, 40, n)
+        add_up(executing.ROW, bias, [dy], [dy])
+        program = Code()
+        option = 2 * executing.DTYPES["int32"] + 1
+        program.code += [executing.SCATTER, executing.DTYPES[dtype], 40, n, program.base(table), 0]
+        program.code += [option, 1, rows, -1, 0, program.base(dy), 0, n, program.base(index), 0, 1]
+        program.run(scratch=executing.sum_scratch(executing.DTYPES[dtype], 40, n, 1))
+        return np.concatenate([bias[None], table])
+
+    assert_equal_bits(compute)
+
+
+@st.composite
+def pieces(draw_):
+    """Return an operation, the first elements of target and source, and a number of elements."""
+    count = draw_(st.integers(0, 15_000))
+    operation = draw_(st.sampled_from([0, 1, 2]))
+    return operation, *(draw_(st.integers(0, 25_000 - count)) for _ in range(2)), count
+
+
+@given(SEEDS, DTYPES, st.lists(st.lists(pieces(), max_size=6), max_size=5), st.data())
+def test_copies_and_packed_matrices(seed, dtype, records, data):
+    """Records that read what others write, or write the same elements, run in their order."""
+    kind, size = executing.DTYPES[dtype], np.dtype(dtype).itemsize
+    roles = [data.draw(st.tuples(*[st.integers(0, 2)] * 2)) for _ in records]
+    packed = data.draw(st.lists(st.integers(0, 2), max_size=3))
+
+    def compute():
+        program = Code()
+        arrays = [draw(seed + i, dtype, 25_000) for i in range(3)]
+        bases = [program.base(array) for array in arrays]
+        for source in packed:
+            target = program.base(np.empty(executing.packed_bytes(kind, 150, 100), np.uint8))
+            program.code += [executing.PACK, kind, bases[source], 0, 100, 1, 150, 100, target, 0, 0]
+        for (target, source), rows in zip(roles, records):
+            if source == target:  # copies within an array may overlap
+                rows = [(2, *numbers) for _, *numbers in rows]
+            program.code += [executing.ROWS, kind, size, len(rows), bases[target], 0, 0, 0, 0, 0]
+            for operation, to, start, count in rows:
+                program.code += [operation, to, bases[source], start * size, count]
+        program.run()
+        return np.concatenate([*arrays, *(a.view(dtype) for a in program.arrays[3:])])
+
+    assert_equal_bits(compute)
+
+
+IDLE = """
+import time
+from tests.kernel.test_team import members, processor_time, wide_product
+
+executing.use_threads(3, 3)
+for _ in range(20):
+    wide_product()
+time.sleep(0.2)
+before, count = processor_time(), len(members())
+time.sleep(0.3)
+print(count, processor_time() - before)
+if os.fork() == 0:
+    print(len(members()), flush=True)
+    wide_product()
+    print(len(members()), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def members():
+    """Return the folders of the threads of the team."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [task for task in tasks if (task / "comm").read_text().strip() == "gdb_team"]
+
+
+def processor_time():
+    """Return the nanoseconds that the team has run."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in members())
+
+
+def wide_product():
+    test_products.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
+    executing.use_threads(3, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's lists of threads")
+def test_the_team_sleeps_when_idle_and_is_made_again_after_a_fork():
+    printed = output_of("from gluon_dynbatch.native import executing\nimport os\n" + IDLE).split()
+    most = max(THREADS) - 1
+    assert printed == [str(most), "0", "0", str(most)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="binds the process to one processor")
+def test_a_process_that_may_use_one_processor_has_no_team():
+    program = """
+    from gluon_dynbatch.native import executing
+    from tests.kernel import test_team
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    executing.use_threads(8)
+    test_team.THREADS = ()
+    test_team.test_products.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
+    print(len(test_team.members()))
+    """
+    assert output_of(program).split() == ["0"]
+
+
+@pytest.mark.parametrize(
+    "files, count",
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "400000 100000", "own/group/cpu.max": "max 100000"}, 4),
+        ({"own/cpu.max": "300000 100000", "own/group/cpu.max": "700000 100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu.max": "nonsense"}, None),
+    ],
+    ids=str,
+)
+def test_the_share_of_a_container(tmp_path, files, count):
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    own = tmp_path / "cgroup"
+    own.write_text("3:cpu,cpuacct:/other\n0::/own/group\n")
+    assert team.quota(tmp_path / "groups", own) == count
+
+
+SETTINGS = [("", "64"), ("3", "3"), ("4,2", "4"), ("0", "64"), ("many", "64")]
+
+
+def test_the_setting_of_the_user_counts(monkeypatch):
+    counts = []
+    monkeypatch.setattr(executing, "use_threads", lambda count: counts.append(str(count)))
+    monkeypatch.setattr(team, "quota", lambda: None)
+    for setting, _ in SETTINGS:
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
+        team.use_threads()
+    assert counts == [count for _, count in SETTINGS]
