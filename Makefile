@@ -14,10 +14,6 @@ STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
 # Touched after the native code is compiled.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
-# MXNet's engine already runs independent launches in parallel. Additional OpenMP threads must not spin
-# while they wait, because they would take cores from the engine.
-export OMP_NUM_THREADS ?= 1
-export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # These variables of the user's environment must not affect the one in .venv.

@@ -36,6 +36,12 @@ PEERS = {
 OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_NUM_THREADS")
 
 
+def own_threads():
+    """Return the number of threads that this process's environment sets; None for none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() else None
+
+
 def environment(threads):
     """Return the environment of this process with a number of threads set, or with none (None)."""
     plain = {k: v for k, v in os.environ.items() if not k.startswith(OF_THREADS)}
@@ -64,7 +70,7 @@ class Process(Contender):
     set in its environment; None sets nothing.
     """
 
-    def __init__(self, workload, label, command, task, threads=1, **options):
+    def __init__(self, workload, label, command, task, threads, **options):
         super().__init__(workload, label, **options)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
         self._task = task
@@ -132,10 +138,10 @@ class Process(Contender):
 class Remote(Process):
     """A peer, described by `greeting` once it has been greeted."""
 
-    def __init__(self, name, workload, args, label="", **options):
+    def __init__(self, name, workload, args, label, threads, **options):
         python = args.jax_python if name == "jax" else args.peers_python
         command = [str(python), "-m", "peers.child", PEERS[name][workload.name]]
-        super().__init__(workload, label or name, command, tuple(plain(workload)), **options)
+        super().__init__(workload, label, command, tuple(plain(workload)), threads, **options)
 
     def greet(self):  # noqa: D102
         self.greeting = super().greet()
@@ -154,9 +160,9 @@ class Remote(Process):
 class Apart(Process):
     """A way of this library, or of MXNet, in a process of its own."""
 
-    def __init__(self, name, workload, args, label, **options):
+    def __init__(self, name, workload, args, label, threads):
         command = [sys.executable, "-W", "ignore", "-m", "suite.child"]
-        super().__init__(workload, label, command, (workload.name, name, args), **options)
+        super().__init__(workload, label, command, (workload.name, name, args), threads)
 
     def begin(self):  # noqa: D102
         self._ask("begin")

@@ -92,9 +92,9 @@ def _gather(roster, args, settings):
         label, threads = label_of(way, setting), None if setting == UNSET else setting
         try:
             if way not in PEERS:
-                each = Apart(way, roster.workload, args, label, threads=threads)
+                each = Apart(way, roster.workload, args, label, threads)
             elif name in PEERS[way]:
-                each = Remote(way, roster.workload, args, label, threads=threads)
+                each = Remote(way, roster.workload, args, label, threads)
             else:
                 continue
         except DiffersError as error:

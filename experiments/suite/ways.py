@@ -30,7 +30,7 @@ from gluon_dynbatch.schedule import POLICIES
 from workloads.registry import WORKLOADS, make
 
 from .contest import DiffersError, Local, agree
-from .remote import PEERS, Remote
+from .remote import PEERS, Remote, own_threads
 from .runner import Runner
 from .tables import CACHED, LOOPS, Measured, Rows
 
@@ -142,7 +142,7 @@ class Roster:
         if name in PEERS:
             if workload.name not in PEERS[name]:
                 return None
-            remote = Remote(name, workload, self.args, label, by_length=by_length)
+            remote = Remote(name, workload, self.args, label, own_threads(), by_length=by_length)
             self.stack.callback(remote.close)
             greeting = remote.greet()
             self.versions[label] = f"{greeting['version']}; {greeting['flags']}"

@@ -112,7 +112,7 @@ def test_an_installed_peer_has_the_gradients_of_the_loop(name):
     workload = make("tagger", args, **args.sizes)
     batch = sorted(workload.samples, key=lambda sample: sample.size)[::4]
     assert len({sample.size for sample in batch}) == 3
-    with contextlib.closing(remote.Remote(name, workload, args)) as peer:
+    with contextlib.closing(remote.Remote(name, workload, args, name, 1)) as peer:
         peer.greet()
         gradients = peer.gradients(batch)
         assert agree([peer], Local(Runner(workload, "hybridized"), "loop"), 3) == ([peer], {})
