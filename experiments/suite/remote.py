@@ -30,7 +30,7 @@ PEERS = {
     "dynet-lstm": {"tagger": "peers.on_dynet:NodeTagger"},
     "torchfold": {"sick": "peers.on_torchfold:Pairs"},
     "dgl": {"sick": "peers.on_dgl:Pairs"},
-    "jax": {"tagger": "peers.on_jax:Tagger"},
+    "jax": {"sick": "peers.on_jax:Pairs", "tagger": "peers.on_jax:Tagger"},
 }
 #: Beginnings of the names of variables that set threads of any library.
 OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_NUM_THREADS")
