@@ -75,6 +75,11 @@ def count_of(workers):
 ALONE = {"OMP_NUM_THREADS": "1"}
 
 
+def imports():
+    """Return what a child process needs in its environment to import what this one would."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def begin(number=None):
     """Prepare a child process between fork and exec: it ends when its parent ends.
 

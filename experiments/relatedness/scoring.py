@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
@@ -58,7 +57,7 @@ class Worker:
             # In a new session, so that Ctrl-C reaches only the parent, which ends all workers.
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-c", START, str(theirs.fileno())],
-                env={**os.environ, **cores.ALONE, "PYTHONPATH": str(Path(__file__).parents[1])},
+                env={**os.environ, **cores.ALONE, **cores.imports()},
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=partial(cores.begin, number),
             )  # fmt: skip

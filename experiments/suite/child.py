@@ -38,7 +38,10 @@ def main(descriptor):
     pipe = Connection(int(descriptor))
     name, way, args = pipe.recv()
     with ExitStack() as stack:
-        answer(pipe, Child(Roster(name, args, stack).make(way)))
+        contender = Roster(name, args, stack).make(way)
+        if contender is None:
+            sys.exit(f"{name} has no such way")
+        answer(pipe, Child(contender))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mxnet as mx
 
+import cores
 from peers.child import Task
 
 from .contest import Contender, DiffersError
@@ -76,7 +77,7 @@ class Process(Contender):
         self._task = task
         mx.nd.waitall()  # a fork during a backward pass hangs
         self._pipe, theirs = Pipe()
-        number, path = theirs.fileno(), str(ROOT / "experiments")
+        number = theirs.fileno()
         with ExitStack() as stack:
             stack.enter_context(self._pipe)
             log = self._log = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
@@ -84,7 +85,7 @@ class Process(Contender):
                 with theirs:
                     self._process = subprocess.Popen(
                         [*command, str(number)],
-                        env={**environment(threads), "PYTHONPATH": path},
+                        env={**environment(threads), **self.imports()},
                         pass_fds=[number], stdout=log, stderr=log,
                     )  # fmt: skip
             except OSError as error:
@@ -94,6 +95,10 @@ class Process(Contender):
             stack.callback(self._process.kill)
             #: Ends the process.
             self.close = stack.pop_all().close
+
+    def imports(self):
+        """Return what the process needs in its environment to import its modules."""
+        return {"PYTHONPATH": str(ROOT / "experiments")}
 
     def greet(self):
         """Wait until the process is ready; return its description of itself."""
@@ -160,9 +165,13 @@ class Remote(Process):
 class Apart(Process):
     """A way of this library, or of MXNet, in a process of its own."""
 
-    def __init__(self, name, workload, args, label, threads):
+    def __init__(self, name, workload, args, label, threads, **options):
         command = [sys.executable, "-W", "ignore", "-m", "suite.child"]
-        super().__init__(workload, label, command, (workload.name, name, args), threads)
+        task = workload.name, name, args
+        super().__init__(workload, label, command, task, threads, **options)
+
+    def imports(self):  # noqa: D102
+        return cores.imports()
 
     def begin(self):  # noqa: D102
         self._ask("begin")

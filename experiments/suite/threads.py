@@ -75,7 +75,7 @@ def measure(args, ends):
             for part in [each for each in parts if each[0] == name and contenders]:
                 _, kind, size = part
                 for each in contenders:  # what a way has learnt, it knows at all sizes
-                    each.learns = kind not in kinds and split(each.label)[0] == ways.ONCE
+                    each.learns = kind not in kinds and ways.bare(split(each.label)[0]) == ways.ONCE
                 kinds.add(kind)
                 share = (ends - monotonic()) / (len(parts) - parts.index(part))
                 fresh = roster.workload.minibatches(size, args.seed)
@@ -90,13 +90,12 @@ def _gather(roster, args, settings):
     started, name = [], roster.workload.name
     for way, setting in product(args.ways, settings):
         label, threads = label_of(way, setting), None if setting == UNSET else setting
+        bare = ways.bare(way)
+        if bare in PEERS and name not in PEERS[bare]:
+            continue
+        kind = Remote if bare in PEERS else Apart
         try:
-            if way not in PEERS:
-                each = Apart(way, roster.workload, args, label, threads)
-            elif name in PEERS[way]:
-                each = Remote(way, roster.workload, args, label, threads)
-            else:
-                continue
+            each = kind(bare, roster.workload, args, label, threads, by_length=bare != way)
         except DiffersError as error:
             roster.left_out[way] = str(error)
             continue
@@ -108,7 +107,7 @@ def _gather(roster, args, settings):
         try:
             greeting = each.greet()
             new.append(each)
-            if way in PEERS:
+            if ways.bare(way) in PEERS:
                 roster.versions[way] = greeting["version"]
         except DiffersError as error:
             roster.left_out[way] = str(error)
@@ -160,7 +159,7 @@ def table(measured):
     """Tabulate rates by setting, the best of each way marked, with ratios to the best ones."""
     settings = list(dict.fromkeys(split(label)[1] for label in measured.rows.by("way")))
     peers = [way for way in dict.fromkeys(split(label)[0] for label in measured.rows.by("way"))
-             if way.split("-")[0] in PEERS]  # fmt: skip
+             if ways.bare(way) in PEERS]  # fmt: skip
     columns = {"kind": "s", "batch": "d", "way": "s", **{str(each): ">s" for each in settings}}
     columns[f"{UNSET} / best"] = ".2f"
     for peer in peers:

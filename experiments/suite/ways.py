@@ -67,7 +67,7 @@ SETTING = re.compile(
 
 def options_of(name):
     """Return the options of `gluon_dynbatch.batching` for a way of this library."""
-    match = SETTING.fullmatch(_bare(name))
+    match = SETTING.fullmatch(bare(name))
     if match is None:  # all on auto
         return {}
     granularity, policy, ms, visits = match.groups()
@@ -79,7 +79,7 @@ def read_ways(text):
     """Parse comma-separated names; a group except `curve` is replaced by its members."""
     ways = {}
     for name in map(str.strip, text.split(",")):
-        way = _bare(name)
+        way = bare(name)
         known = way in (*LOCAL, *PEERS) or SETTING.fullmatch(way)
         if not known and name not in (*GROUPS, CURVE):
             setting = f"gdb:GRANULARITY:POLICY[:LIMIT], any of these with {BUCKETS}"
@@ -89,7 +89,7 @@ def read_ways(text):
     return list(ways)
 
 
-def _bare(name):
+def bare(name):
     """Return the name of a way without what its minibatches are."""
     return name[: -len(BUCKETS)] if name.endswith(BUCKETS) else name
 
@@ -134,7 +134,7 @@ class Roster:
 
     def make(self, name):
         """Make the contender of a way; None if the workload has none."""
-        label, name = name, _bare(name)
+        label, name = name, bare(name)
         by_length = label != name
         if by_length and len({sample.size for sample in self.workload.samples}) == 1:
             return None
