@@ -14,10 +14,6 @@ STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
 # Touched after the native code is compiled.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
-# MXNet's engine already runs independent launches in parallel. Additional OpenMP threads must not spin
-# while they wait, because they would take cores from the engine.
-export OMP_NUM_THREADS ?= 1
-export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # These variables of the user's environment must not affect the one in .venv.
@@ -29,9 +25,11 @@ TEST_PROCESSES ?= 2
 FUZZ_MINUTES ?= 10
 FUZZ_SEED ?=
 
-# The environment of the other systems, for `make peers`.
+# The environments of the other systems, for `make peers`; JAX needs another NumPy than the rest.
 PEERS := .venv-peers
+JAX := .venv-jax
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
+JAX_STAMP := $(JAX)/.installed-$(PYTHON_VERSION)
 PEERS_OPTIONS ?=
 # The packages that build the site are installed into .venv at the first `make docs`.
 DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
@@ -57,7 +55,7 @@ help:
 	@echo "make lint   run ruff, and mypy in strict mode"
 	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
-	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
+	@echo "make peers  compare speeds with DyNet, PyTorch, torchfold, DGL and JAX, which it installs (ten minutes)"
 	@echo "make fuzz   compare random programs with the loop, for FUZZ_MINUTES (default: 10), from FUZZ_SEED on"
 	@echo "make mxnet-tests MXNET=<source>"
 	@echo "            run MXNet's own unit tests plain and in scopes (half an hour; needs the source of MXNet 1.9.1)"
@@ -85,8 +83,8 @@ bench: $(NATIVE)
 	  --alone-minibatches 30 --counts $(BENCH_OPTIONS)
 
 # Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".
-peers: $(NATIVE) $(PEERS_STAMP)
-	$(BIN)/python experiments/benchmark.py --workloads sick,tagger,sst --ways gdb,peers \
+peers: $(NATIVE) $(PEERS_STAMP) $(JAX_STAMP)
+	$(BIN)/python experiments/benchmark.py --workloads sick,tagger,sst --ways gdb,gdb-buckets,peers \
 	  --batch-sizes 32,256 --output runs/peers $(PEERS_OPTIONS)
 
 fuzz: $(NATIVE)
@@ -157,16 +155,24 @@ $(DOCS_STAMP): docs/requirements.txt $(STAMP)
 	@touch $@
 
 $(PEERS_STAMP): experiments/peers/requirements.txt
-	@case "$(PYTHON_VERSION)" in \
-	  3.11) ;; \
-	  *) $(call STOP,the peers are pinned for Python 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose it with: make PYTHON=python3.11 peers) ;; \
-	esac
-	rm -rf $(PEERS)
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet pip==25.0.1
-	$(PEERS)/bin/python -m pip install --quiet -r experiments/peers/requirements.txt
-	$(PEERS)/bin/python -m pip check
-	@touch $@
+	$(call INSTALL_PEERS,$(PEERS),$<)
+
+$(JAX_STAMP): experiments/peers/requirements-jax.txt
+	$(call INSTALL_PEERS,$(JAX),$<)
+
+# Creates an environment for other systems: folder, requirements.
+define INSTALL_PEERS
+@case "$(PYTHON_VERSION)" in \
+  3.11) ;; \
+  *) $(call STOP,the peers are pinned for Python 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose it with: make PYTHON=python3.11 peers) ;; \
+esac
+rm -rf $(1)
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install --quiet pip==25.0.1
+$(1)/bin/python -m pip install --quiet -r $(2)
+$(1)/bin/python -m pip check
+@touch $@
+endef
 
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/*.pxi gluon_dynbatch/native/c/*)
 	$(call SHOW,compiling native code,14,Cythonizing| -shared ) \
@@ -174,5 +180,5 @@ $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(JAX) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,7 @@ import numpy as np
 import scipy
 from tqdm import tqdm
 
+import cores
 import gluon_dynbatch as gdb
 from command import (
     ABOVE_ZERO,
@@ -41,9 +42,9 @@ from command import (
     listed,
     run_program,
 )
-from suite import bars, pictures, tables, ways
+from suite import bars, pictures, tables, threads, ways
 from suite.contest import contest
-from suite.remote import PYTHON
+from suite.remote import JAX_PYTHON, PYTHON
 from suite.tables import KINDS, Measured
 from workloads.registry import FOLDERS, WORKLOADS
 
@@ -51,13 +52,16 @@ from workloads.registry import FOLDERS, WORKLOADS
 DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb"), ("hand", "gdb")
 #: A part that no bar needs is left out if its share of the time is below this fraction of the plan.
 LATE = 0.9
+#: Names of the files of all workloads and ways, and of the speed over threads.
+ALL, THREADS = "benchmark", "threads"
 #: Largest minibatch for counts of launches and for processes that run one way.
 MIDDLING = 256
 OPTIONS = (
-    ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS), "X,X,...",
-     f"{','.join(WORKLOADS)} (default: all)"),
-    ("--ways", ways.read_ways, list(DEFAULT), "X,X,...", f"{','.join(DEFAULT)} (default); "
-     "gdb:GRANULARITY:POLICY[:LIMIT]; settings, curve, peers"),
+    ("--workloads", listed(str, tuple(WORKLOADS)), None, "X,X,...", f"{','.join(WORKLOADS)} "
+     f"(default: all; with --threads: {','.join(threads.SIZES)})"),
+    ("--ways", ways.read_ways, None, "X,X,...", f"{','.join(DEFAULT)} (default; with --threads: "
+     f"{','.join(threads.WAYS)}); gdb:GRANULARITY:POLICY[:LIMIT]; settings, curve, peers; any with "
+     f"{ways.BUCKETS}"),
     ("--kinds", listed(str, KINDS), list(KINDS), "X,X,...", "inference,training (default)"),
     ("--batch-sizes", listed(POSITIVE), None, "X,X,...", "samples (default: those of each "
      "workload)"),
@@ -80,23 +84,27 @@ OPTIONS = (
      "processes that run only gdb or hand, for at most N minibatches"),
     ("--counts", None, False, None, "count the launches of a minibatch at granularities operator "
      "and block, by all policies"),
+    ("--threads", listed(between(int, 1, 1024)), None, "N,N,...", "instead of all this, time each "
+     "way with each of these numbers of threads and with none set, in processes of their own"),
+    ("--busy", None, False, None, "with --threads: another process keeps one core busy meanwhile"),
     ("--output", Path, Path("runs/benchmark"), "DIR", "folder for JSON, tables and pictures"),
     ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
     ("--peers-python", Path, PYTHON, "FILE", "interpreter of the other systems; make peers makes "
      "it"),
+    ("--jax-python", Path, JAX_PYTHON, "FILE", "interpreter of JAX; make peers makes it"),
 )  # fmt: skip
 
 
 def environment():
     """Describe the machine and the versions that figures are measured with."""
-    threads = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
+    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
     return {
         "python": platform.python_version(),
         **{module.__name__: module.__version__ for module in (mx, np, scipy, gluonnlp, gdb)},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _search("/proc/cpuinfo", r"model name\s*: (.+)") or platform.processor(),
-        "cores": os.cpu_count(),
-        **{name: os.environ.get(name) for name in threads},
+        "cores": cores.usable(),
+        **{name: os.environ.get(name) for name in names},
     }
 
 
@@ -165,12 +173,21 @@ def _parts(args, name):
             yield Part(name, "process", kind, middling, way)
 
 
-def _write(measured, args):
+def measure_threads(args):
+    """Measure the speed over threads; write the figures of each workload."""
+    ends, measured = time.monotonic() + 60 * (args.minutes or math.inf), {}
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name, each in threads.measure(args, ends):
+        measured[name] = each
+        _write(measured, args, THREADS)
+
+
+def _write(measured, args, file=ALL):
     """Write all measurements so far."""
     workloads = {name: asdict(each) for name, each in measured.items()}
     content = {"environment": environment(), "settings": vars(args), "workloads": workloads}
     text = json.dumps(content, indent=1, default=str)  # paths by their names
-    (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
+    (args.output / file).with_suffix(".json").write_text(text + "\n", encoding="utf-8")
 
 
 def _speed(measured, roster, args, part, ends):
@@ -229,21 +246,40 @@ def _memory(field):
     return kilobytes and int(kilobytes) / 1024
 
 
-def show(output):
-    """Print tables of all workloads, write all tables, draw all pictures."""
-    path = output / "benchmark.json"
+def _read(path):
+    """Read the measurements of all workloads."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))["workloads"]
-        measured = {name: Measured.from_json(each) for name, each in content.items()}
+        return {name: Measured.from_json(each) for name, each in content.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: not written by this program ({error!r})") from None
+
+
+def show_threads(output):
+    """Print and write tables of the speed over threads, and draw it."""
+    measured = _read(output / f"{THREADS}.json")
+    lines = []
+    for each in measured.values():
+        lines += [f"## {each.title}", ""]
+        lines += [threads.table(each).markdown()] if each.rows else []
+        lines += [f"{name}: left out; {reason}" for name, reason in each.left_out.items()]
+        lines += [f"{way}: {version}" for way, version in each.versions.items()]
+    (output / f"{THREADS}.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    print(*lines, sep="\n")
+    paths = pictures.draw_threads(measured, output)
+    print("pictures:", ", ".join(path.name for path in paths) or "none")
+
+
+def show(output):
+    """Print tables of all workloads, write all tables, draw all pictures."""
+    measured = _read(output / f"{ALL}.json")
     summaries = tables.memory(measured), tables.settings(measured), bars.bars(measured)
     last = [table.markdown() for table in summaries if table]
     for name, each in measured.items():
         for reason, group in groupby(each.left_out, each.left_out.get):
             last.append(f"{name}: {', '.join(group)}: left out; {reason}")
     texts = [text for each in measured.values() for text in tables.texts(each)]
-    (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
+    (output / f"{ALL}.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")
     print("pictures:", ", ".join(path.name for path in pictures.draw(measured, output)) or "none")
 
@@ -255,6 +291,10 @@ def parse(argv):
     args = parser.parse_args(argv)
     sizes = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in sizes.items() if size is not None}
+    if args.busy and not args.threads:
+        parser.error("--busy is only for --threads")
+    args.workloads = args.workloads or list(threads.SIZES if args.threads else WORKLOADS)
+    args.ways = args.ways or list(threads.WAYS if args.threads else DEFAULT)
     return args
 
 
@@ -264,8 +304,8 @@ def main(argv=None):
 
     def run():
         if not args.read:
-            measure(args)
-        show(args.output)
+            (measure_threads if args.threads else measure)(args)
+        (show_threads if args.threads else show)(args.output)
 
     return run_program(run)
 

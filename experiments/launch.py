@@ -1,6 +1,6 @@
 """Train on several processes: start a scheduler, servers and workers of MXNet's key-value store.
 
-``python experiments/launch.py --workers 2 --servers 1 -- train --data sick --embedding glove.txt``
+``python experiments/launch.py --workers auto -- train --data sick --embedding glove.txt``
 
 The options after ``--`` are for `tree_lstm_relatedness.py`.
 All processes run on this machine; ``--hosts a,b`` only prints the command for each host.
@@ -9,26 +9,23 @@ If a process fails, the others are stopped, and an error names it.
 
 import argparse
 import contextlib
-import ctypes
 import math
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
+from itertools import count
 
+import cores
 import tree_lstm_relatedness as program
 from command import Parser, UsageError, add_options, between, listed, run_program
 
-#: A machine has no room for more.
-PROCESSES = between(int, 1, 1000)
 #: Seconds that the other processes have to end after the first one has ended.
 PARTING = 60.0
-#: With this option, Linux kills a process when its parent ends; see prctl(2).
-PR_SET_PDEATHSIG = 1
 
 
 def roles(workers, servers, address, port, options):
@@ -72,11 +69,6 @@ def print_commands(planned, hosts):
     print("All hosts need the data at the same path, and --output in a folder that they share.")
 
 
-def _die_with_parent():
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def watch(processes):
     """Wait for the end of all processes; return what went wrong, or "" if nothing did."""
     running, limit = processes, math.inf
@@ -84,8 +76,7 @@ def watch(processes):
         for name, process in running.items():
             code = process.poll()
             if code:
-                killed = code < 0 and f"was killed by {signal.Signals(-code).name}"
-                return f"{name} (process {process.pid}) {killed or f'exited with {code}'}"
+                return cores.ended(name, process.pid, code)
         running = {name: each for name, each in running.items() if each.returncode is None}
         if len(running) < len(processes):  # the first has ended; the others follow
             limit = min(limit, time.monotonic() + PARTING)
@@ -95,18 +86,25 @@ def watch(processes):
     return ""
 
 
-def run(planned):
-    """Start all processes and wait for their end; leave none running."""
+def run(planned, bound=False):
+    """Start all processes and wait for their end; leave none running.
+
+    With `bound`, each worker has one thread and, where the system can bind it, one core.
+    """
     processes, problem = {}, "interrupted"
     with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+        numbers = count()
         for name, environment, command in planned:
+            number = next(numbers) if bound and name.startswith("worker") else None
+            if bound:
+                environment = {**cores.ALONE, **environment}
             # In new sessions, so that Ctrl-C reaches only the launcher, which ends them all.
             process = subprocess.Popen(
                 command,
                 env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(cores.begin, number),
             )
             processes[name] = stack.enter_context(process)
             stack.callback(process.kill)
@@ -124,8 +122,9 @@ def main(argv=None):
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(
         parser,
-        ("--workers", PROCESSES, 2, "N", "processes that train"),
-        ("--servers", PROCESSES, 1, "N", "servers of the key-value store"),
+        ("--workers", cores.workers, 2, "N", 'processes that train; "auto": as many as there are '
+         "cores here, each with one thread and a core of its own"),
+        ("--servers", cores.PROCESSES, 1, "N", "servers of the key-value store"),
         ("--port", between(int, 0, 65535), None, "N",
          "port of the scheduler (default: an unused one)"),
         ("--hosts", listed(host), None, "X,X,...",
@@ -137,14 +136,16 @@ def main(argv=None):
         parser.error("the options after -- must begin with train")
     training = program.read_arguments(args.options)
     address = args.hosts[0] if args.hosts else "127.0.0.1"
-    planned = roles(args.workers, args.servers, address, args.port or free_port(), args.options)
+    planned = roles(
+        cores.count_of(args.workers), args.servers, address, args.port or free_port(), args.options
+    )
     if args.hosts:
         print_commands(planned, args.hosts)
         return 0
 
     def check_and_run():
         program.read_inputs(training)  # fails once, before any process starts
-        run(planned)
+        run(planned, args.workers == cores.AUTO)
 
     return run_program(check_and_run)
 

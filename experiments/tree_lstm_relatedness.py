@@ -8,19 +8,24 @@ sentiment of sentences (binary Tree-LSTM over phrases). Data come from a folder 
 import os
 import sys
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
+from statistics import median
 
+import cores
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, run_program
-from relatedness import options
+from relatedness import options, scoring
 from relatedness.checkpoint import read_checkpoint
 from relatedness.corpora import SPLITS, read_requests
-from relatedness.distributed import Group
+from relatedness.distributed import Group, rate_alone
 from relatedness.training import Training, described, evaluate
 from suite.contest import Local, contest
 from suite.tables import KINDS, speeds
 from workloads.text import read_lines
 
+#: Minibatches with which one of several workers is timed alone.
+COMPARED = 40
 #: The modes that the demo compares.
 MODES = ("imperative", "hybridized", "dynamic")
 
@@ -50,8 +55,12 @@ def train(args, overwrite=False):
     # Wait for the other processes only now: all check the folder before one writes to it.
     group = Group(args.kvstore_timeout)
     parts = options.restored(checkpoint, args.ctx) if checkpoint else options.assemble(args, items)
-    runner = options.make_runner(args, parts, store=group.store)
     data = [parts.data(args, items[split]) for split in ("train", "dev")]
+    alone = 0.0
+    if group.size > 1 and group.rank == 0:  # meanwhile, the others wait for this worker
+        batches = list(islice(data[0].minibatches(), COMPARED))
+        alone = rate_alone(options.make_runner(args, parts), batches)
+    runner = options.make_runner(args, parts, store=group.store)
     run = Training(runner, *data, parts.vocab, output, parts.settings, group, checkpoint)
     if run.writes:
         shared = f" over {group.size} processes" if group.size > 1 else ""
@@ -69,11 +78,17 @@ def train(args, overwrite=False):
         saved = f"{output / 'last'} holds epoch {run.epoch}"
         print(f"\ninterrupted; {saved}; use --resume", file=sys.stderr)
         raise
+    if alone and run.history:
+        every = median(line["samples_per_second"] for line in run.history)
+        print(cores.Rates(parts.task.unit, group.size, alone, every))
     return run
 
 
-def _predict(args, split):
-    """Run a checkpoint's model on a split, or on --input; return metrics, items and answers."""
+def _predict(args, split, workers=1):
+    """Run a checkpoint's model on a split, or on --input; return metrics, items and answers.
+
+    With several workers, there are no metrics.
+    """
     if args.resume:
         raise UsageError("--resume is only for train")
     if args.checkpoint is None:
@@ -90,19 +105,28 @@ def _predict(args, split):
         path, content = args.input, None
         if str(path) == "-":
             path, content = Path("<stdin>"), sys.stdin.buffer.read()
-        skip = args.on_bad_sample == "skip"
-        items = read_requests(path, read_lines(path, content), args.limit, skip)
+        lines = read_lines(path, content)
+        if workers != 1:
+            items, rates = scoring.items_of(args, path, lines)
+            _warn(args, sum(item.unknown for item in items), sum(item.words for item in items))
+            print(rates, file=sys.stderr)
+            return None, items, [item.answer for item in items]
+        items = read_requests(path, lines, args.limit, args.on_bad_sample == "skip")
     words = [word for item in items for word in item.words]
-    unknown = sum(word not in parts.vocab for word in words)
-    if unknown:
-        print(
-            f"{unknown} of {len(words)} words are not in the vocabulary of {args.checkpoint}; all "
-            "use its vector for unknown words",
-            file=sys.stderr,
-        )
+    _warn(args, sum(word not in parts.vocab for word in words), len(words))
     data = parts.data(args, items)
     metrics, answers = evaluate(options.make_runner(args, parts), data)
     return described(metrics, data), items, answers
+
+
+def _warn(args, unknown, words):
+    """Say how many words the model does not know."""
+    if unknown:
+        print(
+            f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; all use "
+            "its vector for unknown words",
+            file=sys.stderr,
+        )
 
 
 def run_evaluate(args):
@@ -114,7 +138,10 @@ def run_predict(args):
     """Write "name<TAB>answer" for every item, to standard output or the output folder."""
     if args.input is not None and (args.split or args.data):
         raise UsageError("--input replaces --data and --split")
-    _, items, answers = _predict(args, "" if args.input is not None else args.split or "test")
+    if args.workers != 1 and args.input is None:
+        raise UsageError("--workers is only for --input")
+    split = "" if args.input is not None else args.split or "test"
+    _, items, answers = _predict(args, split, args.workers)
     target = nullcontext(sys.stdout)
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
@@ -161,7 +188,9 @@ VERBS = (
     ("predict", run_predict, "write name<TAB>answer", {"batch_size": 256}, options.OF_TRAINING,
      [("--split", SPLITS, None, None, "split to answer for (default test)"),
       ("--input", Path, None, "FILE", "pairs instead of a split, a line of JSON each (see "
-       'README.md); "-": standard input')]),
+       'README.md); "-": standard input'),
+      ("--workers", cores.workers, 1, "N", "processes that share the lines of --input, each on a "
+       'core of its own; "auto": as many as there are cores')]),
     ("demo", run_demo, "train on the built-in corpus and compare speeds",
      {"output": Path("runs/demo"), "epochs": 6, "lr_decay": 1.0, "weight_decay": 1e-4}, (),
      [("--pairs", POSITIVE, 64, "N", "pairs in a timed minibatch"),

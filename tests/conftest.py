@@ -17,6 +17,10 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+# Tests run in several processes, which would take the cores from each other. MXNet and the package
+# read this on import, later.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 #: All tests may use the fixtures of this module.
 pytest_plugins = ["tests.common"]
 _SEED = pytest.StashKey[int]()

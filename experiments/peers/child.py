@@ -67,13 +67,32 @@ class Peer:
         """Return the seconds that `work` takes from the first parameters, after `warm`, untimed."""
         run = self.predict if kind == "inference" else self.step
         first, *batches = self.batches([warm, *work])
+        self.compile(kind, batches)
         if warm:
             run(first)
         self.reset()
         started = time.perf_counter()
         for batch in batches:
             run(batch)
+        self.finish()
         return time.perf_counter() - started
+
+    def compile(self, kind, batches):
+        """Compile what minibatches need that is not compiled yet; not timed."""
+
+    def finish(self):
+        """Wait until all has been computed."""
+
+
+def answer(pipe, target, greeting=()):
+    """Send a greeting, and then what methods of an object return, until the pipe is closed."""
+    gc.collect()
+    gc.freeze()
+    pipe.send(greeting)
+    with contextlib.suppress(EOFError):
+        while True:
+            method, *arguments = pipe.recv()
+            pipe.send(getattr(target, method)(*arguments))
 
 
 def main(name, descriptor):
@@ -81,13 +100,7 @@ def main(name, descriptor):
     pipe = Connection(int(descriptor))
     module, class_name = name.split(":")
     peer = getattr(importlib.import_module(module), class_name)(Task(*pipe.recv()))
-    gc.collect()
-    gc.freeze()
-    pipe.send({name: getattr(peer, name) for name in ("version", "flags", "same_steps")})
-    with contextlib.suppress(EOFError):
-        while True:
-            method, *arguments = pipe.recv()
-            pipe.send(getattr(peer, method)(*arguments))
+    answer(pipe, peer, {name: getattr(peer, name) for name in ("version", "flags", "same_steps")})
 
 
 if __name__ == "__main__":

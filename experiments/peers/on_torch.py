@@ -24,10 +24,9 @@ class TorchPeer(Peer):
     """
 
     version = f"PyTorch {torch.__version__}"
-    flags = "1 thread, fused Adagrad"
+    flags = f"threads {torch.get_num_threads()}, fused Adagrad"
 
     def __init__(self, task):
-        torch.set_num_threads(1)
         self.p = {
             name: torch.nn.Parameter(torch.tensor(value), name != "embedding.weight")
             for name, value in task.parameters.items()
@@ -57,6 +56,13 @@ class TorchPeer(Peer):
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.item()
+
+    def gradients(self, numbers):
+        """Return the gradients of the loss of a minibatch, by the names of parameters."""
+        (batch,) = self.batches([numbers])
+        names = [name for name, p in self.p.items() if p.requires_grad]
+        found = torch.autograd.grad(self.loss(batch), self.trained)
+        return {name: gradient.numpy() for name, gradient in zip(names, found)}
 
     @torch.no_grad()
     def reset(self):  # noqa: D102

@@ -73,12 +73,17 @@ def load_corpus(directory=None, splits=SPLITS, limit=None, skip=False):
     for split in splits:
         folder = directory / split
         read, count = _treelstm(folder, directory / SICK_FILES[split])
-        corpus[split] = _collect(read, count, folder, limit, skip)
+        corpus[split] = collect(read, count, folder, limit, skip)
     return corpus
 
 
 def read_requests(path, lines, limit=None, skip=False):
     """Read pairs without scores from lines of JSON; messages call the file `path`."""
+    return collect(request_reader(path, lines), len(lines), path, limit, skip)
+
+
+def request_reader(path, lines, first=0):
+    """Return a function from the number of a line to its pair; `first` lines precede."""
 
     def sentence(record, location):
         words, heads = record["words"], record["heads"]
@@ -87,20 +92,20 @@ def read_requests(path, lines, limit=None, skip=False):
         return _check_sentence(words.split(), list(map(str, heads)), location, location)
 
     def read(number):
-        location = (path, number + 1)
+        location = (path, first + number + 1)
         try:
             record = json.loads(lines[number])
             sides = [sentence(record[side], location) for side in "ab"]
-            name = str(record.get("name", number + 1))
+            name = str(record.get("name", first + number + 1))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             example = '{"a": {"words": "it rains", "heads": [2, 0]}, "b": {...}}'
             raise DataError(*location, f"not a pair such as {example}") from None
         return Pair(*sides[0], *sides[1], math.nan, name)
 
-    return _collect(read, len(lines), path, limit, skip)
+    return read
 
 
-def _collect(read, count, path, limit, skip):
+def collect(read, count, path, limit, skip):
     """Read pairs one by one, and check their names, which are columns of `predict`'s output."""
     pairs, skipped = {}, 0
     for number in range(count):

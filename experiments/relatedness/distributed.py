@@ -5,12 +5,17 @@ losses. So the parameters and the loss of every step equal those of one process,
 """
 
 import contextlib
+import gc
 import os
 import sys
 import threading
+import time
+from itertools import cycle
 
 import mxnet as mx
 
+#: Seconds for which one worker trains alone, to compare all with it; untimed seconds before.
+ALONE_SECONDS, WARM_SECONDS = 1.0, 0.5
 #: Key of the losses in the store; the keys of parameters are small numbers.
 LOSSES = 1 << 30
 
@@ -81,6 +86,32 @@ class Group:
             value = mx.nd.array([total])
             self.store.pushpull(LOSSES, value, out=value)
             return float(value.asscalar())
+
+
+def rate_alone(runner, batches):
+    """Return the samples per second of training in this process alone, some seconds; undo it.
+
+    The `runner` has a trainer of its own, without a store.
+    """
+    gc.freeze()  # keeps the garbage collector from scanning the data
+    parameters = runner.workload.model.collect_params().values()
+    before = [(parameter, parameter.data().copy()) for parameter in parameters]
+    pending, samples = None, 0
+    for seconds in (WARM_SECONDS, ALONE_SECONDS):
+        mx.nd.waitall()
+        began, samples = time.perf_counter(), 0
+        for batch in cycle(batches):
+            pending, previous = runner.step(batch), pending
+            samples += len(batch)
+            if previous is not None:  # as in training, losses are read one minibatch late
+                previous.asnumpy()
+            if time.perf_counter() - began > seconds:
+                break
+    mx.nd.waitall()
+    rate = samples / (time.perf_counter() - began)
+    for parameter, value in before:
+        parameter.set_data(value)
+    return rate
 
 
 def prepare(trainer):

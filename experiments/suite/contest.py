@@ -68,7 +68,7 @@ class Contender:
     max_samples: Optional[int] = None
     #: Whether to repeat a few minibatches, first untimed, so that their plans are cached.
     repeats: bool = False
-    #: Whether to regroup the samples of a turn into minibatches of similar lengths.
+    #: Whether to regroup the samples of a round into minibatches of similar lengths.
     by_length: bool = False
     #: Whether it is faster from its second epoch on; then the warm-up is an epoch.
     learns: bool = False
@@ -77,13 +77,18 @@ class Contender:
 
     def portion(self, work, count):
         """Select from a round's minibatches those that this contender runs."""
-        batches = [batch[: self.max_samples] for batch in work[:count]]
         if self.by_length:
-            pool = iter(sorted((s for batch in batches for s in batch), key=lambda s: s.size))
-            batches = [[next(pool) for _ in batch] for batch in batches]
+            pool = iter(sorted((s for batch in work for s in batch), key=lambda s: s.size))
+            work = [[next(pool) for _ in batch] for batch in work]
+            # Of all lengths alike, and the same ones for all who run as many.
+            work = [work[i * len(work) // count] for i in range(min(count, len(work)))]
+        batches = [batch[: self.max_samples] for batch in work[:count]]
         if self.repeats:
             batches = [batches[i % min(REPEATED, count)] for i in range(len(batches))]
         return batches
+
+    def begin(self):
+        """Forget what earlier contests have taught, as a new process would."""
 
     def row(self, kind, work, size, seconds):
         """Make the row of a turn, without its round."""
@@ -100,6 +105,9 @@ class Local(Contender):
         self.runner = runner
         trained = [p for p in runner.workload.trainer._params if p.grad_req != "null"]
         self._start = [(p, p.data().copy()) for p in trained]
+
+    def begin(self):  # noqa: D102
+        STATE.decisions.clear()
 
     def reset(self):
         """Restore the first parameters; the optimizer keeps its state."""
@@ -206,7 +214,8 @@ def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, share=ma
     `seed`. The warm-up of a contender takes about as long, or less. The contest takes about `share`
     seconds, unless one round of one minibatch takes longer.
     """
-    STATE.decisions.clear()  # a new process would know nothing of the contests before
+    for each in contenders:
+        each.begin()
     gc.collect()
     gc.freeze()
     began = round_began = time.perf_counter()

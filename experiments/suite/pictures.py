@@ -1,8 +1,12 @@
 """Pictures: speed against batch size, phases of a minibatch, time against the analysis budget."""
 
+import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+from gluon_dynbatch.show.plot import COLORS, STYLE, TEXT
+
+from . import threads
 from .tables import CACHED, Rows
 from .ways import CURVES
 
@@ -50,6 +54,61 @@ def _pictures(name, measured):
         if list(curves(rows)):
             title += ", plans made anew"
             yield f"curve-{name}-{size}", title, SPREADS, rows, _draw_budget
+
+
+#: Names and colours of the ways whose speed over threads is drawn, and of others in turn.
+LINES = {
+    "gdb-once": ("here, known structures", COLORS["recording"]),
+    "gdb": ("here, new structures", COLORS["dispatch"]),
+    "torch": ("PyTorch by hand", COLORS["analysis"]),
+}
+OTHERS = (COLORS["waiting"], TEXT)
+
+
+def draw_threads(measured, output):
+    """Draw the speed over threads of all workloads and sizes, as PNG and SVG; return the paths.
+
+    Small, and without a background, to be read on a page that is light or dark.
+    """
+    paths = []
+    for name, workload in measured.items():
+        for size, rows in workload.rows.by("size").items():
+            kinds = rows.by("kind")
+            with matplotlib.rc_context(STYLE):
+                figure = Figure(figsize=(4.2, 0.8 + 1.9 * len(kinds)), layout="constrained")
+                grid = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
+                for axes, (kind, of_kind) in zip(grid, kinds.items()):
+                    axes.set_title(f"{kind}, minibatches of {size}", loc="left")
+                    axes.set_ylabel(f"1,000 {workload.unit}/s")
+                    _draw_over_threads(axes, of_kind)
+                grid[-1].set_xlabel("threads; ring: the best number")
+                handles, labels = grid[0].get_legend_handles_labels()
+                figure.legend(handles, labels, loc="outside upper center", ncols=2)
+                for suffix, metadata in SUFFIXES.items():
+                    paths.append((output / f"threads-{name}-{size}").with_suffix(suffix))
+                    figure.savefig(paths[-1], dpi=200, metadata=metadata)
+    return paths
+
+
+def _draw_over_threads(axes, rows):
+    """Draw a line for each way over numbers of threads, with nothing set at the right."""
+    whole, _ = threads.curves(rows)
+    others = iter(OTHERS * len(whole))
+    for curve in whole:
+        label, colour = LINES.get(curve.way) or (curve.way, next(others))
+        numbers = [each for each in curve.settings if each != threads.UNSET]
+        y = [curve.spread(each)[0] / 1e3 for each in curve.settings]
+        end = len(numbers)
+        axes.plot(range(end), y[:end], "o-", markersize=3.5, color=colour, label=label)
+        axes.plot(range(end, len(y)), y[end:], "D", markersize=4.5, color=colour)
+        if curve.best in numbers:
+            best = numbers.index(curve.best)
+            axes.plot(best, y[best], "o", markersize=9, markerfacecolor="none", color=colour)
+    ticks = max((curve.settings for curve in whole), key=len)
+    axes.set_xticks(range(len(ticks)), [str(each).replace(" ", "\n") for each in ticks])
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.margins(x=0.08)
 
 
 def _draw_speed(axes, rows):

@@ -9,8 +9,11 @@
 `gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
     A fixed granularity and policy; with no limit on the analysis, a limit in time or in visits, or
     with cached plans.
-`dynet`, `dynet-lstm`, `torch`, `torchfold`, `dgl`
+`dynet`, `dynet-lstm`, `torch`, `torchfold`, `dgl`, `jax`
     Other systems, in their own processes; see `peers`.
+
+After any of these, `-buckets` regroups the samples of a round into minibatches of similar lengths,
+as programs do that pad; `gdb-buckets` and `jax-buckets` run the same ones.
 
 `settings` means all fixed settings, `curve` a range of budgets from none to no limit, `peers` all
 other systems.
@@ -27,7 +30,7 @@ from gluon_dynbatch.schedule import POLICIES
 from workloads.registry import WORKLOADS, make
 
 from .contest import DiffersError, Local, agree
-from .remote import PEERS, Remote
+from .remote import PEERS, Remote, own_threads
 from .runner import Runner
 from .tables import CACHED, LOOPS, Measured, Rows
 
@@ -43,13 +46,15 @@ COUNTED = (
     "gdb",
     *(f"gdb:{each}:{policy}" for each, policy in product(GRANULARITIES[:2], POLICIES)),
 )
+#: Ends the name of a way that runs minibatches of similar lengths.
+BUCKETS = "-buckets"
 GROUPS = {
     "settings": (
         ONE_BY_ONE,
         *(f"gdb:{each}:{policy}" for each, policy in product(GRANULARITIES, POLICIES)),
         *(f"gdb:{each}:search:10ms" for each in GRANULARITIES),
     ),
-    "peers": tuple(PEERS),
+    "peers": (*PEERS, f"jax{BUCKETS}"),
 }
 CURVE = "curve"
 #: Granularities of the curves; smallest and largest budget as a multiple of the nodes.
@@ -62,7 +67,7 @@ SETTING = re.compile(
 
 def options_of(name):
     """Return the options of `gluon_dynbatch.batching` for a way of this library."""
-    match = SETTING.fullmatch(name)
+    match = SETTING.fullmatch(bare(name))
     if match is None:  # all on auto
         return {}
     granularity, policy, ms, visits = match.groups()
@@ -74,11 +79,19 @@ def read_ways(text):
     """Parse comma-separated names; a group except `curve` is replaced by its members."""
     ways = {}
     for name in map(str.strip, text.split(",")):
-        if name not in (*LOCAL, *PEERS, *GROUPS, CURVE) and not SETTING.fullmatch(name):
-            every = ", ".join((*LOCAL, "gdb:GRANULARITY:POLICY[:LIMIT]", *PEERS, *GROUPS, CURVE))
+        way = bare(name)
+        known = way in (*LOCAL, *PEERS) or SETTING.fullmatch(way)
+        if not known and name not in (*GROUPS, CURVE):
+            setting = f"gdb:GRANULARITY:POLICY[:LIMIT], any of these with {BUCKETS}"
+            every = ", ".join((*LOCAL, *PEERS, setting, *GROUPS, CURVE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {every}")
         ways.update(dict.fromkeys(GROUPS.get(name, (name,))))
     return list(ways)
+
+
+def bare(name):
+    """Return the name of a way without what its minibatches are."""
+    return name[: -len(BUCKETS)] if name.endswith(BUCKETS) else name
 
 
 class Roster:
@@ -121,13 +134,18 @@ class Roster:
 
     def make(self, name):
         """Make the contender of a way; None if the workload has none."""
+        label, name = name, bare(name)
+        by_length = label != name
+        if by_length and len({sample.size for sample in self.workload.samples}) == 1:
+            return None
         workload, mode = self.workload, name if name in LOOPS else "dynamic"
         if name in PEERS:
             if workload.name not in PEERS[name]:
                 return None
-            remote = Remote(name, workload, self.args.peers_python)
+            remote = Remote(name, workload, self.args, label, own_threads(), by_length=by_length)
             self.stack.callback(remote.close)
-            self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
+            greeting = remote.greet()
+            self.versions[label] = f"{greeting['version']}; {greeting['flags']}"
             return remote
         if name == "hand":
             mode = BY_HAND.get(workload.name)
@@ -139,9 +157,9 @@ class Roster:
         if name == ONCE:
             workload.model.hybridize(trace_once=True)
         return Local(
-            Runner(workload, mode, options_of(name)), name, repeats=name.endswith(CACHED),
+            Runner(workload, mode, options_of(name)), label, repeats=name.endswith(CACHED),
             max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
-            by_length=mode == "padded", learns=name == ONCE,
+            by_length=by_length or mode == "padded", learns=name == ONCE,
         )  # fmt: skip
 
     def _curve(self, size):

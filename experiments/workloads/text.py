@@ -18,6 +18,9 @@ class DataError(UsageError):
         super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
         self.path, self.line, self.reason = path, line, reason
 
+    def __reduce__(self):  # as a worker sends it
+        return type(self), (self.path, self.line, self.reason)
+
 
 def read_lines(path, content=None):
     """Read the lines of a UTF-8 file, or of its `content`, with Unix or Windows line ends."""

@@ -1,15 +1,18 @@
 """Other systems: data and requests, with a fake peer."""
 
+import contextlib
 import json
 import pickle
 import sys
 
 import mxnet as mx
+import numpy as np
 import pytest
+from mxnet import autograd
 
 import benchmark as program
-from suite import remote
-from suite.contest import Local
+from suite import remote, ways
+from suite.contest import Local, agree
 from suite.runner import Runner
 from tests.experiments.test_benchmark import TINY
 from workloads.registry import make
@@ -95,3 +98,51 @@ def test_peers_run_the_same_minibatches_and_are_left_out_if_they_differ(tmp_path
         rows = [row for row in sick["rows"] if row["kind"] == kind]
         assert [row["way"] for row in rows] == ["gdb:block:depth"] * 2 + ["dynet"] * 2
         assert len({(row["minibatches"], row["samples"]) for row in rows}) == 1
+
+
+INSTALLED = {"torch": remote.PYTHON, "jax": remote.JAX_PYTHON}
+
+
+@pytest.mark.parametrize("task", ["sick", "tagger"])
+@pytest.mark.parametrize("name", INSTALLED)
+def test_an_installed_peer_has_the_gradients_of_the_loop(name, task):
+    """For sentences of several lengths and trees of several depths, most of which JAX pads."""
+    if not INSTALLED[name].exists():
+        pytest.skip("make peers has not installed it")
+    args = program.parse([*TINY, "--workloads", task])
+    workload = make(task, args, **args.sizes)
+    batch = sorted(workload.samples, key=lambda sample: len(sample.inputs[0]))[::4]
+    assert len({len(sample.inputs[0]) for sample in batch}) == 3
+    with contextlib.closing(remote.Remote(name, workload, args, name, 1)) as peer:
+        peer.greet()
+        gradients = peer.gradients(batch)
+        assert agree([peer], Local(Runner(workload, "hybridized"), "loop"), 3) == ([peer], {})
+        assert peer.time("training", [batch], 3, [batch[:1]]).samples == 3
+    with autograd.record():
+        loss = mx.nd.add_n(*(workload.loss(sample).reshape(1) for sample in batch)) / 3
+    loss.backward()
+    named = workload.model._collect_params_with_prefix()
+    trained = {name: p.grad() for name, p in named.items() if p.grad_req != "null"}
+    assert set(gradients) == set(trained)
+    for parameter, expected in trained.items():
+        expected, actual = expected.asnumpy(), np.asarray(gradients[parameter])
+        assert np.abs(expected).max() > 1e-6
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_minibatches_of_similar_lengths_are_the_same_ones_for_all_who_run_as_many():
+    names = ["gdb-buckets", "hybridized-buckets", "gdb:block:depth-buckets"]
+    assert ways.read_ways(",".join(names)) == names
+    assert ways.options_of(names[2])["granularity"] == "block"
+    args = program.parse([*TINY, "--limit", "60", "--ways", "gdb-buckets"])
+    with contextlib.ExitStack() as stack:
+        roster = ways.Roster("tagger", args, stack)
+        ours, other = (roster.make(name) for name in names[:2])
+        whole = roster.workload.samples
+        work = [list(whole[i : i + 10]) for i in range(0, 60, 10)]
+        portions = [each.portion(work, 3) for each in (ours, other)]
+        assert [batch[: args.loop_samples] for batch in portions[0]] == portions[1]
+        everything = sorted(sample.size for sample in whole)
+        sizes = [[sample.size for sample in batch] for batch in portions[0]]
+        assert sizes == [everything[i : i + 10] for i in (0, 20, 40)], "of all lengths alike"
+        assert ways.Roster("sick", args, stack).make("gdb-buckets") is None, "all of one length"
