@@ -7,14 +7,16 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+import weakref
+from itertools import repeat
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..errors import ShapeError
 from ..plan.plan import Plan
-from ..plan.transpose import Heads, recorded_segments
+from ..plan.transpose import Heads, externals_read, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -45,9 +47,19 @@ def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
     return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
 
 
-#: Where the gradient of an input goes: to part of a head of an earlier flush (flush, head, first
-#: element within the head), to an array in MXNet's tape, or nowhere.
-Route = Union[Tuple[int, int, int], NDArray, None]
+class Within(NamedTuple):
+    """Part of a head of an earlier flush of the chain."""
+
+    flush: int
+    head: int
+    #: The first element within the head.
+    offset: int
+    #: Number of the external array that reads it.
+    external: int
+
+
+#: Where the gradient of an input goes: to an earlier flush, an array in MXNet's tape, or nowhere.
+Route = Union[Within, NDArray, None]
 
 
 class Link(NamedTuple):
@@ -73,26 +85,34 @@ class Chain:
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
-        lazies = [array for array in tape.externals if type(array) is LazyNDArray]
+        kept_externals = {
+            n: array for n, array in enumerate(tape.externals) if type(array) is LazyNDArray
+        }
+        if not kept_externals:
+            return {}
+        places, lazies = list(kept_externals), list(kept_externals.values())
         spots = find_spots(lazies)
         members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
-        # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
-        originals: Dict[int, Any] = dict(zip(map(id, tape.externals), tape.originals))
         numbers = {link.kept: number for number, link in enumerate(self._links)}
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():
-            ids = [id(lazies[member]) for member in members]
+            externals_of = [places[member] for member in members]
             routes: Iterable[Route]
             if kept in numbers:
                 number = numbers[kept]
                 arenas, firsts, sizes, _ = (column[members] for column in spots)
                 heads = self._links[number].backward.heads_at(arenas, firsts, sizes)
-                routes = [None if head < 0 else (number, head, offset) for head, offset in heads]
+                routes = [
+                    None if head < 0 else Within(number, head, offset, external)
+                    for (head, offset), external in zip(heads, externals_of)
+                ]
             else:
-                routes = [originals[n].real() if kept.recorded else None for n in ids]
-            route_of.update(zip(ids, routes))
+                # The externals are copies; only the originals may be in MXNet's tape.
+                originals: List[Any] = [tape.originals[n] for n in externals_of]
+                routes = [each.real() if kept.recorded else None for each in originals]
+            route_of.update(zip((id(lazies[member]) for member in members), routes))
         return route_of
 
     def add(self, backward: BackwardPass, kept: Kept, routes: Dict[int, Route]) -> None:
@@ -109,7 +129,9 @@ class Chain:
 
 def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
-    outputs: List[Tuple[int, int, int, int]] = []
+    outputs: List[Output] = []
+    passes = [(backward, routes) for backward, _, routes in links]
+    leaves_out = any(backward.operators.launches for backward, _ in passes)
     results: List[Tuple[Memories, List[NDArray]]] = []
     for number, (backward, kept, _) in enumerate(links):
         held = kept.held()
@@ -118,18 +140,34 @@ def link(links: Sequence[Link]) -> None:
         memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
-        outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
+        wholes = memories.wholes() if leaves_out else repeat([])
+        outputs += [
+            Output(number, *head, size, tuple(map(weakref.ref, arrays)))
+            for head, size, arrays in zip(heads, sizes, wholes)
+        ]
         results.append((memories, kept.copies(memories)))
-    node = Node([(backward, routes) for backward, _, routes in links], outputs)
+    node = Node(passes, outputs, leaves_out)
     routes = (route for _, _, routes in links for route in routes)
     inputs = [route for route in routes if isinstance(route, NDArray)]
     arrays = [array for _, copies in results for array in copies]
     if inputs and arrays:
-        record_function(inputs, arrays, node.backward)
+        record_function(inputs, arrays, node)
     for memories, copies in results:
         memories.become(copies, recorded=True)
     for _, kept, _ in links:
         kept.empty()
+
+
+class Output(NamedTuple):
+    """A result of a node: part of a head of a flush."""
+
+    flush: int
+    head: int
+    #: The first element within the head, and the number of elements.
+    offset: int
+    size: int
+    #: Weak references to the lazy arrays that are the whole result, if the node `leaves_out` calls.
+    arrays: Tuple[weakref.ReferenceType[LazyNDArray], ...]
 
 
 class Node:
@@ -138,22 +176,45 @@ class Node:
     def __init__(
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
-        outputs: List[Tuple[int, int, int, int]],
+        outputs: List[Output],
+        leaves_out: bool,
     ):
         self._passes = passes
-        #: Per result of the node: flush, head, first element within the head, and size.
         self._outputs = outputs
+        #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
+        self.leaves_out = leaves_out
+        #: The results that backward passes started from; None if they started elsewhere, too.
+        self._started: Optional[Set[int]] = set()
+
+    def starts(self, heads: Set[int]) -> bool:
+        """Note that a backward pass starts from the arrays with these handles.
+
+        If all of them are results of this node, no gradient arrives at other results.  Returns
+        whether they are.
+        """
+        numbers = {
+            array.handle.value: number
+            for number, output in enumerate(self._outputs)
+            for array in (reference() for reference in output.arrays)
+            if array is not None
+        }
+        all_known = heads <= numbers.keys()
+        if not all_known:
+            self._started = None
+        elif self._started is not None:
+            self._started |= {numbers[head] for head in heads}
+        return all_known
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[Request]
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted."""
         pieces: List[List[Piece]] = [[] for _ in self._passes]
-        for (number, head, offset, size), gradient in zip(self._outputs, head_gradients):
-            if gradient.size < size:  # of a larger one, MXNet reads the first elements
-                text = f"a gradient of shape {gradient.shape} for an array of {size} elements"
-                raise ShapeError(text)
-            pieces[number].append((gradient, head, offset, 0, size))
+        for output, gradient in zip(self._outputs, head_gradients):
+            if gradient.size < output.size:  # of a larger one, MXNet reads the first elements
+                shape, size = gradient.shape, output.size
+                raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
+            pieces[output.flush].append((gradient, output.head, output.offset, 0, output.size))
         given = iter(requests)
         requests_of = [
             [
@@ -162,18 +223,37 @@ class Node:
             ]
             for _, routes in self._passes
         ]
+        live = self._live_units() if self.leaves_out else [None] * len(self._passes)
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
-            ranges = backward.pull(pieces[number], requests_of[number])
+            ranges = backward.pull(pieces[number], requests_of[number], live[number])
             for route, elements in zip(routes, ranges):
-                if isinstance(route, tuple) and elements is not None:
-                    earlier, head, offset = route
-                    pieces[earlier].append((elements[0], head, offset, *elements[1:]))
+                if isinstance(route, Within) and elements is not None:
+                    part = elements[0], route.head, route.offset, *elements[1:]
+                    pieces[route.flush].append(part)
                 elif isinstance(route, NDArray):
                     gradients.append(elements and _shaped_like(route, *elements))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
+
+    def _live_units(self) -> List[Optional[Array]]:
+        """Return per flush which units gradients arrive at."""
+        # If nothing is known of where backward passes started, any result may get a gradient.
+        started = self._started or range(len(self._outputs))
+        outputs = [self._outputs[number] for number in started]
+        heads: List[Set[int]] = [set() for _ in self._passes]
+        live: List[Optional[Array]] = []
+        for output in outputs:
+            heads[output.flush].add(output.head)
+        for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
+            units = backward.live_units(arriving)
+            reads = set(externals_read(backward.forward.graph, units).tolist())
+            for route in routes:
+                if isinstance(route, Within) and route.external in reads:
+                    heads[route.flush].add(route.head)
+            live.append(units)
+        return live[::-1]
 
 
 def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:

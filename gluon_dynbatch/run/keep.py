@@ -63,6 +63,14 @@ class Memories(NamedTuple):
     #: Per memory: the type of a kept array that is all of it, or -1.
     whole: Array
 
+    def wholes(self) -> List[List[LazyNDArray]]:
+        """Return per memory the kept arrays that are all of it, in one shape."""
+        wholes: List[List[LazyNDArray]] = [[] for _ in self.size]
+        for array, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
+            if kind == self.whole[memory]:
+                wholes[memory].append(array)
+        return wholes
+
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
         """Make the kept arrays real, given one array per memory; autograd may record the views."""
         reals = [copies[memory] for memory in self.memory.tolist()]
