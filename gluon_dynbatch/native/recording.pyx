@@ -227,6 +227,13 @@ cdef class Tape(Owner):
         self.originals.clear()
         self.places.clear()
 
+    def count_held(self):
+        """Return how many lazy arrays are referenced elsewhere."""
+        cdef Py_ssize_t i, count = 0
+        for i in range(len(self.lazies)):
+            count += Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) > 1
+        return count
+
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.
 

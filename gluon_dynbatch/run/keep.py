@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet import autograd
@@ -40,10 +40,10 @@ class Spots(NamedTuple):
         return order, begins, stop[np.append(begins, len(start))[1:] - 1] - start[begins]
 
 
-def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
+def find_spots(arrays: List[LazyNDArray]) -> Spots:
     """Return the spots of lazy arrays."""
-    rows = [(array._value, array._offset, array._type) for array in arrays]
-    container, first, kind = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
+    places = np.array(recording.places_of(arrays), dtype=np.int64)
+    container, first, kind = places.reshape(-1, 3).T.copy()
     size, _ = TYPES.columns(kind)
     return Spots(container, first, size, kind)
 
@@ -92,7 +92,7 @@ def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
     return flat.reshape(lazy.shape)
 
 
-def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
+def find_memories(arrays: List[LazyNDArray]) -> Memories:
     """Return the memories of kept arrays, except for arrays that are detached from others."""
     arrays = [array for array in arrays if array._detached_from is None]
     spots = find_spots(arrays)
