@@ -26,9 +26,9 @@ from .trace.symbols import count_operators
 CALL, OPERATOR = (40, 120), (14, 21)
 #: A flush, a new plan, a recorded call, and a launch of native steps.
 FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (1300, 2600), (8, 16), (20, 40)
-#: Operations in products that take several times as long as a flush, even if half of the rows are
-#: equal to others.
-WORK_AHEAD = 900_000_000
+#: Operations in products of a forward pass that take several times as long as what a flush costs,
+#: even if half of the rows are equal to others.
+WORK_AHEAD = (900_000_000, 4_500_000_000)
 #: Python's part of a call that is still to be recorded and planned, while the engine could work.
 TO_RECORD = 3
 #: How many times a flush has to take what it hides: its launches are narrower, too.
@@ -129,7 +129,7 @@ class Account:
         work = sum(count * entry.work for entry, count in _calls_by_entry(tape))
         backward = is_recorded(tape)
         cost = FLUSH[backward] + PLAN[backward]
-        return work >= WORK_AHEAD and TO_RECORD * self._left(tape) >= WORTH_AHEAD * cost
+        return work >= WORK_AHEAD[backward] and TO_RECORD * self._left(tape) >= WORTH_AHEAD * cost
 
     def _left(self, tape: Tape) -> int:
         """Estimate how many calls the scope will record after those of a tape."""

@@ -189,7 +189,7 @@ def test_much_pending_work_runs_ahead_unless_an_option_is_given(net, wide):
 @pytest.mark.parametrize("mode, parts", [(autograd.pause, 1024), (autograd.record, 3072)])
 def test_as_many_parts_as_pay(net, monkeypatch, mode, parts):
     """With a backward pass, a flush costs more.  The second scope knows how long the first was."""
-    monkeypatch.setattr(auto, "WORK_AHEAD", 1000)
+    monkeypatch.setattr(auto, "WORK_AHEAD", (1000, 1000))
     samples = inputs(4096, 3)
     for first in (parts, 1024):
         mx.nd.waitall()

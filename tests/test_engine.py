@@ -226,7 +226,7 @@ def test_few_flushes_are_unfinished(turn):
 
 
 def test_parts_of_a_scope_with_gradients_count_as_one():
-    """They are in memory until the backward pass, so waiting within the scope would gain nothing."""
+    """They are in memory until the backward pass, so waiting in the scope would gain nothing."""
     net = dense(4, 4)
     weight = net.weight.data()
     GATE.clear()
