@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 #: Limit on the bytes of arenas that hold values of an open scope; the oldest are evicted first.
 MOST_KEPT = 1 << 28
-#: Lazy arrays that are held from which on collecting cycles before the last flush pays.
+#: Lazy arrays from which on collecting reference cycles before the last flush pays.
 MANY_ARRAYS = 512
 
 #: Traced calls, kernels, plans and measurements of this process.
@@ -248,8 +248,11 @@ class OpenScope:
         # The generator that opened the scope may never resume.
         suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
         if len(self.members) == 1 and not failed:
-            if gc.isenabled() and self._count_held() >= MANY_ARRAYS:
-                gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
+            many = len(self.recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
+            if many and gc.isenabled():
+                # Arrays in cycles, as of recursive closures, need no copies.  Few that are still in
+                # cycles are in an older generation, which takes ten times as long.
+                gc.collect(0)
             # The collector may run code before the scope is closed: its calls run at once.
             self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
@@ -392,11 +395,6 @@ class OpenScope:
         while sum(each.bytes for each in alive) > MOST_KEPT:
             alive.pop(0).hand_out()
         self._kept = list(map(weakref.ref, alive))
-
-    def _count_held(self) -> int:
-        """Return how many lazy arrays are referenced, or were at their flush and are in arenas."""
-        kept = sum(len(kept.lazies) for kept in self._still_kept())
-        return self.recorder.tape.count_held() + kept
 
     def _still_kept(self) -> List[Kept]:
         alive = (reference() for reference in self._kept)

@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 def ancestors(offsets: Array, preds: Array, through: Array, reached: Array) -> None: ...
+def externals_read(
+    units: Array, input0: Array, term0: Array, terms: Array, read: Array
+) -> None: ...
 def flow(
     first: Array,
     differentiable: Array,

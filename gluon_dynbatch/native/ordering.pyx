@@ -24,6 +24,19 @@ def ancestors(
                 reached[preds[k]] = True
 
 
+def externals_read(
+    const uint8_t[::1] units, const int32_t[::1] input0, const int32_t[::1] term0,
+    const int32_t[::1] terms, uint8_t[::1] read,
+):
+    """Mark the external arrays that marked units read; terms of these are negative numbers."""
+    cdef Py_ssize_t unit, i
+    for unit in range(units.shape[0]):
+        if units[unit]:
+            for i in range(term0[input0[unit]], term0[input0[unit + 1]]):
+                if terms[i] < 0:
+                    read[-1 - terms[i]] = True
+
+
 def flow(
     const int64_t[::1] first, const int64_t[::1] differentiable, const uint8_t[::1] recorded,
     const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] maker,

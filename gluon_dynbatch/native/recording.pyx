@@ -72,6 +72,7 @@ cdef struct Functions:
     int (*rows)(void *, unsigned, unsigned, void **) noexcept nogil
     int (*row)(void *, unsigned, void **) noexcept nogil
     int (*create)(const int64_t *, int, int, int, int, int, void **) noexcept nogil
+    int (*reshape)(void *, int, const int64_t *, bint, void **) noexcept nogil
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
     int (*set_recording)(int, int *) noexcept nogil
@@ -226,13 +227,6 @@ cdef class Tape(Owner):
         self.externals, self.lazies = [], []
         self.originals.clear()
         self.places.clear()
-
-    def count_held(self):
-        """Return how many lazy arrays are referenced elsewhere."""
-        cdef Py_ssize_t i, count = 0
-        for i in range(len(self.lazies)):
-            count += Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) > 1
-        return count
 
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.

@@ -8,13 +8,25 @@ one, its gradient is added to the gradient of that head.
 from __future__ import annotations
 
 import weakref
-from itertools import repeat
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..errors import ShapeError
+from ..native import recording
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, externals_read, recorded_segments
 from ..record.lazy import LazyNDArray
@@ -60,6 +72,12 @@ class Within(NamedTuple):
 
 #: Where the gradient of an input goes: to an earlier flush, an array in MXNet's tape, or nowhere.
 Route = Union[Within, NDArray, None]
+
+
+#: A result of a node: the flush, the head that it is a part of, the first element within the head,
+#: and the number of elements.
+Output = Tuple[int, int, int, int]
+Reference = Callable[[], Optional[LazyNDArray]]
 
 
 class Link(NamedTuple):
@@ -132,6 +150,7 @@ def link(links: Sequence[Link]) -> None:
     outputs: List[Output] = []
     passes = [(backward, routes) for backward, _, routes in links]
     leaves_out = any(backward.operators.launches for backward, _ in passes)
+    held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
     for number, (backward, kept, _) in enumerate(links):
         held = kept.held()
@@ -140,13 +159,11 @@ def link(links: Sequence[Link]) -> None:
         memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
-        wholes = memories.wholes() if leaves_out else repeat([])
-        outputs += [
-            Output(number, *head, size, tuple(map(weakref.ref, arrays)))
-            for head, size, arrays in zip(heads, sizes, wholes)
-        ]
+        outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
+        if leaves_out:
+            held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
         results.append((memories, kept.copies(memories)))
-    node = Node(passes, outputs, leaves_out)
+    node = Node(passes, outputs, held_results)
     routes = (route for _, _, routes in links for route in routes)
     inputs = [route for route in routes if isinstance(route, NDArray)]
     arrays = [array for _, copies in results for array in copies]
@@ -158,18 +175,6 @@ def link(links: Sequence[Link]) -> None:
         kept.empty()
 
 
-class Output(NamedTuple):
-    """A result of a node: part of a head of a flush."""
-
-    flush: int
-    head: int
-    #: The first element within the head, and the number of elements.
-    offset: int
-    size: int
-    #: Weak references to the lazy arrays that are the whole result, if the node `leaves_out` calls.
-    arrays: Tuple[weakref.ReferenceType[LazyNDArray], ...]
-
-
 class Node:
     """The backward passes of a node of MXNet's tape."""
 
@@ -177,12 +182,14 @@ class Node:
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
         outputs: List[Output],
-        leaves_out: bool,
+        held: List[List[Reference]],
     ):
         self._passes = passes
         self._outputs = outputs
+        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
+        self._held = held
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
-        self.leaves_out = leaves_out
+        self.leaves_out = bool(held)
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
 
@@ -194,8 +201,8 @@ class Node:
         """
         numbers = {
             array.handle.value: number
-            for number, output in enumerate(self._outputs)
-            for array in (reference() for reference in output.arrays)
+            for number, references in enumerate(self._held)
+            for array in (reference() for reference in references)
             if array is not None
         }
         all_known = heads <= numbers.keys()
@@ -210,11 +217,13 @@ class Node:
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted."""
         pieces: List[List[Piece]] = [[] for _ in self._passes]
-        for output, gradient in zip(self._outputs, head_gradients):
-            if gradient.size < output.size:  # of a larger one, MXNet reads the first elements
-                shape, size = gradient.shape, output.size
+        given_sizes = recording.sizes_of(head_gradients)
+        for output, gradient, given_size in zip(self._outputs, head_gradients, given_sizes):
+            number, head, offset, size = output
+            if given_size < size:  # of a larger one, MXNet reads the first elements
+                shape = gradient.shape
                 raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
-            pieces[output.flush].append((gradient, output.head, output.offset, 0, output.size))
+            pieces[number].append((gradient, head, offset, 0, size))
         given = iter(requests)
         requests_of = [
             [
@@ -244,13 +253,14 @@ class Node:
         outputs = [self._outputs[number] for number in started]
         heads: List[Set[int]] = [set() for _ in self._passes]
         live: List[Optional[Array]] = []
-        for output in outputs:
-            heads[output.flush].add(output.head)
+        for number, head, *_ in outputs:
+            heads[number].add(head)
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
             units = backward.live_units(arriving)
-            reads = set(externals_read(backward.forward.graph, units).tolist())
+            externals = len(backward.heads.in_graph)
+            reads = externals_read(backward.forward.graph, units, externals)
             for route in routes:
-                if isinstance(route, Within) and route.external in reads:
+                if isinstance(route, Within) and reads[route.external]:
                     heads[route.flush].add(route.head)
             live.append(units)
         return live[::-1]

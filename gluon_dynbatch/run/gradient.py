@@ -30,6 +30,7 @@ from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
+from ..native import recording
 from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
@@ -214,9 +215,7 @@ _CALLBACK: Any = CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int
 
 def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, number: int) -> int:
     """Write the gradients of a function, or add them, as requested per input."""
-    arrays = [
-        NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
-    ]
+    arrays = recording.arrays_of(pointers[: heads + count])
     try:
         requests = [
             Request(grad_req != _NULL, None if grad_req in (_NULL, _ADD) else array)
