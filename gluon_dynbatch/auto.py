@@ -28,9 +28,13 @@ from .trace.symbols import count_operators
 CALL, OPERATOR = (40, 120), (14, 21)
 #: A flush, a new plan, a recorded call, and a launch of native steps.
 FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (1300, 2600), (8, 16), (20, 40)
-#: Operations in products that take several times as long as a flush, even if half of the rows are
-#: equal to others.
-WORK_AHEAD = 900_000_000
+#: Operations in products of a forward pass that take several times as long as what a flush costs,
+#: even if half of the rows are equal to others.
+WORK_AHEAD = (900_000_000, 4_500_000_000)
+#: Python's part of a call that is still to be recorded and planned, while the engine could work.
+TO_RECORD = 3
+#: How many times a flush has to take what it hides: its launches are narrower, too.
+WORTH_AHEAD = 2
 #: Places remembered per thread.
 MOST_PLACES = 256
 
@@ -40,19 +44,14 @@ def is_recorded(tape: Tape) -> bool:
     return any(entry.mode & RECORDING for entry in tape.entries.values())
 
 
-def pays_ahead(tape: Tape) -> bool:
-    """Return whether running pending calls pays while recording continues.
-
-    Not if a backward pass may follow: each flush would add a part to it, and the engine runs it
-    while the next minibatch is recorded anyway.
-    """
-    work = sum(count * entry.work for entry, count in _calls_by_entry(tape))
-    return work >= WORK_AHEAD and not is_recorded(tape)
-
-
 def _calls_by_entry(tape: Tape) -> List[Tuple[Entry, int]]:
     counts, entries = np.bincount(tape.node_entry).tolist(), cast("Dict[int, Entry]", tape.entries)
     return [(entry, counts[number]) for number, entry in entries.items()]
+
+
+def _first_block(tape: Tape) -> Optional[int]:
+    blocks = (entry.block_id for entry in tape.entries.values())
+    return next((block for block in blocks if block is not None), None)
 
 
 class Costs(NamedTuple):
@@ -60,7 +59,8 @@ class Costs(NamedTuple):
 
     #: Identity of the first block that is called.
     first_block: Optional[int]
-    #: Number of calls of blocks.
+    #: Number of all calls, and of those of blocks.
+    nodes: int
     calls: int
     at_once: int
     recorded: int
@@ -71,7 +71,6 @@ class Costs(NamedTuple):
 def costs_of(tape: Tape, plan: Plan) -> Costs:
     """Estimate the costs of computing a tape."""
     calls = _calls_by_entry(tape)
-    blocks = (entry.block_id for entry, _ in calls)
     backward = is_recorded(tape)
     call, operator = CALL[backward], OPERATOR[backward]
     by_mxnet = [isinstance(kernels, str) for kernels in plan.kernels]
@@ -82,7 +81,8 @@ def costs_of(tape: Tape, plan: Plan) -> Costs:
         for number in plan.segment.tolist()
     )
     return Costs(
-        first_block=next((block for block in blocks if block is not None), None),
+        first_block=_first_block(tape),
+        nodes=len(tape.node_entry),
         calls=sum(count for entry, count in calls if entry.block_id is not None),
         at_once=sum(n * (call + operator * entry.program.operators) for entry, n in calls),
         recorded=FLUSH[backward] + RECORDED[backward] * len(tape.node_entry) + launches,
@@ -99,19 +99,21 @@ class Decision(NamedTuple):
     text: str = ""
     #: Why launches were narrow in the scope that led to it; if calls run at once, no other says so.
     reasons: Optional[Reasons] = None
+    #: How many calls the scope recorded that led to it.
+    nodes: int = 0
 
 
 class Account:
     """The costs of a scope so far, recorded and if its calls had run at once; microseconds."""
 
-    def __init__(self, decisions: Dict[int, Decision]):
+    def __init__(self, decisions: Dict[Optional[int], Decision]):
         #: What was decided for scopes that one thread opened at one place in one mode, by their
         #: first block.
         self._decisions = decisions
         #: Whether the first calls may run at once.
         self.begins_at_once = any(decision.limit for decision in decisions.values())
         self._first_block: Optional[int] = None
-        self.calls = self.recorded = self.at_once = 0
+        self.nodes = self.calls = self.recorded = self.at_once = 0
 
     def runs_at_once(self, block: Any, calls: int) -> bool:
         """Return whether a call of a block runs at once, after `calls` others that did."""
@@ -119,10 +121,30 @@ class Account:
             self._first_block = id(block)
         return calls < self._decisions.get(self._first_block, Decision()).limit
 
+    def pays_ahead(self, tape: Tape) -> bool:
+        """Return whether computing pending calls now pays, while the engine has nothing to do.
+
+        The engine then works while Python records and plans the rest of the scope.
+        """
+        work = sum(count * entry.work for entry, count in _calls_by_entry(tape))
+        backward = is_recorded(tape)
+        cost = FLUSH[backward] + PLAN[backward]
+        return work >= WORK_AHEAD[backward] and TO_RECORD * self._left(tape) >= WORTH_AHEAD * cost
+
+    def _left(self, tape: Tape) -> int:
+        """Estimate how many calls the scope will record after those of a tape."""
+        first_block = self._first_block if self._first_block is not None else _first_block(tape)
+        known = self._decisions.get(first_block, Decision()).nodes
+        pending = len(tape.node_entry)
+        recorded = self.nodes + pending
+        # If nothing is known, or this scope is of another kind: as many as are pending.
+        return known - recorded if 2 * known >= recorded else pending
+
     def note(self, costs: Costs, cached: bool) -> None:
         """Add the costs of a flush."""
         if self._first_block is None:
             self._first_block = costs.first_block
+        self.nodes += costs.nodes
         self.calls += costs.calls
         self.at_once += costs.at_once
         # The plan of a first scope may be used again.  If a later scope needs a new plan, so will
@@ -144,6 +166,7 @@ class Account:
                 f"{self.calls} calls: {1e-3 * self.recorded:.1f} ms recorded, "
                 f"{1e-3 * self.at_once:.1f} ms at once",
                 report.reasons if loses else None,
+                self.nodes,
             )
         decision = self._decisions.get(self._first_block, Decision())
         report.choice = decision.text

@@ -132,12 +132,13 @@ def flush(
     plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
     key = held and held.key(plan)
     programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan))
-    waited = FLIGHT.make_room()
+    waited = 0.0 if chain.open else FLIGHT.make_room()
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)
     forget()
     operators = None if programs.transposed is None else OperatorTape(programs.transposed)
     execution = _execute(runtime, options, tape, plan, programs, operators)
+    FLIGHT.launched(execution.bases, chain.open)
     if isinstance(programs, Draft):
         programs = complete(plan, programs)
         planned.programs.keep(key, programs)
@@ -278,7 +279,6 @@ def _execute(
         *(plan, programs.forward, tape.externals, runtime.dispatcher),
         *(lambda node: tape.places[node].where, operators, watch),
     )
-    FLIGHT.launched(execution.bases)
     if options.debug:
         compare(tape, alone, execution)
     return execution

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
 
 import mxnet as mx
 
-from .auto import MOST_PLACES, Account, pays_ahead
+from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, park
@@ -34,6 +34,7 @@ from .record.tape import Tape, check_tape
 from .record.where import may_be_abandoned, user_line
 from .report import Report
 from .run.chain import Chain
+from .run.engine import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
@@ -92,8 +93,6 @@ class Batch(Statements):
 
     def __init__(self, options: Options):
         self.options = options
-        #: Whether pending calls may be flushed before the scope ends.
-        self.runs_ahead = True
         #: Returns the `OpenScope` that this has opened last, until it closes.
         self._opened: Callable[[], Optional[OpenScope]] = _never
         self._begin()
@@ -204,7 +203,6 @@ class OpenScope:
         #: The user's options, completed by defaults of blocks; and those of the environment.
         self._completed_options = self.options
         self._environment_options = Options.of_environment()
-        self._runs_ahead = batch.runs_ahead
         #: The frame that opens the scope, if it may never resume.
         self._suspendable_frame = frame if may_be_abandoned(frame) else None
         #: Attributes of `STATE` in the thread that opens the scope.
@@ -215,6 +213,8 @@ class OpenScope:
         self.recorder = Recorder(RUNTIME.library, self, self.report, self.options.strict, watch)
         #: Flushes that are not yet part of MXNet's tape.
         self._chain = Chain()
+        #: Notices of the thread's last flush before the scope, and of its backward passes.
+        self._earlier = FLIGHT.last
         #: Weak references to the arenas that hold values of earlier flushes, oldest first.
         self._kept: List[Any] = []
 
@@ -250,7 +250,9 @@ class OpenScope:
         if len(self.members) == 1 and not failed:
             many = len(self.recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
             if many and gc.isenabled():
-                gc.collect(1)  # arrays in cycles, as of recursive closures, need no copies
+                # Arrays in cycles, as of recursive closures, need no copies.  Few that are still in
+                # cycles are in an older generation, which takes ten times as long.
+                gc.collect(0)
             # The collector may run code before the scope is closed: its calls run at once.
             self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
@@ -326,8 +328,14 @@ class OpenScope:
             self.unrecorded(self._chain.connect)
 
     def run_ahead(self) -> None:
-        """Flush pending calls if the engine should run them while recording continues."""
-        if self._runs_ahead and self._account is not None and pays_ahead(self.recorder.tape):
+        """Flush pending calls if the engine should run them while recording continues.
+
+        While it still runs earlier scopes, running ahead gains nothing.
+        """
+        account = self._account
+        if account is None or not all(notice.given for notice in self._earlier):
+            return
+        if account.pays_ahead(self.recorder.tape):
             self.unrecorded(self._compute)
 
     def flush(self) -> None:

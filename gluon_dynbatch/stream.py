@@ -120,8 +120,6 @@ class Stream:
         except Exception as error:
             self._end = error
         if minibatch:
-            # While the engine runs an earlier minibatch, running ahead gains nothing.
-            self._scope.runs_ahead = not self._batches
             with self._scope as batch:
                 outcomes = batch.map(self._apply, minibatch, on_error="return")
             self._batches.append(outcomes[::-1])

@@ -15,6 +15,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import mxnet as mx
 import numpy as np
@@ -28,7 +29,7 @@ from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run.gradient import forget
-from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.scope import RUNTIME, OpenScope
 from gluon_dynbatch.testing import check_against_loop
 from tests import cells
 from tests.cells import WIDTH, array, attached, equal
@@ -314,3 +315,12 @@ def by_mxnets_operators():
         yield
     finally:
         kernels.native = True
+
+
+@contextlib.contextmanager
+def many_parts(calls=1):
+    """Run pending calls ahead after so many calls, whatever the options of the scope are."""
+    with patch.object(recording, "CALLS_PER_CHECK", calls), patch.object(
+        OpenScope, "run_ahead", lambda scope: scope.unrecorded(scope._compute)
+    ):
+        yield

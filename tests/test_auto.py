@@ -1,11 +1,15 @@
 """What "auto" decides: which calls run at once, and which flushes run ahead."""
 
+from unittest.mock import Mock
+
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_dynbatch.run.flight import Flight
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import auto
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
@@ -171,19 +175,44 @@ def nodes(batch):
 
 def test_much_pending_work_runs_ahead_unless_an_option_is_given(net, wide):
     samples = wide_rows(1100)
+    mx.nd.waitall()  # while earlier work is unfinished, none runs ahead
     batch, outputs = run(wide, samples)
     assert nodes(batch) == [1024, 76] and not batch.report.forced
     equal(outputs, [wide(x) for x in samples], 1e-5)
     for options in ({"policy": "depth"}, {"max_rows": 5000}):
         assert nodes(run(wide, samples, **options)[0]) == [1100]
+    mx.nd.waitall()
     assert nodes(run(net, inputs(1100, 3))[0]) == [1100], "it is little work"
-    with autograd.record():
-        batch, _ = run(wide, samples)
-    assert nodes(batch) == [1100], "a backward pass may follow"
+    assert nodes(run(wide, samples)[0]) == [1100], "little is left after 1024 calls"
+
+
+@pytest.mark.parametrize("mode, parts", [(autograd.pause, 1024), (autograd.record, 3072)])
+def test_as_many_parts_as_pay(net, monkeypatch, mode, parts):
+    """With a backward pass, a flush costs more.  The second scope knows how long the first was."""
+    monkeypatch.setattr(auto, "WORK_AHEAD", (1000, 1000))
+    samples = inputs(4096, 3)
+    for first in (parts, 1024):
+        mx.nd.waitall()
+        with mode():
+            batch, outputs = run(net, samples)
+        assert nodes(batch)[0] == first and sum(nodes(batch)) == 4096
+        equal(outputs, [net(x) for x in samples], 1e-5)
+
+
+def test_nothing_runs_ahead_while_earlier_work_is_unfinished(net, wide, monkeypatch):
+    """That of an earlier scope, or of its backward pass."""
+    samples = wide_rows(1100)
+    for unfinished, parts in ([], [1024, 76]), ([Mock(given=False)], [1100]):
+        monkeypatch.setattr(Flight, "last", unfinished)
+        with gdb.batching() as batch:
+            outputs = [wide(x) for x in samples]
+        assert nodes(batch) == parts
+        equal(outputs, [wide(x) for x in samples], 1e-5)
 
 
 def test_later_calls_read_results_that_ran_ahead(wide):
     """The first call of each sample runs ahead of the second one."""
+    mx.nd.waitall()
     head = dense(3, 700)
     samples = wide_rows(1024)
     with gdb.batching() as batch:
@@ -194,6 +223,7 @@ def test_later_calls_read_results_that_ran_ahead(wide):
 
 
 def test_fibers_run_ahead(wide):
+    mx.nd.waitall()
     samples = wide_rows(1030)
 
     def read(x):
@@ -206,17 +236,10 @@ def test_fibers_run_ahead(wide):
     np.testing.assert_allclose(got, [wide(x).sum().asscalar() + 1 for x in samples], rtol=1e-3)
 
 
-def test_only_the_first_minibatch_of_a_stream_runs_ahead(wide, caplog):
-    samples = wide_rows(2200)
-    with caplog.at_level("DEBUG", "gluon_dynbatch"):
-        results = list(gdb.imap(wide, samples, batch_size=1100))
-    assert len(caplog.records) == 3
-    equal(results, [wide(x) for x in samples], 1e-4)
-
-
 def test_pieces_run_ahead_but_a_traced_call_is_not_split(wide):
     chain = FunctionBlock(lambda block, *arrays: mx.nd.add_n(*map(block.net, arrays)), wide)
     samples = wide_rows(1100)
+    mx.nd.waitall()
     with gdb.batching() as batch:
         first = chain(*samples)
         again = [chain(*samples[:2]) for _ in range(500)]

@@ -18,7 +18,7 @@ from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER
 from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
-from tests.common import FIXED, SAMPLES, SCOPES, output_of
+from tests.common import FIXED, SAMPLES, SCOPES, many_parts, output_of
 
 PATIENCE = 30
 
@@ -223,6 +223,23 @@ def test_few_flushes_are_unfinished(turn):
         assert report.flushes[MOST_EARLIER + 1].queue_ms > 100
         assert ", waiting for earlier flushes " in str(report)
         assert json.loads(report.to_json())["flushes"][MOST_EARLIER + 1]["queue_ms"] > 100
+
+
+def test_parts_of_a_scope_with_gradients_count_as_one():
+    """They are in memory until the backward pass, so waiting in the scope would gain nothing."""
+    net = dense(4, 4)
+    weight = net.weight.data()
+    GATE.clear()
+    try:
+        weight[:] = gated(weight)
+        with many_parts(1):
+            reports = [trains(net)[0].report for _ in range(MOST_EARLIER)]
+            with autograd.record(), gdb.batching(**FIXED) as batch:
+                losses = [net(sample).sum() for sample in SAMPLES]
+    finally:
+        GATE.set()
+    assert all(len(report.flushes) > MOST_EARLIER + 1 for report in (*reports, batch.report))
+    equal(losses, [net(sample).sum() for sample in SAMPLES])
 
 
 def test_errors_surface_where_values_are_read():

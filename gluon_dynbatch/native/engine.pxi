@@ -5,6 +5,7 @@ cdef extern from "c/notice.h":
         pass
     gdb_notice *gdb_new_notice() noexcept
     void gdb_give_notice(void *unused, void *notice) noexcept nogil
+    int gdb_is_given(const gdb_notice *notice) noexcept nogil
     int gdb_await_notice(gdb_notice *notice, double seconds) noexcept nogil
     void gdb_drop_notice(void *notice) noexcept nogil
 
@@ -119,7 +120,7 @@ cdef class Notice:
     @property
     def given(self):
         """Whether it is done."""
-        return bool(gdb_await_notice(self.notice, 0))
+        return bool(gdb_is_given(self.notice))
 
     def wait(self):
         """Wait without Python's global lock."""

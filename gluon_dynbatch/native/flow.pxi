@@ -12,6 +12,19 @@ def ancestors(
                 reached[preds[k]] = True
 
 
+def externals_read(
+    const uint8_t[::1] units, const int32_t[::1] input0, const int32_t[::1] term0,
+    const int32_t[::1] terms, uint8_t[::1] read,
+):
+    """Mark the external arrays that marked units read; terms of these are negative numbers."""
+    cdef Py_ssize_t unit, i
+    for unit in range(units.shape[0]):
+        if units[unit]:
+            for i in range(term0[input0[unit]], term0[input0[unit + 1]]):
+                if terms[i] < 0:
+                    read[-1 - terms[i]] = True
+
+
 def flow(
     inputs, reads, const uint8_t[::1] recorded, const int64_t[::1] maker, uint8_t[::1] passing,
     uint8_t[::1] flowing, uint8_t[::1] reached,

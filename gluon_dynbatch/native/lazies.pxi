@@ -58,6 +58,19 @@ cdef int drop(object lazy, list dropped) except -1:
     return 0
 
 
+def places_of(list lazies not None):
+    """Return the value, the offset and the type id of each lazy array, as 64-bit integers."""
+    cdef array places = clone(array("q"), 3 * len(lazies), False)
+    cdef int64_t *place = <int64_t *>places.data.as_longlongs
+    for lazy in lazies:
+        owner_of(lazy)  # no slot is empty
+        place[0] = <object>slot(lazy, value_at)[0]
+        place[1] = <object>slot(lazy, offset_at)[0]
+        place[2] = <object>slot(lazy, type_at)[0]
+        place += 3
+    return places
+
+
 def free_spares():
     """Free all lazy arrays that are kept to be used again."""
     spares.clear()

@@ -72,6 +72,7 @@ cdef struct Functions:
     int (*rows)(void *, unsigned, unsigned, void **) noexcept nogil
     int (*row)(void *, unsigned, void **) noexcept nogil
     int (*create)(const int64_t *, int, int, int, int, int, void **) noexcept nogil
+    int (*reshape)(void *, int, const int64_t *, bint, void **) noexcept nogil
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
     int (*set_recording)(int, int *) noexcept nogil

@@ -84,6 +84,26 @@ cdef object new_array(void *handle):
     return array_
 
 
+def arrays_of(list handles not None):
+    """Return a plain array for each handle, a number; the arrays own the handles."""
+    return [new_array(<void *><size_t>handle) for handle in handles]
+
+
+def sizes_of(list arrays not None):
+    """Return the number of elements of each of some real arrays."""
+    cdef list found = []
+    cdef int64_t size
+    cdef const int64_t *sizes
+    cdef int dimensions, i
+    for array_ in arrays:
+        check_call(mxnet.shape(handle_of(array_), &dimensions, &sizes))
+        size = 1
+        for i in range(dimensions):
+            size *= sizes[i]
+        found.append(size)
+    return found
+
+
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
     if type(array_) is lazy_type:
@@ -115,22 +135,40 @@ def part(array_, int64_t start, int64_t stop):
     return checked(rows_at(array_, start, stop), array_)
 
 
+def first_elements(array_, int64_t count, tuple shape not None):
+    """Return the first elements of a flat array as a view of a shape; autograd must not record."""
+    cdef array sizes = array("q", shape)
+    cdef void *handle = NULL
+    cdef int failed
+    elements = part(array_, 0, count)
+    cdef void *flat = handle_of(elements)
+    with nogil:
+        failed = mxnet.reshape(
+            flat, sizes.ob_size, <const int64_t *>sizes.data.as_longlongs, False, &handle)
+    check_call(failed)
+    return new_array(handle)
+
+
+def empty(tuple shape not None, int dtype, int device, int number):
+    """Return an uninitialized array; type and device are MXNet's numbers."""
+    cdef array sizes = array("q", shape)
+    cdef void *handle = NULL
+    cdef int failed
+    with nogil:
+        failed = mxnet.create(
+            <const int64_t *>sizes.data.as_longlongs, sizes.ob_size, device, number, False, dtype,
+            &handle)
+    check_call(failed)
+    return new_array(handle)
+
+
 def arrays_like(array_, tuple shape not None, int64_t count):
     """Return `count` uninitialized arrays of a shape, with the dtype and the context of another."""
-    cdef array sizes = array("q", shape)
-    cdef int dtype = 0, device = 0, number = 0, failed
+    cdef int dtype = 0, device = 0, number = 0
     cdef void *handle = handle_of(array_)
-    cdef list arrays = []
     mxnet.dtype(handle, &dtype)
     mxnet.context(handle, &device, &number)
-    while len(arrays) < count:
-        with nogil:
-            failed = mxnet.create(
-                <const int64_t *>sizes.data.as_longlongs, sizes.ob_size, device, number, False,
-                dtype, &handle)
-        check_call(failed)
-        arrays.append(new_array(handle))
-    return arrays
+    return [empty(shape, dtype, device, number) for _ in range(count)]
 
 
 def plain_view(array_, key):

@@ -201,14 +201,18 @@ def live_units(plan: Plan, heads: Heads) -> Array:
     return live
 
 
+def externals_read(graph: Graph, units: Array, count: int) -> Array:
+    """Return per external array, of `count`, whether marked units read it."""
+    read = np.zeros(count, dtype=bool)
+    planning.externals_read(units, graph.input0, graph.term0, graph.term, read)
+    return read
+
+
 def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
-    graph, units = plan.graph, live_units(plan, heads)
-    read = graph.term[np.repeat(units, np.diff(graph.term0[graph.input0]))]
+    units = live_units(plan, heads)
     # Per external array: whether it gets a gradient; and whether it gets one, but not from a fill.
-    wanted = np.zeros(len(heads.in_graph), dtype=bool)
-    wanted[-1 - read[read < 0]] = True
-    wanted &= heads.in_graph
+    wanted = externals_read(plan.graph, units, len(heads.in_graph)) & heads.in_graph
     others = wanted.copy()
     filled: List[Tuple[int, int, int]] = []
     results = plan.outputs.first[-1]

@@ -227,6 +227,7 @@ recording.part_of_constant, recording.realise_constant = _part_of_constant, _rea
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
+    *("MXNDArrayReshape64",),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]

@@ -7,7 +7,7 @@ run backward one by one, see `operators.py`.
 from __future__ import annotations
 
 from itertools import compress
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -22,7 +22,6 @@ from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .gradient import Request
-from .left_out import all_finite
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
 
@@ -91,9 +90,18 @@ class BackwardPass:
         heads, offsets = np.where(inside, head, -1), start - self._head_starts[head]
         yield from zip(heads.tolist(), offsets.tolist())
 
-    def pull(self, pieces: List[Piece], requests: List[Request]) -> List[Optional[Elements]]:
-        """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
-        return Pull(self, requests).run(pieces)
+    def live_units(self, heads: Iterable[int]) -> Array:
+        """Return which units pass gradients on that arrive at heads with these numbers."""
+        return live_units(self.forward, self.heads.some(np.array(sorted(heads), dtype=np.int64)))
+
+    def pull(
+        self, pieces: List[Piece], requests: List[Request], live: Optional[Array]
+    ) -> List[Optional[Elements]]:
+        """Run backward from head gradients, the sums of pieces; return the gradients of inputs.
+
+        Launches of MXNet's operators run for `live` units only, for all units if this is None.
+        """
+        return Pull(self, requests, live).run(pieces)
 
 
 def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:
@@ -108,7 +116,9 @@ class Pull(Pass):
 
     suffix = " backward"
 
-    def __init__(self, backward: BackwardPass, requests: List[Request]):
+    def __init__(
+        self, backward: BackwardPass, requests: List[Request], live: Optional[Array]
+    ):
         super().__init__(backward.operators.gradients, backward.program)
         self._backward = backward
         self._wanted = [request.wanted for request in requests]
@@ -122,20 +132,14 @@ class Pull(Pass):
         uses = b"".join([b"-" if array is None else b"r" for array in earlier])
         # They follow those of the forward pass.
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
-        #: Per unit, whether a gradient arrives there; None as long as all units run backward.
-        self._live: Optional[Array] = None
+        self._live = live
 
     def run(self, pieces: List[Piece]) -> List[Optional[Elements]]:
         """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
         self._add_up(pieces)
-        # A native step never multiplies a zero gradient with infinity; MXNet's operators may.
-        live = self._find_live() if self._backward.operators.launches else None
-        self._run()
-        fills = self._fill_gradients()
-        if live is not None and not all_finite([*self._gradients, *fills.values()]):
-            self._run(live)
-            fills = self._fill_gradients()
-        return self._input_gradients(fills)
+        self._backward.targets.clear()
+        self.run_launches()
+        return self._input_gradients(self._fill_gradients())
 
     def _add_up(self, pieces: List[Piece]) -> None:
         """Fill the arenas with the gradients of heads, which are sums of pieces."""
@@ -153,23 +157,6 @@ class Pull(Pass):
             additions = pieces_of(planning.ADD, *columns)
             region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
             write_pieces(region, list(arrays.values()), table)
-
-    def _find_live(self) -> Optional[Array]:
-        """Mark units at which nonzero gradients may arrive; None if all recorded ones are such."""
-        nonzero = [
-            fill.externals[self.arenas.region(fill.region).asnumpy().any(axis=1)]
-            for fill in self.plan.fills
-        ]
-        some = self._backward.heads.some(np.concatenate(nonzero))
-        live = live_units(self._backward.forward, some)
-        launches = self._backward.operators.launches.values()
-        return None if all(live[launch.units].all() for launch in launches) else live
-
-    def _run(self, live: Optional[Array] = None) -> None:
-        """Run all launches backward, those of MXNet's operators for live units only."""
-        self._backward.targets.clear()
-        self._live = live
-        self.run_launches()
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""

@@ -7,14 +7,28 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+import weakref
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..errors import ShapeError
+from ..native import recording
 from ..plan.plan import Plan
-from ..plan.transpose import Heads, recorded_segments
+from ..plan.transpose import Heads, externals_read, recorded_segments
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -45,9 +59,25 @@ def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
     return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
 
 
-#: Where the gradient of an input goes: to part of a head of an earlier flush (flush, head, first
-#: element within the head), to an array in MXNet's tape, or nowhere.
-Route = Union[Tuple[int, int, int], NDArray, None]
+class Within(NamedTuple):
+    """Part of a head of an earlier flush of the chain."""
+
+    flush: int
+    head: int
+    #: The first element within the head.
+    offset: int
+    #: Number of the external array that reads it.
+    external: int
+
+
+#: Where the gradient of an input goes: to an earlier flush, an array in MXNet's tape, or nowhere.
+Route = Union[Within, NDArray, None]
+
+
+#: A result of a node: the flush, the head that it is a part of, the first element within the head,
+#: and the number of elements.
+Output = Tuple[int, int, int, int]
+Reference = Callable[[], Optional[LazyNDArray]]
 
 
 class Link(NamedTuple):
@@ -73,26 +103,34 @@ class Chain:
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
-        lazies = [array for array in tape.externals if type(array) is LazyNDArray]
+        kept_externals = {
+            n: array for n, array in enumerate(tape.externals) if type(array) is LazyNDArray
+        }
+        if not kept_externals:
+            return {}
+        places, lazies = list(kept_externals), list(kept_externals.values())
         spots = find_spots(lazies)
         members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
-        # The externals are copies of kept arrays; only the originals may be in MXNet's tape.
-        originals: Dict[int, Any] = dict(zip(map(id, tape.externals), tape.originals))
         numbers = {link.kept: number for number, link in enumerate(self._links)}
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():
-            ids = [id(lazies[member]) for member in members]
+            externals_of = [places[member] for member in members]
             routes: Iterable[Route]
             if kept in numbers:
                 number = numbers[kept]
                 arenas, firsts, sizes, _ = (column[members] for column in spots)
                 heads = self._links[number].backward.heads_at(arenas, firsts, sizes)
-                routes = [None if head < 0 else (number, head, offset) for head, offset in heads]
+                routes = [
+                    None if head < 0 else Within(number, head, offset, external)
+                    for (head, offset), external in zip(heads, externals_of)
+                ]
             else:
-                routes = [originals[n].real() if kept.recorded else None for n in ids]
-            route_of.update(zip(ids, routes))
+                # The externals are copies; only the originals may be in MXNet's tape.
+                originals: List[Any] = [tape.originals[n] for n in externals_of]
+                routes = [each.real() if kept.recorded else None for each in originals]
+            route_of.update(zip((id(lazies[member]) for member in members), routes))
         return route_of
 
     def add(self, backward: BackwardPass, kept: Kept, routes: Dict[int, Route]) -> None:
@@ -109,7 +147,10 @@ class Chain:
 
 def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
-    outputs: List[Tuple[int, int, int, int]] = []
+    outputs: List[Output] = []
+    passes = [(backward, routes) for backward, _, routes in links]
+    leaves_out = any(backward.operators.launches for backward, _ in passes)
+    held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
     for number, (backward, kept, _) in enumerate(links):
         held = kept.held()
@@ -119,13 +160,15 @@ def link(links: Sequence[Link]) -> None:
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
         outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
+        if leaves_out:
+            held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
         results.append((memories, kept.copies(memories)))
-    node = Node([(backward, routes) for backward, _, routes in links], outputs)
+    node = Node(passes, outputs, held_results)
     routes = (route for _, _, routes in links for route in routes)
     inputs = [route for route in routes if isinstance(route, NDArray)]
     arrays = [array for _, copies in results for array in copies]
     if inputs and arrays:
-        record_function(inputs, arrays, node.backward)
+        record_function(inputs, arrays, node)
     for memories, copies in results:
         memories.become(copies, recorded=True)
     for _, kept, _ in links:
@@ -138,21 +181,48 @@ class Node:
     def __init__(
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
-        outputs: List[Tuple[int, int, int, int]],
+        outputs: List[Output],
+        held: List[List[Reference]],
     ):
         self._passes = passes
-        #: Per result of the node: flush, head, first element within the head, and size.
         self._outputs = outputs
+        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
+        self._held = held
+        #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
+        self.leaves_out = bool(held)
+        #: The results that backward passes started from; None if they started elsewhere, too.
+        self._started: Optional[Set[int]] = set()
+
+    def starts(self, heads: Set[int]) -> bool:
+        """Note that a backward pass starts from the arrays with these handles.
+
+        If all of them are results of this node, no gradient arrives at other results.  Returns
+        whether they are.
+        """
+        numbers = {
+            array.handle.value: number
+            for number, references in enumerate(self._held)
+            for array in (reference() for reference in references)
+            if array is not None
+        }
+        all_known = heads <= numbers.keys()
+        if not all_known:
+            self._started = None
+        elif self._started is not None:
+            self._started |= {numbers[head] for head in heads}
+        return all_known
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[Request]
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted."""
         pieces: List[List[Piece]] = [[] for _ in self._passes]
-        for (number, head, offset, size), gradient in zip(self._outputs, head_gradients):
-            if gradient.size < size:  # of a larger one, MXNet reads the first elements
-                text = f"a gradient of shape {gradient.shape} for an array of {size} elements"
-                raise ShapeError(text)
+        given_sizes = recording.sizes_of(head_gradients)
+        for output, gradient, given_size in zip(self._outputs, head_gradients, given_sizes):
+            number, head, offset, size = output
+            if given_size < size:  # of a larger one, MXNet reads the first elements
+                shape = gradient.shape
+                raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
             pieces[number].append((gradient, head, offset, 0, size))
         given = iter(requests)
         requests_of = [
@@ -162,18 +232,38 @@ class Node:
             ]
             for _, routes in self._passes
         ]
+        live = self._live_units() if self.leaves_out else [None] * len(self._passes)
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
-            ranges = backward.pull(pieces[number], requests_of[number])
+            ranges = backward.pull(pieces[number], requests_of[number], live[number])
             for route, elements in zip(routes, ranges):
-                if isinstance(route, tuple) and elements is not None:
-                    earlier, head, offset = route
-                    pieces[earlier].append((elements[0], head, offset, *elements[1:]))
+                if isinstance(route, Within) and elements is not None:
+                    part = elements[0], route.head, route.offset, *elements[1:]
+                    pieces[route.flush].append(part)
                 elif isinstance(route, NDArray):
                     gradients.append(elements and _shaped_like(route, *elements))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
+
+    def _live_units(self) -> List[Optional[Array]]:
+        """Return per flush which units gradients arrive at."""
+        # If nothing is known of where backward passes started, any result may get a gradient.
+        started = self._started or range(len(self._outputs))
+        outputs = [self._outputs[number] for number in started]
+        heads: List[Set[int]] = [set() for _ in self._passes]
+        live: List[Optional[Array]] = []
+        for number, head, *_ in outputs:
+            heads[number].add(head)
+        for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
+            units = backward.live_units(arriving)
+            externals = len(backward.heads.in_graph)
+            reads = externals_read(backward.forward.graph, units, externals)
+            for route in routes:
+                if isinstance(route, Within) and reads[route.external]:
+                    heads[route.flush].add(route.head)
+            live.append(units)
+        return live[::-1]
 
 
 def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:

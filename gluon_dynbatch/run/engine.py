@@ -75,10 +75,16 @@ class Flight(threading.local):
     """The unfinished flushes of a thread."""
 
     def __init__(self) -> None:
-        #: Per flush, oldest first, notices of its end and of backward passes after it.
+        #: Per flush, oldest first, notices of its end and of backward passes after it; those that
+        #: become one node of MXNet's tape count as one, as they keep their memory until it has run.
         self._flushes: Deque[List[Notice]] = deque()
         #: Numbers of the graphs that the next backward pass of the thread may run.
         self.graphs: Deque[int] = deque(maxlen=MOST_GRAPHS)
+
+    @property
+    def last(self) -> List[Notice]:
+        """The notices of the last flush, to which those of its backward passes are added."""
+        return self._flushes[-1] if self._flushes else []
 
     def make_room(self) -> float:
         """Wait until a flush may start; return the seconds that this took."""
@@ -92,9 +98,14 @@ class Flight(threading.local):
             self._flushes.popleft()
         return seconds
 
-    def launched(self, bases: Bases) -> None:
-        """Register a flush that has been pushed and writes some of its bases."""
-        self._flushes.append([push_notice(bases.written)])
+    def launched(self, bases: Bases, joins: bool) -> None:
+        """Register a flush that has been pushed and writes some of its bases.
+
+        `joins` says that it becomes part of the node of the one before.
+        """
+        if not (joins and self._flushes):
+            self._flushes.append([])
+        self._flushes[-1].append(push_notice(bases.written))
 
     def went_backward(self, results: Iterable[int]) -> None:
         """Register a backward pass that has been pushed, by the handles of some of its results."""
@@ -102,7 +113,7 @@ class Flight(threading.local):
         if self._flushes and handles:
             # There may be any number of passes before the next flush, also of other graphs.
             unfinished = [notice for notice in self._flushes[-1] if not notice.given]
-            self._flushes[-1] = [*unfinished, push_notice(handles)]
+            self._flushes[-1][:] = [*unfinished, push_notice(handles)]
 
     def forget(self) -> None:
         """Forget all flushes, as in a new process, in which no work is pending."""

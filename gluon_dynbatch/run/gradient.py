@@ -13,7 +13,7 @@ import logging
 import os
 from collections import deque
 from ctypes import CFUNCTYPE, POINTER, c_int, c_void_p
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -30,6 +30,7 @@ from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
+from ..native import recording
 from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
@@ -80,6 +81,7 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 advice="compute the part that is differentiated twice outside of the scope",
             )
         _retained += bool(retain_graph)
+        _note_heads(count, heads)
         failed = original(count, heads, *arguments)
         if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
             raise GradientError(
@@ -94,6 +96,15 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
         return failed
 
     return backward
+
+
+def _note_heads(count: int, heads: Any) -> None:
+    """Tell functions from which arrays a backward pass starts."""
+    functions = [function for function, *_ in list(_ALIVE.values()) if function.leaves_out]
+    started = {heads[i] for i in range(count)} if functions else set()
+    for function in functions:
+        if function.starts(started):
+            return  # those that were recorded later are not reached
 
 
 def _note_backward(count: int, results: Any) -> None:
@@ -130,13 +141,30 @@ class Request(NamedTuple):
     target: Optional[NDArray]
 
 
-#: Computes a gradient per input from head gradients, None where it is not wanted.  A gradient that
-#: is not the target of its request is copied or added to where MXNet wants it.
-Backward = Callable[[List[NDArray], List[Request]], List[Optional[NDArray]]]
+class Function(Protocol):
+    """A function that is one node of MXNet's tape."""
+
+    #: Whether it wants to know from which arrays backward passes start.
+    leaves_out: bool
+
+    def starts(self, heads: Set[int]) -> bool:
+        """Note that a backward pass starts from the arrays with these handles.
+
+        Returns whether all of them are results of this node.
+        """
+
+    def backward(
+        self, head_gradients: List[NDArray], requests: List[Request]
+    ) -> List[Optional[NDArray]]:
+        """Compute a gradient per input from head gradients, None where it is not wanted.
+
+        A gradient that is not the target of its request is copied or added to where MXNet wants it.
+        """
+
 
 #: By number, the functions that MXNet may still call, each with `_retained` at its recording, and
 #: the gradient of one of its variables, if any is an input.
-_ALIVE: Dict[int, Tuple[Backward, int, Optional[NDArray]]] = {}
+_ALIVE: Dict[int, Tuple[Function, int, Optional[NDArray]]] = {}
 #: Numbers of functions that have run: they do not run again unless their graph was retained.
 _RUN: Deque[int] = deque()
 #: Per function: its number; a byte that MXNet sets once it will not call the function again; and
@@ -187,15 +215,13 @@ _CALLBACK: Any = CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int
 
 def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, number: int) -> int:
     """Write the gradients of a function, or add them, as requested per input."""
-    arrays = [
-        NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
-    ]
+    arrays = recording.arrays_of(pointers[: heads + count])
     try:
         requests = [
             Request(grad_req != _NULL, None if grad_req in (_NULL, _ADD) else array)
             for grad_req, array in zip(grad_reqs[:count], arrays[heads:])
         ]
-        gradients = _ALIVE[number][0](arrays[:heads], requests)
+        gradients = _ALIVE[number][0].backward(arrays[:heads], requests)
         for array, gradient, (wanted, target) in zip(arrays[heads:], gradients, requests):
             if wanted:
                 assert gradient is not None
@@ -216,7 +242,7 @@ for _held in (_CALLBACK, _ALIVE, _WATCHED):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
-def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
+def record_function(inputs: List[NDArray], outputs: List[NDArray], function: Function) -> None:
     """Record `outputs` as results of a function of `inputs` in MXNet's tape.
 
     Unlike ``mx.autograd.Function``, this respects ``grad_req`` ``"add"`` and ``"null"`` per input.
@@ -234,7 +260,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     )
     gradients = (array.grad for array in inputs)
     gradient = next((gradient for gradient in gradients if gradient is not None), None)
-    _ALIVE[number] = backward, _retained, gradient
+    _ALIVE[number] = function, _retained, gradient
     FLIGHT.graphs.append(number)
     _WATCHED.append((number, notice, (callbacks, arguments, callback_list)))
     with autograd.record(autograd.is_training()):

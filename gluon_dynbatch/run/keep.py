@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet import autograd
@@ -40,10 +40,10 @@ class Spots(NamedTuple):
         return order, begins, stop[np.append(begins, len(start))[1:] - 1] - start[begins]
 
 
-def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
+def find_spots(arrays: List[LazyNDArray]) -> Spots:
     """Return the spots of lazy arrays."""
-    rows = [(array._value, array._offset, array._type) for array in arrays]
-    container, first, kind = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
+    places = np.array(recording.places_of(arrays), dtype=np.int64)
+    container, first, kind = places.reshape(-1, 3).T.copy()
     size, _ = TYPES.columns(kind)
     return Spots(container, first, size, kind)
 
@@ -62,6 +62,14 @@ class Memories(NamedTuple):
     size: Array
     #: Per memory: the type of a kept array that is all of it, or -1.
     whole: Array
+
+    def wholes(self) -> List[List[LazyNDArray]]:
+        """Return per memory the kept arrays that are all of it, in one shape."""
+        wholes: List[List[LazyNDArray]] = [[] for _ in self.size]
+        for array, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
+            if kind == self.whole[memory]:
+                wholes[memory].append(array)
+        return wholes
 
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
         """Make the kept arrays real, given one array per memory; autograd may record the views."""
@@ -84,7 +92,7 @@ def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
     return flat.reshape(lazy.shape)
 
 
-def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
+def find_memories(arrays: List[LazyNDArray]) -> Memories:
     """Return the memories of kept arrays, except for arrays that are detached from others."""
     arrays = [array for array in arrays if array._detached_from is None]
     spots = find_spots(arrays)

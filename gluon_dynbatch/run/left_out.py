@@ -2,19 +2,20 @@
 
 These are losses that the user left out, and calls whose results are not used.  Their rows of head
 gradients are zero.  Parameter gradients are sums over all rows of a launch, where zero times
-infinity would be NaN for every sample.  So if a gradient is not finite, the backward pass runs once
-more: a launch with live and other rows is recorded again, with each other row replaced by a live
-one.  Zero times its finite derivative adds nothing.
+infinity would be NaN for every sample.  So a launch with live and other rows is recorded again,
+with each other row replaced by a live one.  Zero times its finite derivative adds nothing.
+
+Which calls are live follows from the arrays that ``backward`` was called with (`chain.Node`), not
+from values: so nothing waits for them.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from .. import rules
@@ -55,15 +56,6 @@ class Recorded(NamedTuple):
         if not isinstance(results, list):
             results = [results]
         return Recorded(self.executable, arguments, results)
-
-
-def all_finite(arrays: Sequence[NDArray]) -> bool:
-    """Wait for arrays, and return whether all of their elements are finite."""
-    try:
-        # MXNet's own `multi_all_finite` takes a hundred times as long.
-        return all(np.isfinite(array.asnumpy()).all() for array in arrays)
-    except MXNetError:
-        return True  # the computation failed, and the reader of its result gets the error
 
 
 def keep_rows(array: NDArray, live: Array) -> None:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import contextmanager
+from functools import lru_cache
 from math import prod
-from typing import Any, Iterator, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.ndarray import _new_alloc_handle
+from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX, _new_alloc_handle
 
 from ..errors import LaunchError
 from ..native import recording
 from ..native.assembling import itemsize
-from ..native.recording import part
 
 #: Buffers of at least so many elements are pooled.
 LARGE = 1 << 16
@@ -31,25 +31,38 @@ MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
     """Return an uninitialized array."""
-    with _explained(shape, dtype, context):
-        return NDArray(_new_alloc_handle(shape, context, False, dtype))
+    try:
+        if prod(shape) > MOST_ELEMENTS:
+            return NDArray(_new_alloc_handle(shape, context, False, dtype))  # raises
+        device = context.device_typeid, context.device_id
+        return recording.empty(shape, _number_of(dtype), *device)
+    except Exception as error:
+        raise _explained(error, shape, dtype, context) from error
+
+
+@lru_cache(maxsize=None)
+def _number_of(dtype: Any) -> int:
+    """Return MXNet's number of a type."""
+    number: int = _DTYPE_NP_TO_MX[np.dtype(dtype).type]
+    return number
 
 
 def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[NDArray]:
     """Return uninitialized arrays of a shape, with the dtype and the context of another array."""
-    with _explained(shape, array.dtype, array.context):
-        return recording.arrays_like(array, shape, count)
-
-
-@contextmanager
-def _explained(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> Iterator[None]:
     try:
-        yield
-    except Exception as error:  # beyond 2^31 elements, not of a class of MXNet
-        raise LaunchError(
-            f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
-            advice="record less in one scope, for example with smaller minibatches",
-        ) from error
+        return recording.arrays_like(array, shape, count)
+    except Exception as error:
+        raise _explained(error, shape, array.dtype, array.context) from error
+
+
+def _explained(
+    error: Exception, shape: Tuple[int, ...], dtype: Any, context: mx.Context
+) -> LaunchError:
+    """Return the error for an array that cannot be allocated."""
+    return LaunchError(
+        f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
+        advice="record less in one scope, for example with smaller minibatches",
+    )
 
 
 class _Buffer(NamedTuple):
@@ -84,7 +97,7 @@ class Pool:
             self._taken += 1
             self._buffers.insert(0, buffer._replace(taken=self._taken))
             self._evict()
-            return part(buffer.array, 0, elements).reshape(shape)
+            return recording.first_elements(buffer.array, elements, shape)
 
     def _pop_free(self, key: Tuple[str, mx.Context], elements: int) -> _Buffer:
         """Remove a free buffer that fits from the pool and return it, or else a new one."""

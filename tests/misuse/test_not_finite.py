@@ -147,8 +147,89 @@ def test_losses_that_are_left_out(layer, program, bad, steps, granularity):
     equal(got[: len(got) if bad else 2], wanted[: len(wanted) if bad else 2], 1e-4)
 
 
+@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
+def test_losses_that_are_left_out_after_several_flushes(layer, steps):
+    """The first flush gets no gradient for the sample, whose loss is computed by the second one."""
+
+    def run(sample):
+        x = layer(mx.nd.sqrt(mx.nd.square(layer(sample[1]) * (sample[0] != 1))))
+        if sample[0] == 3:
+            x.asnumpy()  # with all that is pending
+        return x
+
+    def program(samples, omitted):
+        middles = [run(sample) for sample in enumerate(samples)]
+        losses = [layer(x * x).sum() for x in middles]
+        return [y for i, y in enumerate(losses) if i != omitted]
+
+    outcomes = []
+    arrays = [p.data() for p in layer.collect_params().values()]
+    samples = attached([array(1, 4, seed=i) for i in range(4)])
+    for scope in (nullcontext(), gdb.batching(policy="depth")):
+        with steps(), autograd.record(), scope:
+            losses = program(samples, 1)
+        autograd.backward(losses)
+        outcomes.append([x.grad.asnumpy() for x in arrays])
+    assert len(scope.report.flushes) == 2
+    equal(outcomes[1], outcomes[0], 1e-4)
+    assert all(np.isfinite(gradient).all() for gradient in outcomes[1])
+
+
+def test_a_second_pass_may_start_from_the_losses_that_the_first_left_out(layer):
+    """Each starts from other results of a retained graph; or from an array outside of the scope."""
+    samples = attached([array(1, 4, seed=i) for i in range(4)])
+
+    def gradients(heads):
+        for x in samples:
+            x.grad[:] = 0
+        autograd.backward(heads, retain_graph=True)
+        return [x.grad.asnumpy() for x in samples]
+
+    outcomes = []
+    for scope in (nullcontext(), gdb.batching(policy="depth")):
+        with by_mxnets_operators(), autograd.record(), scope:
+            results = [layer(layer(x)).sum() for x in samples]
+        outcomes.append(gradients(results[:1]) + gradients(results[1:3]))
+        with autograd.record():
+            total = results[0] + 2 * results[3]
+        outcomes[-1] += gradients([total])
+    equal(outcomes[1], outcomes[0], 1e-4)
+
+
+def test_losses_added_up_outside_of_the_scope(layer):
+    """Native steps leave out the others; a launch of MXNet's operators gets only the right rows."""
+    for steps in (nullcontext, by_mxnets_operators):
+        samples = samples_with(np.inf)
+        with steps(), autograd.record():
+            with gdb.batching(policy="depth"):
+                losses = [mx.nd.square(layer(x)).sum() for x in samples]
+            total = losses[0] + losses[2] + losses[3]
+        total.backward()
+        assert all(np.isfinite(samples[i].grad.asnumpy()).all() for i in (0, 2, 3))
+        finite = [np.isfinite(p.grad().asnumpy()).all() for p in layer.collect_params().values()]
+        assert all(finite) or steps is by_mxnets_operators
+
+
+def test_a_backward_pass_waits_for_no_value(layer, monkeypatch):
+    """Neither with launches of MXNet's operators, nor with losses left out, nor in parts."""
+    root = cell(lambda F, x: F.Dropout(x, 0.5))
+    waits = []
+    for name in ("asnumpy", "wait_to_read", "asscalar"):
+        monkeypatch.setattr(mx.nd.NDArray, name, lambda self, name=name: waits.append(name))
+    with autograd.record(), gdb.batching(granularity="block") as batch:
+        samples = samples_with(0.5)
+        middles = [root(layer(x)) for x in samples]
+        batch.flush()
+        losses = [layer(x).sum() for x in middles]
+    autograd.backward(losses[:3])
+    mx.nd.waitall()
+    monkeypatch.undo()
+    assert not waits and len(batch.report.flushes) == 2
+    assert np.abs(samples[0].grad.asnumpy()).max() > 0 and not samples[3].grad.asnumpy().any()
+
+
 def test_losses_that_are_left_out_after_dropout(layer):
-    """The second backward pass has the same masks; rows of the omitted sample get zeros."""
+    """Rows of the omitted sample get zeros, as the launch cannot be recorded again."""
     root = cell(lambda F, x: F.Dropout(F.sqrt(F.square(x)), 0.5))
 
     def run(sample):

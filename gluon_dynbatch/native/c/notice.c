@@ -27,9 +27,13 @@ void gdb_give_notice(void *unused, void *argument) {
     gdb_notice *notice = argument;
     (void)unused;
     pthread_mutex_lock(&notice->lock);
-    notice->given = true;
+    __atomic_store_n(&notice->given, true, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&notice->changed);
     pthread_mutex_unlock(&notice->lock);
+}
+
+int gdb_is_given(const gdb_notice *notice) {
+    return __atomic_load_n(&notice->given, __ATOMIC_ACQUIRE);
 }
 
 int gdb_await_notice(gdb_notice *notice, double seconds) {

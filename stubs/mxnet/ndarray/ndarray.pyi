@@ -1,5 +1,5 @@
 from ctypes import c_void_p
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy
 
@@ -53,6 +53,8 @@ class NDArray:
     def attach_grad(self, grad_req: str = "write", stype: Optional[str] = None) -> None: ...
 
 def waitall() -> None: ...
+_DTYPE_NP_TO_MX: Dict[Any, int]
+
 def _new_alloc_handle(
     shape: Tuple[int, ...], ctx: Context, delay_alloc: bool, dtype: Any = ...
 ) -> c_void_p: ...
