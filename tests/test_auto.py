@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_dynbatch.run.flight import Flight
+from gluon_dynbatch.run.engine import Flight
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
