@@ -5,12 +5,12 @@ from unittest.mock import Mock
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_dynbatch.run.engine import Flight
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto
 from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.run.engine import Flight
 from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
 from tests.test_pieces import FunctionBlock
