@@ -9,7 +9,17 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.gradient import _ALIVE, forget
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import SQUARING, attached, cell, dense, gradients, inputs, make_cells, tree_losses
+from tests.cells import (
+    SQUARING,
+    attached,
+    cell,
+    dense,
+    equal,
+    gradients,
+    inputs,
+    make_cells,
+    tree_losses,
+)
 from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
 
 HEADS = {
@@ -271,3 +281,20 @@ def test_an_array_that_is_shared_by_some_calls_and_one_of_many_for_others():
         return lambda: [x.grad.asnumpy() for x in (shared, *own)]
 
     same_as_loop(program, SCOPES)
+
+
+@pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_heads_without_gradients_have_gradients_of_ones(dtype, context):
+    """Heads of several shapes, some of them the same array; ones are never written to."""
+    w = mx.nd.array([[2.0, 3.0]], dtype=dtype, ctx=context)
+    w.attach_grad()
+    computed = []
+    for given in (False, True, False):
+        with autograd.record(), gdb.batching():
+            heads = [(w * i).sum() for i in range(1, 7)] + [w * w] * 3 + [w.reshape((2, 1)) + w]
+        ones = [mx.nd.ones_like(head) for head in heads] if given else None
+        autograd.backward(heads, ones)
+        computed.append(w.grad.asnumpy())
+    equal(computed[0], computed[1], 0, 0)
+    equal(computed[2], computed[1], 0, 0)

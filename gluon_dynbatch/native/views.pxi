@@ -104,6 +104,21 @@ def sizes_of(list arrays not None):
     return found
 
 
+def types_of(list handles not None):
+    """Return dtype, type and number of the device, and shape of real arrays, by their handles."""
+    cdef list found = []
+    cdef const int64_t *sizes
+    cdef int dimensions, dtype, device, number, i
+    cdef void *handle
+    for value in handles:
+        handle = <void *><size_t>value
+        check_call(mxnet.shape(handle, &dimensions, &sizes))
+        check_call(mxnet.dtype(handle, &dtype))
+        check_call(mxnet.context(handle, &device, &number))
+        found.append((dtype, device, number, tuple([sizes[i] for i in range(dimensions)])))
+    return found
+
+
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
     if type(array_) is lazy_type:

@@ -16,6 +16,7 @@ from ctypes import CFUNCTYPE, POINTER, c_int, c_void_p
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 from mxnet.base import (
     _LIB,
@@ -27,6 +28,7 @@ from mxnet.base import (
     check_call,
 )
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
@@ -60,6 +62,8 @@ replace_for_good("MXNotifyShutdown", _wait_before_the_end)
 # Before a fork, MXNet joins the thread of backward passes, which may wait for the forking thread.
 os.register_at_fork(before=mx.nd.waitall)
 
+#: From so many heads on, one array of ones serves all heads of a type; and types that are kept.
+MANY_HEADS, MOST_ONES = 8, 64
 #: The number of backward passes so far that retained their graph.
 _retained = 0
 
@@ -82,7 +86,10 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
             )
         _retained += bool(retain_graph)
         _note_heads(count, heads)
-        failed = original(count, heads, *arguments)
+        given = arguments[0]
+        if isinstance(given, c_void_p) and not given and not create_graph and count >= MANY_HEADS:
+            given = _ones(heads[:count]) or given
+        failed = original(count, heads, given, *arguments[1:])
         if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
             raise GradientError(
                 "an array is not in a graph: it was not recorded under autograd.record(), or "
@@ -96,6 +103,27 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
         return failed
 
     return backward
+
+
+#: Ones, by dtype, device and shape.
+_ONES: Dict[Tuple[int, int, int, Tuple[int, ...]], NDArray] = {}
+
+
+def _ones(heads: List[int]) -> Any:
+    """Return handles of ones for arrays on the CPU, given by their handles; None if MXNet has to.
+
+    MXNet runs an operation for each, in the thread that also runs the programs of scopes.
+    """
+    types = recording.types_of(heads)
+    if len(_ONES) > MOST_ONES:
+        _ONES.clear()
+    for dtype, *device, shape in types:
+        if device != [1, 0] or not shape:
+            return None
+    for kind in set(types) - _ONES.keys():
+        ones = np.ones(kind[3], _DTYPE_MX_TO_NP[kind[0]])
+        _ONES[kind] = mx.nd.from_numpy(ones, zero_copy=True)
+    return c_array(NDArrayHandle, [_ONES[kind].handle for kind in types])
 
 
 def _note_heads(count: int, heads: Any) -> None:
