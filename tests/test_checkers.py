@@ -17,7 +17,6 @@ from tests.cells import WIDTH, Attention, dense, heads_of, inputs, ready, unary
 from tests.common import FIXED
 from tests.test_plan import plan_of
 
-
 INPUT = mx.nd.ones((2, 4))
 
 
