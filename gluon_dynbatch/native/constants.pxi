@@ -185,6 +185,7 @@ cdef object uninitialized(tuple shape, Layout layout, char **data):
 cdef Chunk chunk_of(Tape tape, Layout layout):
     """Return the chunk of a tape that has room for an array of a type."""
     cdef int64_t room = SMALLEST_CHUNK
+    cdef bint alone
     cdef char *data
     cdef Chunk chunk
     key = layout.dtype | layout.device_type << 8 | layout.device << 16
@@ -193,15 +194,20 @@ cdef Chunk chunk_of(Tape tape, Layout layout):
         if chunk.room - chunk.used >= layout.elements:
             return chunk
         room = min(2 * chunk.room, LARGEST_CHUNK)
-    while room < layout.elements:
-        room *= 2
-    if tape.recorder is not None and (<Calls?>tape.recorder).watch is not None:
-        room = layout.elements  # nothing may be written to an array that `debug.Watch` has seen
+    room = max(room, min(4 * layout.elements, LARGEST_CHUNK))
+    # Large arrays have chunks of their own; and nothing may be written to an array that
+    # `debug.Watch` has seen.
+    alone = 2 * layout.elements > room
+    if tape.recorder is not None:
+        alone = alone or (<Calls?>tape.recorder).watch is not None
     chunk = Chunk.__new__(Chunk)
+    room = layout.elements if alone else room
     array_ = uninitialized((room,), layout, &data)
     chunk.data, chunk.room, chunk.constants, chunk.starts = data, room, [], array("q")
     chunk.value = external(tape, array_, -1)
-    tape.holders[chunk.value] = tape.chunks[key] = chunk
+    tape.holders[chunk.value] = chunk
+    if not alone:
+        tape.chunks[key] = chunk
     return chunk
 
 
