@@ -9,7 +9,7 @@ import pytest
 from gluon_dynbatch.native import recording
 from gluon_dynbatch.record.constants import constant_number
 from gluon_dynbatch.record.operators import SCALAR_OPERATORS
-from gluon_dynbatch.record.types import ArrayType
+from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
@@ -101,7 +101,7 @@ def test_in_traced_blocks_numbers_are_arguments(debug):
 
 
 def test_a_number_becomes_real_if_code_asks_for_its_handle():
-    number = constant_number(2, ArrayType((3, 4), "float32", mx.cpu()))
+    number = constant_number(2, TYPES.of(mx.nd.ones((3, 4))))
     assert mx.nd.broadcast_add(number, mx.nd.ones((2, 1))).asnumpy().tolist() == [[3], [3]]
     number[:] = 9
     assert number.asnumpy().tolist() == [[9]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -52,10 +53,18 @@ def remade(constant: recording.Constant, lazy: Any, dtype: Any) -> Any:
     return recording.made_array(values, lazy.context, wanted)
 
 
-def constant_number(number: float, like: ArrayType) -> Any:
-    """Return a lazy array that has one number, and can be broadcast to an array."""
-    type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-    return recording.Constant(type_id, np.array(number, like.dtype).tobytes()).make()
+def constant_number(number: float, like: int) -> Any:
+    """Return a lazy array that has one number, and can be broadcast to an array of a type."""
+    type_id, class_ = _type_of_number(like)
+    return recording.Constant(type_id, class_(number).tobytes()).make()
+
+
+@functools.lru_cache(maxsize=None)
+def _type_of_number(like: int) -> Tuple[int, Any]:
+    """Return the type of an array of one number, and the class of this number in NumPy."""
+    array_type = TYPES[like]
+    shape = (1,) * len(array_type.shape)
+    return TYPES.id_of(array_type._replace(shape=shape)), np.dtype(array_type.dtype).type
 
 
 def constant_of(created: NDArray, token: Any, values: Any) -> Optional[recording.Constant]:

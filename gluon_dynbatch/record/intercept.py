@@ -53,6 +53,9 @@ def _invoke_hook(original: Any) -> Any:
             return original(handle, arrays, keys, values, out, is_np, as_list)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
+            constant = recorder.constants.get(token)
+            if constant is not None:
+                return constant.make()
             create = partial(original, handle, [], keys, values, None, False, as_list)
             return recorder.constant(token, create, lambda: CONSTANTS[info.name])
         operands = arrays

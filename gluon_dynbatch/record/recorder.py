@@ -166,12 +166,11 @@ class Recorder(recording.Calls):
         last = self.library.numbers.setdefault(place, number)
         if self.tracing is not None or last == number:
             return token, arrays
-        array_type = TYPES[arrays[0]._type]
-        if array_type.dtype not in FLOATS:
+        if TYPES[arrays[0]._type].dtype not in FLOATS:
             return token, arrays
         self.library.numbers[place] = math.nan
         array_operator, number_first = SCALAR_OPERATORS[name]
-        operands = [*arrays, constant_number(number, array_type)]
+        operands = [*arrays, constant_number(number, arrays[0]._type)]
         return ("op", array_operator, (), ()), operands[::-1] if number_first else operands
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
