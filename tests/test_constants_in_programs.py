@@ -86,6 +86,9 @@ def test_one_array_that_all_calls_share(apply, options, runs):
         check_against_loop(fn, samples, **options)
 
 
+CONTEXTS = mx.cpu(), mx.cpu(1), mx.cpu_pinned(0), mx.Context("cpu_shared", 0)
+
+
 def test_arrays_of_many_sizes_and_types(monkeypatch):
     monkeypatch.setattr(recording, "SMALLEST_CHUNK", 8)
     monkeypatch.setattr(recording, "LARGEST_CHUNK", 32)
@@ -95,14 +98,14 @@ def test_arrays_of_many_sizes_and_types(monkeypatch):
         random, results = np.random.RandomState(seed), []
         for dtype in ("float32", "float64", "int32", "uint8") * 3:
             values = random.randint(0, 9, size=(random.randint(1, 9), random.randint(1, 9)))
-            for context in (mx.cpu(), mx.cpu(1)):
+            for context in CONTEXTS:
                 made = mx.nd.array(values, context, dtype)
                 results.append(net(made) if dtype.startswith("float") else made + made)
                 results.append(made[-1])
         return results
 
     for options in (FIXED, {**FIXED, "debug": True}):
-        check_against_loop(fn, range(6), **options)
+        check_against_loop(fn, range(3), **options)
 
 
 def test_large_arrays_and_large_constants():

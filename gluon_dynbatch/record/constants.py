@@ -67,11 +67,13 @@ def _type_of_number(like: int) -> Tuple[int, Any]:
     return TYPES.id_of(array_type._replace(shape=shape)), np.dtype(array_type.dtype).type
 
 
-def constant_of(created: NDArray, token: Any, values: Any) -> Optional[recording.Constant]:
+def constant_of(
+    created: NDArray, token: Any, values_by_numpy: Callable[[], Any]
+) -> Optional[recording.Constant]:
     """Return a constant that has the values of a new array; None if none can.
 
-    `values` is what NumPy makes of the same call.  With it, nothing has to wait until MXNet has
-    computed the array.  It is None for calls that NumPy may not compute in the same way.
+    `values_by_numpy` returns what NumPy makes of the same call.  With it, nothing has to wait until
+    MXNet has computed the array.  It is None for calls that NumPy may not compute in the same way.
     """
     if type(created) is not NDArray or created.dtype not in CODES or not created.size:
         return None
@@ -79,7 +81,9 @@ def constant_of(created: NDArray, token: Any, values: Any) -> Optional[recording
         return None
     type_id, dtype = TYPES.of(created), np.dtype(created.dtype)
     is_small = created.size * dtype.itemsize <= recording.MOST_VALUES
-    if values is None or not is_small or not in_host_memory(created.context):
+    is_known = is_small and in_host_memory(created.context)
+    values = values_by_numpy() if is_known else None
+    if values is None:
         return recording.Constant(type_id, None, created, token)
     data = np.broadcast_to(np.asarray(values, dtype), created.shape).tobytes()
     return recording.Constant(type_id, data, None, token)

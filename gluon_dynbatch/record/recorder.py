@@ -127,16 +127,18 @@ class Recorder(recording.Calls):
             self.scope.run_ahead()
             tape.next_check = len(tape.node_entry) + recording.CALLS_PER_CHECK
 
-    def constant(self, token: Any, create: Callable[[], Any], values: Callable[[], Any]) -> Any:
+    def constant(
+        self, token: Any, create: Callable[[], Any], values_by_numpy: Callable[[], Any]
+    ) -> Any:
         """Return the result of a creation function, which runs once per scope.
 
-        Many samples start from equal zeros.  All of these are one value on the tape.  `values` is
-        called for what NumPy makes of the same call, see `constant_of`.
+        Many samples start from equal zeros.  All of these are one value on the tape.  For
+        `values_by_numpy`, see `constant_of`.
         """
         constant = self.constants.get(token)
         if constant is None:
             created = self.scope.unrecorded(create)
-            constant = constant_of(created, token, values())
+            constant = constant_of(created, token, values_by_numpy)
             if constant is None:
                 return created
             self.constants[token] = constant
