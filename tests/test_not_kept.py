@@ -21,6 +21,8 @@ class Extended(NamedTuple("Extended", [("first", int)])):
 
 
 NET, FOREIGN, ELSEWHERE = dense(WIDTH), x(8), []
+with gdb.batching(**FIXED):
+    MADE = mx.nd.array([2.0])
 
 
 def not_kept(block, *samples, because):
@@ -71,14 +73,15 @@ NOT_KEPT = [
     (lambda b, x: b.inner(b.net(x)), "reads a value"),
     (lambda b, x: b.net(x) * x[0, 0].asscalar(), "reads a value"),
     (flushing, "flushes the scope"),
-    (lambda b, x: b.net(x) + mx.nd.arange(WIDTH).reshape((1, WIDTH)), "calls _arange"),
-    (lambda b, x: b.net(x) + mx.nd.full((1, WIDTH), 2), "writes to an array"),
-    (lambda b, x: b.net(x) + mx.nd.zeros((1, WIDTH)).detach(), "that zeros or ones makes"),
+    (lambda b, x: b.net(x) + mx.nd._internal._arange(start=0, stop=WIDTH), "calls _arange"),
+    (lambda b, x: [mx.nd.zeros((1, 1)).handle, b.net(x)][1], "memory of an array that it makes"),
     (lambda b, x: (b.net(x), mx.nd.zeros((2, WIDTH))[0:1]), "returns a part of an array"),
     (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
     (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),
     (lambda b, x: [mx.nd.ones((1, WIDTH), out=b.mask), b.net(x)][1], "writes to an array"),
-    (lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]), "creates one with mx.nd.array"),
+    (lambda b, x: b.net(x) + mx.nd.array(np.ones((1 << 15, WIDTH)))[0:1], "makes a large"),
+    (lambda b, x: b.net(x) + mx.nd.array(x), "copies an array"),
+    (lambda b, x, made: b.net(x) * made.asnumpy()[0], "reads a value", lambda: MADE),
     (lambda b, x: chain(b, x, random.randint(1, 1) or 1), "drawn in Python"),
     (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
     (lambda b, x: [ELSEWHERE.append(b.net(x)), b.net(x)][1], "held elsewhere"),
@@ -198,7 +201,7 @@ def test_the_report_names_the_line_that_raises_or_reads_a_value():
 
 
 def test_after_many_refusals_calls_are_not_traced():
-    block = traced(lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]))
+    block = traced(lambda b, x: b.net(x) + mx.nd.array(x))
     account = scope(block, [(x(),)] * 40)
     assert account.new < 40 and sum(r.calls for r in account.refused.values()) == 40
 

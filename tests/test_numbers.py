@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.native import recording
-from gluon_dynbatch.record import recorder
+from gluon_dynbatch.record.constants import constant_number
 from gluon_dynbatch.record.operators import SCALAR_OPERATORS
-from gluon_dynbatch.record.types import TYPES, ArrayType
+from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
@@ -69,7 +69,7 @@ def test_a_constant_number_is_an_attribute_of_the_operator():
 
 @pytest.mark.parametrize("ctx", [mx.cpu(), mx.cpu(1)])
 def test_many_numbers_in_several_flushes(ctx, monkeypatch):
-    monkeypatch.setattr(recorder, "NUMBERS_PER_BUFFER", 3)
+    monkeypatch.setattr(recording, "SMALLEST_CHUNK", 3)
 
     def fn(x, number):
         for _ in range(2):
@@ -101,8 +101,7 @@ def test_in_traced_blocks_numbers_are_arguments(debug):
 
 
 def test_a_number_becomes_real_if_code_asks_for_its_handle():
-    owner = recording.Element(None, mx.nd.array([1, 2, 3]))
-    number = owner.make(1, TYPES.id_of(ArrayType((1, 1), "float32", mx.cpu())))
+    number = constant_number(2, TYPES.of(mx.nd.ones((3, 4))))
     assert mx.nd.broadcast_add(number, mx.nd.ones((2, 1))).asnumpy().tolist() == [[3], [3]]
     number[:] = 9
-    assert owner.array.asnumpy().tolist() == [1, 2, 3]
+    assert number.asnumpy().tolist() == [[9]]

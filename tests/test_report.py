@@ -149,9 +149,10 @@ def test_lists_of_several_lengths(how, granularity, wanted):
 
 def test_operators_on_ordinary_arrays(net):
     """They run immediately; the report says so if they are most of a program."""
+    arrays = inputs(3)
     for times in (1, 6):
         with gdb.batching(**FIXED) as batch:
-            xs = [x for x in inputs(3) for _ in range(times) if mx.nd.relu(x) is not None]
+            xs = [x for x in arrays for _ in range(times) if mx.nd.relu(x) is not None]
             _ = [net(x) for x in xs[:4]]
         where = batch.report.origins["relu"].where
         line = f"at once     {len(xs)} operators on ordinary arrays, most often relu at {where}: a "

@@ -98,10 +98,11 @@ def test_blocks_that_are_not_hybridized_are_recorded_as_operators(net, make, rec
     """They are recorded if they read an array of the scope; otherwise they run at once."""
     block = make(nn.Dense(2, in_units=3, activation="tanh"))
     block.initialize()
+    ordinary = array(1, 3)
     with gdb.batching(granularity="block") as batch:
         got = [block(net(x)) for x in SAMPLES]
         from_zeros = block(mx.nd.zeros((1, 3)))
-        at_once = block(array(1, 3))
+        at_once = block(ordinary)
         total = mx.nd.add_n(*SAMPLES)
     assert all(type(y) is LazyNDArray for y in (*got, from_zeros))
     assert type(at_once) is type(total) is mx.nd.NDArray

@@ -107,7 +107,7 @@ def test_graphviz_renders_a_plan(monkeypatch):
     if shutil.which("dot") is None:
         pytest.skip("no Graphviz on this machine")
     svg = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
-    assert len(re.findall('class="node"', svg)) == 7  # two fills
+    assert len(re.findall('class="node"', svg)) == 6  # with the fill
 
 
 def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():

@@ -72,6 +72,7 @@ BARS = (
     Bar("modules", "inference", "cells", "hybridized", 10),
     Bar("experts1024", "inference", "cells", "hybridized", 100),
     *(Bar(name, "training", "speed", "hybridized", bound) for name, bound in TRAINING.items()),
+    *(Bar(name, "inference", "speed", "hybridized", 8) for name in ("parser", "seq2seq", "beam")),
     *(Bar(name, "training", "launches", "any setting", 1.05)
       for name in ("modules", *TRAINING)),
 )  # fmt: skip

@@ -68,9 +68,10 @@ WORKLOADS = {
                     Entry(drawn.mixture, "Suarez, Zhu 2017: 1,000 times less time in cells.",
                           _CELLS, (1024,), "random inputs")),
     **dict.fromkeys(lattice.KINDS, Entry(lattice.lattice_workload, _ED_BATCH)),
-    "seq2seq": Entry(seq2seq.translation, _ED_BATCH,
-                     f"Greedy in inference, so values are read at every step. {_NO_PEER}",
-                     default_data="random sequences"),
+    **dict.fromkeys(("seq2seq", "beam"), Entry(
+        seq2seq.translation, _ED_BATCH,
+        f"In inference, values are read at every step. {_NO_PEER}",
+        default_data="random sequences")),
     "reads": Entry(drawn.pondering, "Each value is read before the next step: nothing to batch.",
                    "It should not be slower than the loop.", (32,), "random inputs"),
 }  # fmt: skip

@@ -3,7 +3,8 @@
 Luong, Pham, Manning 2015 (arXiv:1508.04025): global dot attention with input feeding. With SICK,
 the model translates the first sentence of a pair to the second; otherwise it reverses random
 sequences of 4 to 20 tokens. In training, the decoder is fed the target tokens, in inference its
-own, for as many steps as the target has; all sentences of a minibatch are decoded in lockstep.
+own, for as many steps as the target has: its best token, or with `BeamTranslator` the tokens of the
+`BEAM` best translations so far. All sentences of a minibatch are decoded in lockstep.
 """
 
 import mxnet as mx
@@ -18,6 +19,8 @@ from .sequences import rows_of
 from .text import build_vocab, indices
 
 TOKENS, LENGTHS = 30, (4, 20)
+#: Translations of a sentence that beam search keeps.
+BEAM = 4
 
 
 class Attention(nn.HybridBlock):
@@ -80,7 +83,42 @@ class Translator(gdb.DynamicHybridBlock):
         return [mx.nd.concat(*each, dim=0) for each in scores]
 
 
-def translation(data=None, limit=None, seed=1, **sizes):
+class BeamTranslator(Translator):
+    """Decodes by beam search; each translation is a call of the decoder for itself."""
+
+    def greedy(self, samples):
+        """Return the scores of all steps of the best translation of each sentence."""
+        beams = []
+        for sample in samples:
+            source, fed = sample.inputs
+            memory, state = self.encode(source)
+            beams.append([(0.0, state, memory, int(fed[0].asscalar()), [])])
+        for step in range(max(len(sample.target) for sample in samples)):
+            running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
+            grown = {i: [self.grow(*each) for each in beams[i]] for i in running}
+            for i in running:  # the first read runs the step of all sentences
+                beams[i] = best_of(grown[i])
+        return [mx.nd.concat(*beam[0][-1], dim=0) for beam in beams]
+
+    def grow(self, total, state, memory, token, scores):
+        """Take one step of one translation."""
+        state = self.decode(self.embedding(mx.nd.array([token])), memory, *state)
+        scores = [*scores, self.score(state[0])]
+        return total, state, memory, mx.nd.log_softmax(scores[-1]), scores
+
+
+def best_of(grown):
+    """Return the best continuations of some translations, best first."""
+    totals = np.stack([total + logs.asnumpy()[0] for total, _, _, logs, _ in grown])
+    beam = []
+    for place in np.argsort(-totals, axis=None, kind="stable")[:BEAM]:
+        number, token = divmod(int(place), totals.shape[1])
+        _, state, memory, _, scores = grown[number]
+        beam.append((float(totals[number, token]), state, memory, token, scores))
+    return beam
+
+
+def translation(name="seq2seq", data=None, limit=None, seed=1, **sizes):
     """Make the model with the sentences of SICK, or with random sequences."""
     if data is None:
         tokens, rng = TOKENS, np.random.RandomState(seed)
@@ -96,5 +134,8 @@ def translation(data=None, limit=None, seed=1, **sizes):
         Sample((indices(source), indices([tokens, *target[:-1]])), indices(target))
         for source, target in pairs
     ]
-    model = Translator(tokens, **sizes)
-    return labelling("seq2seq", "seq2seq with attention", "sequences", samples, model)
+    model_class, by_beam = (
+        (BeamTranslator, f", beam of {BEAM}") if name == "beam" else (Translator, "")
+    )
+    model = model_class(tokens, **sizes)
+    return labelling(name, f"seq2seq with attention{by_beam}", "sequences", samples, model)

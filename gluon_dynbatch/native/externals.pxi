@@ -19,54 +19,6 @@ cdef class Keeper(Owner):
         return reference
 
 
-cdef class Constant(Owner):
-    """The owner of all results of a creation operator with equal attributes.
-
-    They are one external array.  Code that reads the values of one, or writes to it, gets a copy.
-    A part of one has it as the array whose memory it shares.
-    """
-
-    #: The operator with its attributes, the array, and its type id.
-    cdef readonly object token, array, type
-    #: Views of the array by offset and type id: the external arrays for its parts.
-    cdef readonly dict parts
-
-    def __init__(self, token, array_):
-        self.token, self.array, self.type, self.parts = token, array_, type_id_of(array_), {}
-
-    def make(self, object offset, object type_id, whole=None):
-        """Return a new lazy array, perhaps as a part of another one.
-
-        Nothing has to be computed or copied when the scope ends.
-        """
-        lazy = new_lazy(self, 0, offset, type_id)
-        if whole is not None:
-            change_slot(lazy, detached_from_at, whole)
-        return lazy
-
-    def realise(self, lazy):
-        """Make a lazy array real, with memory of its own, or of the array that it is a part of."""
-        realise_constant(self, lazy)
-
-
-cdef inline bint is_constant(object lazy, object owner) noexcept:
-    """Return whether a lazy array of a `Constant` and the array that it is a part of are equal to it.
-
-    The latter is real once code may have written to it.
-    """
-    cdef PyObject *whole = slot(lazy, detached_from_at)[0]
-    return whole is <PyObject *>None or slot(<object>whole, owner_at)[0] is <PyObject *>owner
-
-
-cdef class Element(Constant):
-    """The owner of a lazy array that is one element of a plain array."""
-
-    def realise(self, lazy):
-        """Make the lazy array real, with memory of its own."""
-        element = part(self.array, lazy._offset, lazy._offset + 1)
-        become([lazy], [element.copy().reshape(lazy.shape)])
-
-
 cdef inline void *content_of(PyObject *handle) noexcept:
     """Return the content of an object of `handle_type`: the address of it follows the header."""
     return (<void ***>(<char *>handle + sizeof(PyObject)))[0][0]
@@ -112,13 +64,10 @@ cdef int64_t type_id_of(object array_) except -1:
 cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
-    The type of the array is found unless it is given.
+    It is not an array of a `Constant`, see `locate`.  The type of the array is found unless it is given.
     """
     owner = owner_of(array_) if type(array_) is lazy_type else None
-    if isinstance(owner, Constant) and is_constant(array_, owner):
-        whole = slot(array_, detached_from_at)[0] is <PyObject *>None
-        array_ = (<Constant>owner).array if whole else part_of_constant(owner, array_)
-    elif owner is not None and not isinstance(owner, Keeper):
+    if owner is not None and not isinstance(owner, Keeper):
         array_ = array_.real()
     identity = <size_t><PyObject *>array_
     existing = tape.external_ids.get(identity)

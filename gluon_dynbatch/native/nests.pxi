@@ -155,6 +155,7 @@ def read_key(tuple key not None):
 
 cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
     """Append the first token of a value, and an array; return an iterator of a container, or None."""
+    cdef int64_t[2] at
     class_ = type(value)
     if class_ is dict:
         spec.append(dict)
@@ -176,10 +177,11 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
             spec.append(<object>slot(value, type_at)[0])
         else:
             type_id = <object>slot(value, type_at)[0]
-            offset = <object>slot(value, offset_at)[0]
-            is_element = type(owner_of(value)) is Element
-            external_value = external(tape, value)
-            leaves.append((external_value, offset) if is_element else external_value)
+            locate(tape, value, at)
+            if at[1]:
+                leaves.append((at[0], at[1]))
+            else:
+                leaves.append(at[0])
             spec.append(type_id)
         return None
     spec.append(Static(checked_static(value)))

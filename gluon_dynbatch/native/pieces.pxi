@@ -43,8 +43,8 @@ cdef class Piece:
     #: Per input: its source, which is the number of an argument or a source that `give` takes, and
     #: its type.
     cdef tuple inputs
-    #: Per array that `forward` returns: value, offset and type; without a type, the token of a
-    #: constant, the number of an earlier result, or, from -1 downwards, the number of an argument.
+    #: Per array that `forward` returns: value, offset and type; without a type, a
+    #: `Constant`, the number of an earlier result, or, from -1 downwards, the number of an argument.
     cdef tuple results
     #: The structure in which these arrays are nested.
     cdef readonly tuple spec
@@ -66,7 +66,10 @@ cdef class Piece:
     def weight(self):
         """An estimate of its size in bytes."""
         objects = len(self.entries) + self.nodes + 10 * len(self.inputs) + len(self.results)
-        return 700 + len(self.numbers) + 8 * objects
+        constants = sum([
+            (<Constant>source[1]).nbytes + 250 for source in self.inputs[::2]
+            if type(source) is tuple and type(source[1]) is Constant])
+        return 700 + len(self.numbers) + 8 * objects + constants
 
     cdef object append(self, Tape tape, list leaves, list attributes, recorder):
         """Append to a tape with other arguments; return what `forward` would return.
@@ -96,14 +99,22 @@ cdef class Piece:
             source, kind = self.inputs[i], self.inputs[i + 1]
             argument = type(source) is int
             array_ = leaves[source] if argument else give(source, recorder, leaves, attributes)
-            at[1] = 0
-            if type(array_) is lazy_type and slot(array_, owner_at)[0] is <PyObject *>tape:
-                at[0], at[1] = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
+            if type(array_) is Constant:  # which `forward` made
+                (<Constant>array_).place(tape)
+                at[0], at[1] = (<Constant>array_).value, (<Constant>array_).offset
+            elif type(array_) is lazy_type and isinstance(owner_of(array_), Owner):
+                if owner_of(array_) is tape:
+                    at[0] = <object>slot(array_, value_at)[0]
+                    at[1] = <object>slot(array_, offset_at)[0]
+                elif argument or <object>slot(array_, type_at)[0] == kind:
+                    locate(tape, array_, at)
+                else:
+                    return False
             elif array_ is None:
                 return False
             else:
                 # The types of arguments are part of the key.
-                at[0] = external(tape, array_, kind if argument else -1)
+                at[0], at[1] = external(tape, array_, kind if argument else -1), 0
                 if tape.value_type.data.as_ints[at[0]] != kind:
                     return False
             at += 2
@@ -170,7 +181,7 @@ cdef class Piece:
             elif type(result) is int:
                 arrays.append(leaves[-1 - result] if result < 0 else arrays[result])
             else:
-                arrays.append(recorder.constant(result))
+                arrays.append((<Constant?>recorder.the_only(result)).make())
         return arrays
 
 

@@ -195,7 +195,7 @@ cdef class Reader:
             if k < terms[i].end:
                 number = term[k]
                 if number < 0:
-                    self.fill(port, -1 - number)
+                    self.fill(port, -1 - number, offset[k], terms[i].length)
                     number += total
                 located[found] = Located(
                     places[number].region, places[number].element + offset[k],
@@ -231,19 +231,22 @@ cdef class Reader:
             length[k], element[k] = read.length, read.element
         self.count = k + 1
 
-    cdef int fill(self, int64_t port, int64_t external) except -1:
+    cdef int fill(self, int64_t port, int64_t external, int64_t offset, int64_t length) except -1:
         """Mark an operand as a whole array, or copy the array to an arena.
 
-        It is added to the fill of its kind and of the row size it is read with, once.
+        It is added to the fill of its kind and of the row size it is read with, once; if a part of
+        it is read, the rows are single elements.
         """
         cdef int64_t number = self.places.shape[0] - 1 - external, fill
-        if self.shared[port]:
+        cdef bint whole = offset == 0 and length == self.outside_size[external]
+        if self.shared[port] and whole:
             self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, external
             return 0
         if self.places[number, 0] >= 0:
             return 0
         fill = self.fill_of.setdefault(
-            (self.operands[port, ROW_SIZE], self.outside_kind[external]), len(self.sizes))
+            (self.operands[port, ROW_SIZE] if whole else 1, self.outside_kind[external]),
+            len(self.sizes))
         if fill == len(self.sizes):
             self.sizes.append(0)
             self.filled.append(array("q"))

@@ -26,6 +26,7 @@ from gluon_dynbatch.modes import RECORDING, TRAINING
 import enum
 import gc
 import time
+from bisect import bisect_right
 from types import MemberDescriptorType
 
 import numpy as np
@@ -83,6 +84,7 @@ cdef Functions mxnet
 cdef type lazy_type, array_type
 #: The ctypes class of array handles.
 cdef object handle_type
+cdef type numpy_array = np.ndarray
 #: By id of a code object: the object itself, whether it is the user's, and its places by
 #: instruction.  By id, because hashing a code object reads all of it.
 cdef dict known_code = {}
@@ -103,7 +105,8 @@ cdef Py_ssize_t node_at
 libraries = ()
 ignored = frozenset()
 check_array = type_of = classify_forward = is_one_call = describe = number_of = give = None
-check_call = ended_scope = realise_constant = part_of_constant = None
+check_call = ended_scope = realise_constant = store_constant = None
+describe_type = type_of_parts = current_context = context_type = None
 #: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
 known_views = {}
 
@@ -198,9 +201,15 @@ cdef class Tape(Owner):
     cdef readonly array external_values
     #: Values of the arrays in `originals`, by id of the array.
     cdef readonly dict external_ids
+    #: See `next_serial`.
+    cdef uint64_t serial
+    #: By dtype and device, the chunk that takes the next constant; and, by value, the chunk or
+    #: constant that it is.
+    cdef dict chunks, holders
 
     def __cinit__(self):
-        self.open = True
+        self.open, self.serial = True, next_serial()
+        self.chunks, self.holders = {}, {}
         self.node_entry, self.node_value0 = array("i"), array("i")
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
@@ -216,6 +225,14 @@ cdef class Tape(Owner):
         """Type ids of the external arrays; shape (externals,), int32."""
         return np.array(self.value_type)[np.array(self.external_values)]
 
+    def constant_at(self, value, offset):
+        """Return the `Constant` that has an element of a value, and its first one; None if none."""
+        holder = self.holders.get(value)
+        if type(holder) is not Chunk:
+            return None if holder is None else (holder, 0)
+        at = bisect_right((<Chunk>holder).starts, offset) - 1
+        return (<Chunk>holder).constants[at], (<Chunk>holder).starts[at]
+
     def realise(self, lazy):
         """Compute a lazy array: from then on, its owner is a `Keeper`, or it is real."""
         self.recorder.compute(lazy)
@@ -227,6 +244,7 @@ cdef class Tape(Owner):
         self.externals, self.lazies = [], []
         self.originals.clear()
         self.places.clear()
+        self.chunks, self.holders = {}, {}
 
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.
@@ -379,6 +397,7 @@ cpdef bint is_user(object code) except -1:
 include "lazies.pxi"
 include "nests.pxi"
 include "calls.pxi"
+include "constants.pxi"
 include "externals.pxi"
 include "views.pxi"
 include "numbers.pxi"

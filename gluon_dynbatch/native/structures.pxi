@@ -1,8 +1,8 @@
 # Arguments and attributes as keys of pieces; included by `recording.pyx`.
 
 cdef enum:
-    #: States of an array: not lazy, recorded on this tape, or lazy and computed.
-    REAL, RECORDED, COMPUTED
+    #: States of an array: not lazy, recorded on this tape, lazy and computed, or of a constant.
+    REAL, RECORDED, COMPUTED, CONSTANT
     #: Up to so many levels need no other memory.
     FEW_LEVELS = 4
     #: Up to so many leaves are searched one by one.
@@ -291,6 +291,9 @@ cdef class Structure:
         self.changeable += 1
         if type(value) is lazy_type:
             owner = owner_of(value)
+            if type(owner) is Constant and not is_constant(value, owner):
+                value.real()  # as is the array that it is a part of
+                owner = owner_of(value)
             type_id = <object>slot(value, type_at)[0]
             if not isinstance(owner, Owner):
                 identity, state = -1 - <int64_t><size_t><PyObject *>owner, COMPUTED
@@ -298,9 +301,14 @@ cdef class Structure:
                 identity = <object>slot(value, value_at)[0]
                 offset = <object>slot(value, offset_at)[0]
                 state = RECORDED
-            elif isinstance(owner, Constant):
-                self.walk((<Constant>owner).token)
-                self.whole(<object>slot(value, offset_at)[0])
+            elif type(owner) is Constant:
+                identity = -1 - <int64_t><size_t><PyObject *>owner
+                offset = <object>slot(value, offset_at)[0]
+                state = CONSTANT
+                if (<Constant>owner).token is not None:
+                    # `forward` may make the same one, so this cannot be another one.
+                    self.walk((<Constant>owner).token)
+                    self.whole(offset)
             else:
                 raise TypeError(value)
         else:

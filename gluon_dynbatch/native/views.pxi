@@ -3,7 +3,9 @@
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return a view from the cache, or else `LazyNDArray._index`."""
-    if has_views(owner_of(self)) and slot(self, detached_from_at)[0] is <PyObject *>None:
+    owner = owner_of(self)
+    detached = slot(self, detached_from_at)[0] is not <PyObject *>None
+    if has_views(owner) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
         view = None if cache_key is None else (<dict>known_views).get(cache_key)
         if view is not None:
@@ -16,7 +18,7 @@ def index(self, key):
 cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
     if not isinstance(owner, Tape) or not (<Tape>owner).open:
-        return isinstance(owner, Keeper)
+        return isinstance(owner, Keeper) or type(owner) is Constant
     recorder = (<Tape>owner).recorder
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 
@@ -31,6 +33,10 @@ cpdef object view_of(array_, offset, type_id, detached_from=None):
         if not has_views(owner):
             return None
         offset_there = <object>slot(array_, offset_at)[0] + offset
+        if type(owner) is Constant:
+            whole = <object>slot(array_, detached_from_at)[0]
+            whole = array_ if whole is None else whole
+            return (<Constant>owner).make(offset_there, type_id, whole)
         lazy = new_lazy(<Owner>owner, <object>slot(array_, value_at)[0], offset_there, type_id)
         if detached_from is not None:
             change_slot(lazy, detached_from_at, detached_from)

@@ -14,11 +14,12 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
-from mxnet.ndarray import NDArray, register
+from mxnet.ndarray import NDArray, register, utils
 
 from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
+from .constants import token_of, values_made
 from .hooks import Hooks, Replaced
 from .lazy import LazyNDArray, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
@@ -52,7 +53,11 @@ def _invoke_hook(original: Any) -> Any:
             return original(handle, arrays, keys, values, out, is_np, as_list)
         token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
-            return recorder.constant(token)
+            constant = recorder.constants.get(token)
+            if constant is not None:
+                return constant.make()
+            create = partial(original, handle, [], keys, values, None, False, as_list)
+            return recorder.constant(token, create, lambda: CONSTANTS[info.name])
         operands = arrays
         if info.name in SCALAR_OPERATORS:
             token, operands = recorder.lift_number(token, arrays)
@@ -141,6 +146,35 @@ def _assign_hook(original: Any) -> Any:
     return prepare
 
 
+def _array_hook(original: Any) -> Any:
+    def array(source_array: Any, ctx: Any = None, dtype: Any = None) -> Any:
+        recorder = STATE.recorder
+        if recorder is not None:
+            made = recording.made_array(source_array, ctx, dtype)
+            if made is not None:
+                return made
+            recorder.refuse("it makes a large or empty array with mx.nd.array, or copies an array")
+        return original(source_array, ctx, dtype)
+
+    return array
+
+
+def _create_hook(original: Any) -> Any:
+    @wraps(original)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        recorder = STATE.recorder
+        token = None if recorder is None else token_of(original, args, kwargs)
+        if recorder is None or token is None:
+            return original(*args, **kwargs)
+        return recorder.constant(
+            token,
+            partial(original, *args, **kwargs),
+            partial(values_made, original, args, kwargs),
+        )
+
+    return create
+
+
 def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
@@ -184,10 +218,7 @@ def _guard(before: Callable[..., None], original: Any) -> Any:
 
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
-            STATE.recorder.refuse(
-                "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
-                "which should be an argument"
-            )
+            STATE.recorder.refuse("it changes a parameter or writes to an array")
             before(STATE.recorder, *args)
         return original(*args)
 
@@ -231,6 +262,20 @@ OPEN: Tuple[Replaced, ...] = (
         "reshape",
         "with trace_once=True, a view of an argument has to be made again for later calls",
         _reshape_hook,
+    ),
+    Replaced(
+        utils,
+        "_array",
+        "an array of numbers that are known costs more than the call that reads it: it keeps them "
+        "until calls read all of them from one buffer; mx.nd.array calls this, by whatever name it "
+        "is imported",
+        _array_hook,
+    ),
+    *(
+        Replaced(
+            mx.nd, name, "equal arrays are made once per scope, not for each sample", _create_hook
+        )
+        for name in ("arange", "eye", "full", "linspace")
     ),
     Replaced(
         Parameter,

@@ -16,6 +16,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implici
 from mxnet.util import is_np_shape
 
 from ..native import recording
+from .constants import remade, values_of
 from .state import STATE
 from .types import NODE_AT, TYPES
 
@@ -80,6 +81,10 @@ class LazyNDArray(NDArray):
             owner.realise(self)
         if isinstance(owner := self._owner, recording.Keeper):
             return owner.read(self)
+        if isinstance(owner, recording.Constant) and owner.data is not None and owner.holds(self):
+            if STATE.recorder is not None:
+                STATE.recorder.reads(owner)
+            return values_of(owner.data, self)
         return self.real().asnumpy()
 
     @property
@@ -120,7 +125,7 @@ class LazyNDArray(NDArray):
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
-        if not basic or not self._has_views():
+        if not basic or not recording.has_views(self._owner) or not self.shape:
             return self.real()[as_index(key)]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
@@ -131,10 +136,6 @@ class LazyNDArray(NDArray):
         lazy = self._view(*view, lambda base: base[key])
         return self.real()[key] if lazy is None else lazy
 
-    def _has_views(self) -> bool:
-        """Return whether a view needs no handle."""
-        return recording.has_views(self._owner) or isinstance(self._owner, recording.Constant)
-
     def _view(
         self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
     ) -> Optional[NDArray]:
@@ -142,17 +143,16 @@ class LazyNDArray(NDArray):
 
         `take` makes the same view of the array that this one is detached from.
         """
-        base, owner = self._detached_from, self._owner
-        lazy: Optional[NDArray]
-        if isinstance(owner, recording.Constant):
-            lazy = owner.make(self._offset + offset, type_id, self if base is None else base)
+        base = self._detached_from
+        if base is None or isinstance(self._owner, recording.Constant):
+            lazy: Optional[NDArray] = recording.view_of(self, offset, type_id)
         else:
-            lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
+            lazy = recording.view_of(self, offset, type_id, take(base))
         return lazy
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
-        if not self._has_views():
+        if not recording.has_views(self._owner) or not self.shape:
             return self.real().reshape(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             # To calls that are recorded, a shape without axes is one that is not known.
@@ -168,16 +168,42 @@ class LazyNDArray(NDArray):
 
     def copy(self) -> NDArray:
         """Return a copy."""
-        return mx.nd.identity(self) if self.pending else self.real().copy()
+        if self.pending:
+            copied: NDArray = mx.nd.identity(self)
+            return copied
+        made = self._made_again(self.dtype)
+        return self.real().copy() if made is None else made
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+        """Return a copy of another dtype, or this array if it has the dtype and `copy` is False."""
+        made = self._made_again(dtype) if copy or np.dtype(dtype) != self.dtype else self
+        return self.real().astype(dtype, copy) if made is None else made
+
+    def _made_again(self, dtype: Any) -> Optional[NDArray]:
+        """Return a new array of the values of a `Constant`; None if MXNet has to make it."""
+        owner = self._owner
+        if STATE.recorder is None or not isinstance(owner, recording.Constant):
+            return None
+        made: Optional[NDArray] = None
+        if self.shape and owner.holds(self):
+            made = remade(owner, self, dtype)
+        return made
 
     def detach(self) -> NDArray:
         """Return an array that shares the memory and is detached from the gradient graph."""
+        if isinstance(self._owner, recording.Constant):
+            part: LazyNDArray = recording.view_of(self, 0, self._type)
+            return part
         if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
             return self.real().detach()
         with autograd.pause(autograd.is_training()):
             detached: LazyNDArray = mx.nd.identity(self)
         detached._detached_from = self if self._detached_from is None else self._detached_from
         return detached
+
+    def attach_grad(self, grad_req: str = "write", stype: Optional[str] = None) -> None:
+        """Attach a gradient, to the real array: MXNet makes zeros like it, which are no call."""
+        self.real().attach_grad(grad_req, stype)
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
@@ -200,29 +226,6 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
-def _part(array: NDArray, part: LazyNDArray) -> NDArray:
-    """Return the elements of an array that are those of a part of a `Constant`, as a view."""
-    with autograd.pause(autograd.is_training()):
-        elements = array.reshape((-1,))[part._offset : part._offset + part.size]
-        return elements.reshape(part.shape)
-
-
-def _part_of_constant(constant: recording.Constant, part: LazyNDArray) -> NDArray:
-    key = part._offset, part._type
-    if key not in constant.parts:
-        constant.parts[key] = _part(constant.array, part)
-    return constant.parts[key]
-
-
-def _realise_constant(constant: recording.Constant, lazy: LazyNDArray) -> None:
-    if STATE.recorder is not None:
-        STATE.recorder.refuse("it needs the memory of an array that zeros or ones makes")
-    whole = lazy._detached_from
-    real = constant.array.copy() if whole is None else _part(whole.real(), lazy)
-    recording.become([lazy], [real])
-
-
-recording.part_of_constant, recording.realise_constant = _part_of_constant, _realise_constant
 #: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),

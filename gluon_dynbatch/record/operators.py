@@ -11,9 +11,9 @@ from mxnet.base import _LIB, check_call, mx_uint, py_str
 from .. import rules
 from ..native import recording
 
-#: Creation operators whose results are recorded, once per scope.  Others run at once: MXNet's own
-#: code calls them and relies on the exact type of the result.
-CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
+#: Creation operators whose results are constants, with the number that they write.  Others run at
+#: once: MXNet's own code calls them and relies on the exact type of the result.
+CONSTANTS = {"_zeros": 0, "_ones": 1}
 
 _ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
 _COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"

@@ -8,7 +8,6 @@ from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
@@ -24,18 +23,16 @@ from ..findings import Alone, Cause, Origin, add_calls
 from ..modes import FLOATS
 from ..native import recording
 from ..report import Report
+from .constants import constant_number, constant_of
 from .lazy import LazyNDArray
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
-from .types import TYPES, ArrayType
+from .types import TYPES
 from .where import inactive_block, user_call, user_line
 
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
-
-#: Capacity of a `NumberBuffer`.
-NUMBERS_PER_BUFFER = 1024
 
 
 class EndedScope:
@@ -57,16 +54,6 @@ class EndedScope:
 
 ENDED_SCOPE: Scope = EndedScope()
 recording.ended_scope = ENDED_SCOPE
-
-
-class NumberBuffer:
-    """An external array that holds numbers, each of them the operand of a call."""
-
-    def __init__(self, values: np.ndarray[Any, Any], like: ArrayType):
-        self.values, self.used = values, 0
-        # from_numpy makes its argument read-only, so it gets a view.
-        array = mx.nd.from_numpy(values[:], zero_copy=True).as_in_context(like.context)
-        self.owner = recording.Element(None, array)
 
 
 class Recorder(recording.Calls):
@@ -95,8 +82,6 @@ class Recorder(recording.Calls):
         self.watch = watch
         #: Results of creation operators, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
-        #: By dtype and context, the buffer that takes the next number.
-        self._numbers: Dict[Any, NumberBuffer] = {}
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of a lazy array that is being read."""
@@ -149,19 +134,33 @@ class Recorder(recording.Calls):
             self.scope.run_ahead()
             tape.next_check = len(tape.node_entry) + recording.CALLS_PER_CHECK
 
-    def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
-        """Return the result of a creation operator, which runs once per scope.
+    def constant(
+        self, token: Any, create: Callable[[], Any], values_by_numpy: Callable[[], Any]
+    ) -> Any:
+        """Return the result of a creation function, which runs once per scope.
 
-        Many samples start from equal zeros.  All of these are one value on the tape.
+        Many samples start from equal zeros.  All of these are one value on the tape.  For
+        `values_by_numpy`, see `constant_of`.
         """
         constant = self.constants.get(token)
         if constant is None:
-            _, name, keys, values = token
-            create = getattr(mx.nd._internal, name)
-            created = self.scope.unrecorded(lambda: create(**dict(zip(keys, values))))
-            constant = self.constants[token] = recording.Constant(token, created)
-        lazy: LazyNDArray = constant.make(0, constant.type)
-        return lazy
+            created = self.scope.unrecorded(create)
+            constant = constant_of(created, token, values_by_numpy)
+            if constant is None:
+                return created
+            self.constants[token] = constant
+        return constant.make()
+
+    def reads(self, constant: recording.Constant) -> None:
+        """End traces in which the values of a constant that is read do not depend on the key."""
+        if self.tracing is not None and not self.tracing.makes(constant):
+            self.refuse("it reads a value")
+
+    def the_only(self, constant: recording.Constant) -> recording.Constant:
+        """Return the constant that this scope has for the same call of a creation function."""
+        if constant.token is None:
+            return constant
+        return self.constants.setdefault(constant.token, constant)
 
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
         """Lift the number of a scalar operator to an operand if it varies at this user's line.
@@ -176,30 +175,12 @@ class Recorder(recording.Calls):
         last = self.library.numbers.setdefault(place, number)
         if self.tracing is not None or last == number:
             return token, arrays
-        array_type = TYPES[arrays[0]._type]
-        if array_type.dtype not in FLOATS:
+        if TYPES[arrays[0]._type].dtype not in FLOATS:
             return token, arrays
         self.library.numbers[place] = math.nan
         array_operator, number_first = SCALAR_OPERATORS[name]
-        operands = [*arrays, self._lazy_number(number, array_type)]
+        operands = [*arrays, constant_number(number, arrays[0]._type)]
         return ("op", array_operator, (), ()), operands[::-1] if number_first else operands
-
-    def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
-        """Append a number to the buffer of a dtype and context; return its element."""
-        kind = like.dtype, like.context
-        buffer = self._numbers.get(kind)
-        if buffer is None or buffer.used == len(buffer.values):
-            # `Watch` must not see a buffer change, and other devices have a copy of the values.
-            shares = self.watch is None and like.context == mx.cpu()
-            values = np.full(NUMBERS_PER_BUFFER if shares else 1, number, like.dtype)
-            created: NumberBuffer = self.scope.unrecorded(lambda: NumberBuffer(values, like))
-            buffer = self._numbers[kind] = created
-        index = buffer.used
-        buffer.used += 1
-        buffer.values[index] = number
-        type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = buffer.owner.make(index, type_id)
-        return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block whose call is not recorded: its Python code, or else its graph."""

@@ -114,8 +114,17 @@ class ThreadRecorder(Protocol):
     def count_ordinary(self, name: str) -> None:
         """Count an operator on ordinary arrays, which runs at once."""
 
-    def constant(self, token: Tuple[Any, ...]) -> NDArray:
-        """Return the result of a creation operator, which runs once per scope."""
+    @property
+    def constants(self) -> Dict[Any, recording.Constant]:
+        """The results of creation functions, by function and arguments."""
+
+    def constant(
+        self, token: Any, create: Callable[[], Any], values_by_numpy: Callable[[], Any]
+    ) -> Any:
+        """Return the result of a creation function, which runs once per scope."""
+
+    def reads(self, constant: recording.Constant) -> None:
+        """Keep no piece that depends on the values of a constant, unless `forward` made it."""
 
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
         """Lift the number of a scalar operator to an operand if it varies."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import gc
 import random
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, cast
 
 import mxnet as mx
 import numpy as np
@@ -29,6 +29,14 @@ class Refused(Exception):  # noqa: N818
         self.reason, self.where = reason, where
 
 
+#: Why an array cannot be found by a later call.
+_UNKNOWN = "it reads an array that is neither an argument nor the block's own"
+
+
+def _key_of(constant: recording.Constant) -> Tuple[str, int]:
+    return "constant", constant.serial
+
+
 class Trace:
     """One run of ``forward``: it begins here, and ends with `end` or with a refusal.
 
@@ -50,21 +58,29 @@ class Trace:
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         if outer is None:
             self._random = _states_of_generators()
-        #: Values of the piece, by value of the tape, or by -1 - n for the n-th argument.
-        self._values: Dict[int, int] = {}
+        #: Constants of a smaller serial are not made in this run.
+        self._serial = recording.next_serial()
+        #: Values of the piece, by value of the tape, by -1 - n for the n-th argument, or by what
+        #: tells apart other inputs.
+        self._values: Dict[Any, int] = {}
         #: By id of an array, the number of the argument that it is.
         self._arguments: Dict[int, int] = {}
-        #: By value of the tape, the arguments that are in it: begin, stop and number of each.
-        self._ranges: Dict[int, List[Tuple[int, int, int]]] = {}
+        #: By value of the tape or serial of a constant, the arguments that are in it: the array,
+        #: its offset there, and its number.
+        self._ranges: Dict[Any, List[Tuple[LazyNDArray, int, int]]] = {}
         #: Sources of the inputs of the piece, see `give`, with their types.
         self._inputs: List[Tuple[Any, int]] = []
         for number, leaf in enumerate(leaves):
             self._arguments.setdefault(id(leaf), number)
             # A lazy array that is computed by now is an external as its real array.
             self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
-            if type(leaf) is LazyNDArray and leaf._owner is tape:
-                range_ = leaf._offset, leaf._offset + leaf.size, number
-                self._ranges.setdefault(leaf._value, []).append(range_)
+            if type(leaf) is LazyNDArray:
+                owner, whole = leaf._owner, cast(Any, leaf._value)
+                # Those that a creation function made are part of the key.
+                if isinstance(owner, recording.Constant) and owner.token is None:
+                    whole = _key_of(owner)
+                if owner is tape or whole != leaf._value:
+                    self._ranges.setdefault(whole, []).append((leaf, leaf._offset, number))
         recorder.tracing = self
 
     def give_up(self, reason: str, where: Optional[Where]) -> None:
@@ -103,17 +119,46 @@ class Trace:
         self, value: int, offset: int, array_type: ArrayType, place: Any = None
     ) -> Tuple[int, int]:
         """Return value and offset in the piece of an operand on the tape; add it as an input."""
-        for begin, stop, argument in self._ranges.get(value, ()):
-            if begin <= offset and offset + array_type.elements <= stop:
-                return self._add_input(-1 - argument, value, argument), offset - begin
+        constant, first = self._tape.constant_at(value, offset) or (None, 0)
+        whole: Any = value if constant is None else _key_of(constant)
+        offset -= first
+        for array, begin, argument in self._ranges.get(whole, ()):
+            if begin <= offset and offset + array_type.elements <= begin + array.size:
+                kind = self._tape.value_type[value] if constant is None else array._type
+                return self._add_input(-1 - argument, argument, kind), offset - begin
+        if constant is not None:
+            return self._find_constant(constant, offset, array_type, place)
         if value not in self._values:
-            self._add_input(value, value, self._external_source(value, place))
+            source = self._external_source(value, place)
+            self._add_input(value, source, self._tape.value_type[value])
         return self._values[value], offset
 
-    def _add_input(self, key: int, value: int, source: Any) -> int:
+    def _find_constant(
+        self, constant: recording.Constant, offset: int, array_type: ArrayType, place: Any
+    ) -> Tuple[int, int]:
+        """Return value and offset in the piece of an array that is no argument."""
+        if self.makes(constant):
+            return self._add_constant(constant), offset
+        for number, array in enumerate(self._attributes):
+            if type(array) is LazyNDArray and array._owner is constant:
+                begin = array._offset
+                if begin <= offset and offset + array_type.elements <= begin + array.size:
+                    source = "attribute", number
+                    return self._add_input(source, source, array._type), offset - begin
+        raise Refused(_UNKNOWN, place and place.where)
+
+    def makes(self, constant: recording.Constant) -> bool:
+        """Return whether another run of ``forward`` makes a constant that is equal to this one."""
+        return constant.token is not None or constant.serial > self._serial
+
+    def _add_constant(self, constant: recording.Constant) -> int:
+        source = "constant", constant, mx.current_context()
+        return self._add_input(_key_of(constant), source, constant.type)
+
+    def _add_input(self, key: Any, source: Any, kind: int) -> int:
         """Return the value of an input in the piece; add the input unless `key` is known."""
         if key not in self._values:
-            self._inputs.append((source, self._tape.value_type[value]))
+            self._inputs.append((source, kind))
             self._values[key] = -len(self._inputs)
         return self._values[key]
 
@@ -125,7 +170,7 @@ class Trace:
             source = self._array_source(self._tape.originals[at])
             if source is not None:
                 return source
-            reason = "it reads an array that is neither an argument nor the block's own"
+            reason = _UNKNOWN
         raise Refused(reason, place and place.where)
 
     def _array_source(self, array: NDArray) -> Any:
@@ -136,20 +181,9 @@ class Trace:
             _, whole, kind, how = self.views[id(array)]
             source = self._array_source(whole)
             return source if source is None else (kind, source, how)
-        for token, constant in self.recorder.constants.items():
-            source = "constant", token, mx.current_context()
-            if constant.array is array:
-                return source
-            for (first, type_id), part in constant.parts.items():
-                if part is array:
-                    shape, elements = TYPES[type_id].shape, slice(first, first + part.size)
-                    return (
-                        "reshape",
-                        ("part", ("reshape", source, (constant.array.size,)), elements),
-                        shape,
-                    )
         for number, attribute in enumerate(self._attributes):
-            if attribute is array:
+            # A lazy array that is computed by now is an external as its real array.
+            if attribute is array or getattr(attribute, "_owner", None) is array:
                 return "attribute", number
             data = attribute._data if isinstance(attribute, Parameter) else None
             if any(array is copy for copy in data or ()):
@@ -166,11 +200,14 @@ class Trace:
             elif id(array) in self._arguments:
                 yield -1 - self._arguments[id(array)], None, None
             elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
+                constant = array._owner
                 if array._detached_from is not None:
-                    raise Refused("it returns a part of an array that zeros or ones makes")
+                    raise Refused("it returns a part of an array that it makes")
+                if not self.makes(constant):
+                    raise Refused("it returns an array that no call recorded")
                 # As an input, too, so that a call with another context is traced anew.
-                self._find(recording.external(self._tape, array), 0, TYPES[array._type])
-                yield array._owner.token, None, None
+                self._add_constant(constant)
+                yield constant, None, None
             elif type(array) is not LazyNDArray or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif array._detached_from is not None:
@@ -202,7 +239,7 @@ def give(source: Any, recorder: Recorder, leaves: List[NDArray], attributes: Lis
 
     The leaves are the arrays in the arguments, the attributes those of the block's `Structure`.  A
     source is the number of an argument, or one of ``("part", source, index)``, ``("reshape",
-    source, shape)``, ``("constant", token, context)``, ``("attribute", number)``, and
+    source, shape)``, ``("constant", constant, context)``, ``("attribute", number)``, and
     ``("parameter", number, context)``.
     """
     if type(source) is int:
@@ -213,7 +250,7 @@ def give(source: Any, recorder: Recorder, leaves: List[NDArray], attributes: Lis
     if kind == "reshape":
         return give(origin, recorder, leaves, attributes).reshape(rest[0])
     if kind == "constant":
-        return recorder.constant(origin) if mx.current_context() == rest[0] else None
+        return recorder.the_only(origin) if mx.current_context() == rest[0] else None
     return attributes[origin].data(*rest) if kind == "parameter" else attributes[origin]
 
 

@@ -117,7 +117,7 @@ def _ones(heads: List[int]) -> Any:
     types = recording.types_of(heads)
     if len(_ONES) > MOST_ONES:
         _ONES.clear()
-    for dtype, *device, shape in types:
+    for _, *device, shape in types:
         if device != [1, 0] or not shape:
             return None
     for kind in set(types) - _ONES.keys():

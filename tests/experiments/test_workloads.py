@@ -39,7 +39,7 @@ def test_workloads_agree_with_the_loop(name):
     assert workload.lines >= 2 and workload.samples[0].size >= 1
 
 
-@pytest.mark.parametrize("name", ["parser", "seq2seq"])
+@pytest.mark.parametrize("name", ["parser", "seq2seq", "beam"])
 def test_greedy_steps_of_all_samples_run_together(name):
     workload = tiny(name)
     expected = workload.predict(workload.samples)

@@ -11,6 +11,7 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 
 #: Functions of `mx.random` that draw an array of a given shape.
@@ -27,7 +28,7 @@ def _can_be_lazy(array, out):
 
     Those that the caller gave, and those of threads without a scope, stay as they are.
     """
-    dense = type(array) is mx.nd.NDArray and array.shape and 0 not in array.shape
+    dense = type(array) in (mx.nd.NDArray, LazyNDArray) and array.shape and 0 not in array.shape
     return dense and out is None and STATE.batch is not None
 
 

@@ -9,6 +9,7 @@ from . import contrib as contrib
 from . import random as random
 from . import register as register
 from . import sparse as sparse
+from . import utils as utils
 from .ndarray import NDArray as NDArray
 from .ndarray import waitall as waitall
 
