@@ -193,7 +193,7 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
 @pytest.mark.parametrize(
     "owner, name",
     [
-        (backward.Pull, "_run"),
+        (backward.Pull, "run_launches"),
         (operators.OperatorTape, "_go_backward"),
         (arenas.Arenas, "operand"),
         (backward.Pull, "_input_gradients"),
