@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
 
 from ..native import assembling, executing
-from .layout import CLIP, WRAP, Place, Slot, Weight
+from .layout import CLIP, IDENTITY, KEY, WRAP, Place, Slot, Weight
 from .step import Kernel, Product, Sum
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
@@ -40,7 +40,8 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     operand_use = KEPT if gathers else TEMPORARY
     of_parameters = {w: use for w, use in packs.items() if w.place.slot.kind == "param"}
     of_operands = {w: use for w, use in packs.items() if w not in of_parameters}
-    shared = (s for native in natives[1:] for s in native.slots if s in last.arrays)
+    # The key is the same in both directions.
+    shared = (s for native in natives[1:] for s in native.slots if s in last.arrays and s != KEY)
     single = _find_single(forward, natives[0])
     equal = (Slot("in", single), *outputs, *works) if single >= 0 else ()
     records = dict.fromkeys(("out", "work"), executing.REPEAT)
@@ -52,6 +53,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         ),
         ("results", 0): ((numbers[slot],) for slot in outputs),
         ("apart", 0): _apart(forward, equal, records, numbers),
+        "draws": ((numbers[KEY], numbers[IDENTITY]),) if forward.draws else (),
         "saved": ((numbers[slot],) for slot in works if slot in used),
         "parameters": ((numbers[slot],) for slot in parameters),
         "packs": (_pack(last, *item, numbers) for item in of_parameters.items()),
@@ -158,8 +160,11 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Tuple[int, ...]:
 def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
     """Return the only operand that differs from row to row, or -1.
 
-    Also -1 if the kernel computes too little for equal rows to be worth looking for.
+    Also -1 if the kernel computes too little for equal rows to be worth looking for, or if it draws
+    other random numbers for each of them.
     """
+    if kernel.draws:
+        return -1
     inputs = [slot for slot in _slots_of(kernel, "in") if not kernel.arrays[slot].every]
     copied = sum(kernel.row_bytes.values())
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:

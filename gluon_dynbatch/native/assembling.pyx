@@ -44,7 +44,7 @@ MEMORY = ("temporary", "kept", "saved")
 #: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
 cdef dict USES = {
     "parameter": ord("R"), "external": ord("a"),
-    "gradient": ord("W"), "external gradient": ord("W"),
+    "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
 }
 
 

@@ -24,6 +24,9 @@ cdef class Forward(Assembler):
     #: Spots of copies and of packed matrices of arrays that all rows share, by what they are made
     #: from.
     cdef dict copies
+    #: The launches that draw random numbers, and how many rows they have.
+    cdef readonly list drawing
+    cdef int64_t drawn
     #: Entries of `Gathered`.
     cdef Code gathered
     #: The last result of `find_keys`: entries of `Key`.
@@ -35,6 +38,7 @@ cdef class Forward(Assembler):
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.gathered, self.keys, self.family_rows = Code(), Code(), {}
+        self.drawing, self.drawn = [], 0
         for k in range(self.part_rows.shape[0]):
             family = self.segments[self.part_segment[k]].family
             self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
@@ -52,6 +56,8 @@ cdef class Forward(Assembler):
             for number in run.recipe.saved:
                 run.spots[number] = self.reserve(SAVED, run.bytes_of(number))
             self.pack(run, run.recipe.operand_packs, packed)
+        if len(recipe.draws):
+            self.place_draws(launch, runs)
         self.launches[launch] = runs
         if recipe.gathers:
             self.register_gathered(self.output_of(launch, 0), first)
@@ -61,6 +67,18 @@ cdef class Forward(Assembler):
             self.add_runs(runs, 0)
         for run in runs:
             self.copy_shared(run, launch)
+        return 0
+
+    cdef int place_draws(self, int64_t launch, list runs) except -1:
+        """Set the spots of the key of random numbers and of the numbers that identify rows."""
+        cdef Run run
+        self.drawing.append(launch)
+        for run in runs:
+            key, identity = run.recipe.draws
+            run.spots[key] = Spot(self.base(("key",)), 0)
+            run.spots[identity] = Spot(
+                self.base(("identities",)), self.drawn * data_of(run.recipe.row_bytes)[identity])
+            self.drawn += run.rows
         return 0
 
     cdef list begin(self, int64_t launch):

@@ -103,6 +103,8 @@ cdef class Recipe:
     cdef array parameters, saved, added
     #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
+    #: Nothing, or the numbers of the key of random numbers and of what identifies rows.
+    cdef array draws
     #: Backward: entries of `Sum`; and pairs of a trained parameter, or of an input that all rows
     #: share and that gets a gradient, and the bytes of the gradient.
     cdef array sums, trained, reached
@@ -125,6 +127,7 @@ cdef class Recipe:
         self.row_bytes, self.parameters = tables["bytes"], tables["parameters"]
         self.packs, self.operand_packs = tables["packs"], tables["operand_packs"]
         self.saved, self.shared = tables["saved"], tables["shared"]
+        self.draws = tables["draws"]
         self.added, self.sums = tables.get("added"), tables.get("sums")
         self.trained, self.reached = tables.get("trained"), tables.get("reached")
         self.operands, self.results, self.apart = (

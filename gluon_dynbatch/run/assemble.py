@@ -9,12 +9,14 @@ from array import array
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+from mxnet.ndarray import NDArray
 
 from ..native import assembling, executing, resolving
 from ..native.assembling import itemsize, kind_of
 from ..plan.launch import Fill
 from ..record.types import in_host_memory
 from ..schedule.dependencies import Array
+from .draws import identify
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -40,6 +42,8 @@ class Assembled(NamedTuple):
     uses: bytes
     #: Bytes of each kind of memory, see `assembling.MEMORY`.
     sizes: Dict[str, int]
+    #: What identifies the rows that draw random numbers; None if there are none.
+    identities: Optional[NDArray]
 
 
 def assemble(assembler: assembling.Assembler) -> Assembled:
@@ -48,8 +52,11 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     code, plan = array("q"), assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
+    drawing: List[int] = []
+    fills: Tuple[Fill, ...] = ()
     # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
-    fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
+    if isinstance(assembler, assembling.Forward):
+        fills, drawing = plan.fills, assembler.drawing
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
         if in_host_memory(arena.context):
@@ -69,6 +76,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         tuple(assembler.bases),
         bytes(assembler.uses) + b"a" * len(externals),
         assembler.sizes,
+        identify(plan, drawing) if drawing else None,
     )
 
 

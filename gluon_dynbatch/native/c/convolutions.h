@@ -236,5 +236,5 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
 static const gdb_kernels F(kernels) = {
     F(functions), F(accumulate_sums), F(accumulate_maxima), F(packed_elements), F(pack),
     F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(gradient_scratch),
-    F(weight_gradient), F(bias_gradient), F(convolve_scratch), F(convolve),
+    F(weight_gradient), F(bias_gradient), F(convolve_scratch), F(convolve), F(uniform),
 };
