@@ -72,3 +72,32 @@ def test_parameters_of_each_sample():
         assert (np.abs(y.asnumpy().mean(axis=2) - [[k, -k]]) < 0.2).all()
     autograd.backward(results)  # no gradient flows to parameters of distributions
     assert not any(mean.grad.asnumpy().any() for mean in means)
+
+
+PROBABILITIES = np.array([0.1, 0.2, 0.7, 0], np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_indices_have_their_probabilities(shape, dtype):
+    """The gradient of a logarithm is that of the loop for the same index."""
+    net = cell(lambda F, x: F.sample_multinomial(x, shape=shape, get_prob=True, dtype=dtype))
+    rows = np.stack([PROBABILITIES, PROBABILITIES[::-1]])
+    samples = attached([mx.nd.array(rows) for _ in range(500)])
+    mx.random.seed(1)
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        results = [net(x * 1) for x in samples]
+    assert is_native(batch) == (dtype == "float32") and batch.report.launches == 1
+    autograd.backward([logarithm for _, logarithm in results])
+    drawn = np.stack(values(y for y, _ in results))
+    assert drawn.shape == (500, 2, *shape) and drawn.dtype == dtype
+    drawn = drawn.reshape((500, 2, -1)).astype(int)
+    for row, order in ((0, 1), (1, -1)):
+        counts = np.bincount(drawn[:, row].ravel(), minlength=4)[::order]
+        wanted = PROBABILITIES[:3] * counts.sum()
+        assert counts[3] == 0 and ((counts[:3] - wanted) ** 2 / wanted).sum() < 12  # chi-squared
+    for x, (_, logarithm), chosen in zip(samples, results, drawn):
+        p = np.take_along_axis(rows, chosen, 1)
+        np.testing.assert_allclose(logarithm.asnumpy().reshape(p.shape), np.log(p), 1e-5, 1e-6)
+        gradient = np.stack([np.bincount(c, 1 / q, 4) for c, q in zip(chosen, p)])
+        np.testing.assert_allclose(x.grad.asnumpy(), gradient, 1e-5)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from math import pi, prod
-from typing import Dict, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from ..rules.site import require
+from .expression import MAX
 from .tensor import DTYPES, Call, Handler, Tensor
+
+#: For more numbers, a binary search in their sums, as MXNet's operator does it, is faster.
+MOST_CLASSES = 1024
 
 
 def uniform(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -70,9 +74,12 @@ def _parameters(call: Call) -> Tuple[Tensor, ...]:
     require(dtype in ("None", call.tensors[0].dtype), "dtypes differ")
     require(dtype != "None" or call.tensors[0].dtype == "float32", "dtypes differ")
     ones = (1,) * len(call.integers("shape"))
-    # They get no gradient.
-    blocked = (x.apply("multiplier", x, values=(0,)) for x in call.tensors)
-    return tuple(x.reshaped(x.shape + ones) for x in blocked)
+    return tuple(_fixed(x).reshaped(x.shape + ones) for x in call.tensors)
+
+
+def _fixed(x: Tensor) -> Tensor:
+    """Return the same numbers, which get no gradient."""
+    return x.apply("multiplier", x, values=(0,))
 
 
 def _shape(call: Call) -> Sequence[int]:
@@ -98,12 +105,37 @@ def sample_exponential(call: Call) -> Tensor:
     return exponential(call.tensors[0], _shape(call)) / rate
 
 
+def sample_multinomial(call: Call) -> List[Tensor]:
+    """Draw indices with the probabilities in the rows of an array.
+
+    Of exponentially distributed times with these rates, the index of the least one is drawn.
+    """
+    x, (*outer, classes), shape = call.tensors[0], call.inputs[0], call.integers("shape")
+    require(call.attrs.get("dtype", "int32") == x.dtype, "its indices are of another type")
+    require(classes <= MOST_CLASSES, f"it draws from more than {MOST_CLASSES} numbers")
+    each = (*outer, prod(shape), classes)
+    rates = x.reshaped((*outer, 1, classes)).broadcast(each)
+    # A rate of 0 is never drawn.
+    speed = _fixed(rates) / exponential(x, each)
+    first = speed.apply("equal", speed, speed.reduced([len(outer) + 1], MAX).broadcast(each))
+    numbers = x.with_node(x.build.iota(0, classes, x.dtype), (*(1,) * (len(outer) + 1), classes))
+    # If several are least, the last one is drawn.
+    chosen = first.apply("select", first, numbers, -1).reduced([len(outer) + 1], MAX)
+    results, total = [chosen], chosen.broadcast(each)
+    if call.flag("get_prob"):
+        is_chosen = total.apply("equal", total, numbers)
+        logarithm = is_chosen.apply("select", is_chosen, _log(rates), 0)
+        results.append(logarithm.reduced([len(outer) + 1]))
+    return [result.reshaped((*outer, *shape)) for result in results]
+
+
 #: Handlers by operator.
 DRAWS: Dict[str, Handler] = {
     "Dropout": dropout,
     "_random_uniform_like": uniform_like,
     "_random_normal_like": normal_like,
     "_random_exponential_like": exponential_like,
+    "_sample_multinomial": sample_multinomial,
     "_sample_uniform": sample_uniform,
     "_sample_normal": sample_normal,
     "_sample_exponential": sample_exponential,

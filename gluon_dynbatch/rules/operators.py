@@ -170,11 +170,11 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`Dropout`, `random.*_like`, `sample_*`",
-        "every sample has its own draw; not `sample_multinomial` with `get_prob`",
+        "every sample has its own draw",
         each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
-        each("_sample_multinomial", along(), row_dims=2, not_with="get_prob=True", random=True),
+        each("_sample_multinomial", along(), row_dims=2, random=True),
     ),
     family(
         "`random_pdf_*`",
