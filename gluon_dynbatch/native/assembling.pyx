@@ -7,7 +7,8 @@
 
 cimport cython
 from cpython.array cimport array, resize
-from libc.stdint cimport int64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 

@@ -24,9 +24,10 @@ cdef class Forward(Assembler):
     #: Spots of copies and of packed matrices of arrays that all rows share, by what they are made
     #: from.
     cdef dict copies
-    #: The launches that draw random numbers, and how many rows they have.
-    cdef readonly list drawing
-    cdef int64_t drawn
+    #: What identifies each row that draws random numbers.
+    cdef Code drawn
+    #: Units by launch, the first one of each launch, and the rows of each unit.
+    cdef const int64_t[::1] units, unit0, unit_rows
     #: Entries of `Gathered`.
     cdef Code gathered
     #: The last result of `find_keys`: entries of `Key`.
@@ -38,7 +39,8 @@ cdef class Forward(Assembler):
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.gathered, self.keys, self.family_rows = Code(), Code(), {}
-        self.drawing, self.drawn = [], 0
+        self.drawn, self.units, self.unit0 = Code(), plan.members.units, plan.members.first
+        self.unit_rows = plan.graph.dependencies.rows
         for k in range(self.part_rows.shape[0]):
             family = self.segments[self.part_segment[k]].family
             self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
@@ -70,16 +72,32 @@ cdef class Forward(Assembler):
         return 0
 
     cdef int place_draws(self, int64_t launch, list runs) except -1:
-        """Set the spots of the key of random numbers and of the numbers that identify rows."""
+        """Set the spots of the key of random numbers and of what identifies rows.
+
+        That is the unit, and the number of the row in the unit.  So random numbers do not depend on
+        the order of launches, or of the rows in them.
+        """
         cdef Run run
-        self.drawing.append(launch)
+        cdef int64_t rows = self.drawn.size, i, k, unit
+        cdef int32_t *identity
         for run in runs:
-            key, identity = run.recipe.draws
+            key, number = run.recipe.draws
             run.spots[key] = Spot(self.base(("key",)), 0)
-            run.spots[identity] = Spot(
-                self.base(("identities",)), self.drawn * data_of(run.recipe.row_bytes)[identity])
-            self.drawn += run.rows
+            run.spots[number] = Spot(self.base(("identities",)), rows * sizeof(int64_t))
+            rows += run.rows
+        identity = <int32_t *>self.drawn.grow((rows - self.drawn.size) * sizeof(int64_t))
+        for i in range(self.unit0[launch], self.unit0[launch + 1]):
+            unit = self.units[i]
+            for k in range(self.unit_rows[unit]):
+                identity[0], identity[1] = <int32_t>unit, <int32_t>k
+                identity += 2
         return 0
+
+    @property
+    def identities(self):
+        """Two integers of 32 bits for each row that draws random numbers."""
+        return PyBytes_FromStringAndSize(
+            <char *>self.drawn.numbers, self.drawn.size * sizeof(int64_t))
 
     cdef list begin(self, int64_t launch):
         """Return the runs of the parts of a launch, with the spots of their parameters."""

@@ -16,7 +16,7 @@ from ..native.assembling import itemsize, kind_of
 from ..plan.launch import Fill
 from ..record.types import in_host_memory
 from ..schedule.dependencies import Array
-from .draws import identify
+from .draws import array_of
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -52,11 +52,11 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     code, plan = array("q"), assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
-    drawing: List[int] = []
     fills: Tuple[Fill, ...] = ()
+    identities = b""
     # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
     if isinstance(assembler, assembling.Forward):
-        fills, drawing = plan.fills, assembler.drawing
+        fills, identities = plan.fills, assembler.identities
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
         if in_host_memory(arena.context):
@@ -76,7 +76,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         tuple(assembler.bases),
         bytes(assembler.uses) + b"a" * len(externals),
         assembler.sizes,
-        identify(plan, drawing) if drawing else None,
+        array_of(identities) if identities else None,
     )
 
 

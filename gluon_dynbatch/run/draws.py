@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List
+import ctypes
 
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..plan.plan import Plan
-from .pool import allocate
+from .pool import address_of, allocate
 
 #: The device on which keys are drawn.
 CPU = mx.cpu()
@@ -23,18 +22,9 @@ def draw_key() -> NDArray:
     return key
 
 
-def identify(plan: Plan, launches: List[int]) -> NDArray:
-    """Return two numbers per row of some launches: its unit, and its number in the unit.
-
-    They do not depend on the order of launches or of rows in them.
-    """
-    first = plan.members.first
-    units = np.concatenate([plan.members.units[first[n] : first[n + 1]] for n in launches])
-    rows = plan.graph.dependencies.rows[units]
-    start = np.cumsum(rows) - rows
-    numbers = np.empty((rows.sum(), 2), np.int32)
-    numbers[:, 0] = np.repeat(units, rows)
-    numbers[:, 1] = np.arange(len(numbers)) - np.repeat(start, rows)
-    array = allocate(numbers.shape, "int32", CPU)
-    array._sync_copyfrom(numbers)
+def array_of(identities: bytes) -> NDArray:
+    """Return an array of what identifies rows that draw: two integers for each row."""
+    array = allocate((len(identities) // 8, 2), "int32", CPU)
+    # Not by MXNet, which waits for its engine before it copies from NumPy.
+    ctypes.memmove(address_of(array), identities, len(identities))
     return array

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import mxnet as mx
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
@@ -39,6 +40,13 @@ def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[ND
     """Return uninitialized arrays of a shape, with the dtype and the context of another array."""
     with _explained(shape, array.dtype, array.context):
         return recording.arrays_like(array, shape, count)
+
+
+def address_of(array: NDArray) -> int:
+    """Return the address of the elements of an array whose memory is allocated."""
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value or 0
 
 
 @contextmanager
