@@ -15,6 +15,7 @@ from .. import rules
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
+from .draws import with_draws_per_call
 from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
 
 _TOKENS = itertools.count()
@@ -55,9 +56,10 @@ def read_program(
     symbol: Any, names: Sequence[str], parameters: Dict[str, Parameter], out_spec: Any
 ) -> Program:
     """Read the program of a symbol, given the names of its arguments and its parameters."""
-    internals = symbol.get_internals()
-    # Reading both at once gives them the same positions; the results of `symbol` come first.
-    ops, refs = read_symbol(mx.sym.Group([symbol, internals]))
+    results = with_draws_per_call(symbol, names)
+    internals = results.get_internals()
+    # Reading both at once gives them the same positions; the results come first.
+    ops, refs = read_symbol(mx.sym.Group([results, internals]))
     count = len(symbol.list_outputs())
     # Launches accumulate dense gradients only.
     ops = tuple(
