@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import contrib, nn, rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import debug
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
@@ -272,6 +273,23 @@ def test_without_training_nothing_is_drawn():
     np.testing.assert_array_equal(y.asnumpy(), np.ones((1, 4)))
     assert is_native(batch)
     np.testing.assert_array_equal(mx.nd.random.uniform(shape=(3,)).asnumpy(), wanted)
+
+
+def test_a_mode_that_always_drops_draws_for_each_call():
+    """In prediction mode, too, and from one array; ``debug=True`` does not compare the masks."""
+    net, x = cell(lambda F, x: drop(F, x, mode="always")), array(1, 64)
+    with gdb.batching(**FIXED, debug=True):
+        results = [net(x) for _ in range(5)]
+    assert len({y.tobytes() for y in values(results)}) == 5
+
+
+def test_debug_compares_dropout_in_prediction_mode(monkeypatch):
+    compared = []
+    monkeypatch.setattr(debug.np, "isclose", lambda a, *_, **__: compared.append(a) or a == a)
+    for mode in (autograd.predict_mode, autograd.train_mode):
+        with mode(), gdb.batching(**FIXED, debug=True):
+            cell(drop)(array(1, 8)).asnumpy()
+    assert len(compared) == 1
 
 
 # Cells and layers

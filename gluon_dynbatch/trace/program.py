@@ -11,7 +11,6 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
-from .. import rules
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
@@ -46,8 +45,6 @@ class Program(NamedTuple):
     operators: int
     #: Whether an operator is ``add_n``.
     has_sum: bool
-    #: Whether an operator is random.
-    draws: bool
     #: The first entry with each mode and types, apart from the number of rows.
     representatives: Dict[Any, Any]
 
@@ -87,7 +84,6 @@ def read_program(
         compiles=can_compile(symbol),
         operators=len(operators),
         has_sum="add_n" in operators,
-        draws=any(rules.is_random(op.op, op.attrs) for op in ops),
         representatives={},
     )
 
