@@ -1,4 +1,4 @@
-"""Handlers of operators that draw random numbers (page 0015 of ``docs/design``)."""
+"""Handlers of operators that draw random numbers (page 0017 of ``docs/design``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the random numbers of native steps come from (page 0015 of ``docs/design``)."""
+"""Where the random numbers of native steps come from (page 0017 of ``docs/design``)."""
 
 from __future__ import annotations
 
