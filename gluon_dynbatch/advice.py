@@ -92,10 +92,6 @@ INACTIVE = (
 ALONE = "Calls that are not merged run sample by sample. "
 #: What to do about calls that do not merge, by a part of the reason.
 REMEDIES = {
-    "_sample_multinomial with get_prob=True": (
-        "Leave out get_prob: draw = mx.nd.sample_multinomial(prob) merges, and "
-        "mx.nd.log(mx.nd.pick(prob, draw)) is the logarithm of its probability."
-    ),
     "its gradient ignores the head gradient": (
         "Make one such call after the scope, on mx.nd.concat of the inputs of all samples; or use "
         "a loss of gluon.loss, which merges."

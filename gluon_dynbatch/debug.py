@@ -144,7 +144,7 @@ def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:
     """Yield the calls and results that do not depend on random numbers."""
     random: Set[int] = set()
     for node, call in enumerate(recording.calls()):
-        if call.entry.program.draws or any(value in random for value, _ in call.operands):
+        if call.entry.draws or any(value in random for value, _ in call.operands):
             random.update(call.results)
         else:
             yield from ((node, value) for value in call.results)

@@ -204,21 +204,6 @@ CASES = {
             work = net
         """),
     ),
-    "probabilities of draws": (
-        script("""
-            def work(x):
-                prob = mx.nd.softmax(cell(x) * 100)  # one class has nearly all of it
-                draw, log_prob = mx.nd.sample_multinomial(prob, get_prob=True)
-                return head(mx.nd.one_hot(draw, 4)) + log_prob
-        """),
-        ("Leave out get_prob", "_sample_multinomial with get_prob=True"),
-        script("""
-            def work(x):
-                prob = mx.nd.softmax(cell(x) * 100)
-                draw = mx.nd.sample_multinomial(prob)
-                return head(mx.nd.one_hot(draw, 4)) + mx.nd.log(mx.nd.pick(prob, draw))
-        """),
-    ),
     "an output layer": (
         script("work = lambda x: mx.nd.SoftmaxOutput(cell(x), mx.nd.zeros(1))"),
         ("on mx.nd.concat of the inputs of all samples", "its gradient ignores the head gradient"),

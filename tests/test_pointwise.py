@@ -16,7 +16,9 @@ from tests.kernel.native import launch
 
 TYPES = [np.float32, np.float64]
 PI = np.longdouble("3.14159265358979323846264338327950288")
-SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
+SETTINGS = {
+    "hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0), "keep": (0.25, 1.5),
+}  # fmt: skip
 
 
 def access(register, number, how="row", column=0):
@@ -85,6 +87,7 @@ WIDE.update(
     fix=np.trunc,
     sign=lambda x: np.where(np.isnan(x), 0, np.sign(x)),
     logical_not=lambda x: x == 0,
+    keep=lambda x: np.where(x < 0.25, x.dtype.type(1.5), 0),
 )
 NAMES = "hypot power equal not_equal greater greater_equal logical_and logical_or logical_xor"
 WIDE_BINARY = {name: getattr(np, name) for name in [*NAMES.split(), "maximum", "minimum"]}

@@ -17,7 +17,7 @@ from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.run import chain as run_chain
 from gluon_dynbatch.run import pool
-from gluon_dynbatch.run.buffers import address_of
+from gluon_dynbatch.run.pool import address_of
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from gluon_dynbatch.trace import entry

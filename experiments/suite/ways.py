@@ -6,6 +6,9 @@
     Batched by hand, for workloads that have it; see `baselines`.
 `gdb`, `gdb-once`
     ``gdb.batching()``, all options on auto; the latter traces each structure of arguments once.
+`gdb-words`, `gdb-states`
+    The same as `gdb`, for workloads whose models can drop elements of all word vectors, or of all
+    states; their losses are not compared.
 `gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
     A fixed granularity and policy; with no limit on the analysis, a limit in time or in visits, or
     with cached plans.
@@ -20,6 +23,7 @@ other systems.
 """
 
 import argparse
+import inspect
 import re
 from itertools import product
 
@@ -36,7 +40,9 @@ from .tables import CACHED, LOOPS, Measured, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
 ONCE = "gdb-once"
-LOCAL = (*LOOPS, "hand", "gdb", ONCE)
+#: Ways with dropout, and what they drop.
+DROPPED = {"gdb-words": "words", "gdb-states": "states"}
+LOCAL = (*LOOPS, "hand", "gdb", ONCE, *DROPPED)
 #: Modes of `Runner` for workloads that are batched by hand.
 BY_HAND = {"sick": "manual", "tagger": "padded"}
 #: Without analysis: every call is a launch.
@@ -151,8 +157,11 @@ class Roster:
             mode = BY_HAND.get(workload.name)
         if mode is None or name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
             return None
-        if name in ("imperative", ONCE):  # these hybridize differently, so they need a model each
-            copy = make(workload.name, self.args, **self.args.sizes)
+        dropped = {"dropped": DROPPED[name]} if name in DROPPED else {}
+        if dropped and "dropped" not in inspect.signature(type(workload.model)).parameters:
+            return None
+        if name in ("imperative", ONCE, *DROPPED):  # these need a model each
+            copy = make(workload.name, self.args, **self.args.sizes, **dropped)
             workload = copy._replace(samples=workload.samples)
         if name == ONCE:
             workload.model.hybridize(trace_once=True)
@@ -160,6 +169,7 @@ class Roster:
             Runner(workload, mode, options_of(name)), label, repeats=name.endswith(CACHED),
             max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
             by_length=by_length or mode == "padded", learns=name == ONCE,
+            **({"same_steps": 0} if dropped else {}),
         )  # fmt: skip
 
     def _curve(self, size):

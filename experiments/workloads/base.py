@@ -12,6 +12,9 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from command import UsageError
 
+#: The rate at which elements are dropped, of "words" or of "states" (`dropped`).
+RATE = 0.3
+
 
 class Sample(NamedTuple):
     """Inputs of a model, the target, and the size in the unit of rates."""

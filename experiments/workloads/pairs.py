@@ -14,7 +14,7 @@ import gluon_dynbatch as gdb
 from relatedness.corpora import load_corpus
 from relatedness.trees import CLASSES
 
-from .base import Workload, new_trainer
+from .base import RATE, Workload, new_trainer
 from .text import build_vocab, encode
 
 
@@ -26,9 +26,10 @@ class ChildSumCell(gdb.DynamicHybridBlock):
     shape (1, hidden_size) each. Equations 2 to 8 of the paper.
     """
 
-    def __init__(self, input_size, hidden_size):
+    def __init__(self, input_size, hidden_size, dropout=0.0):
         super().__init__()
         self._hidden_size = size = hidden_size
+        self._dropout = dropout
         # All four gates of x in one product: forget, input, output, update.
         self.i2h_weight = self.params.get("i2h_weight", shape=(4 * size, input_size))
         self.i2h_bias = self.params.get("i2h_bias", shape=(4 * size,), init="zeros")
@@ -55,15 +56,15 @@ class ChildSumCell(gdb.DynamicHybridBlock):
                 terms.append(F.sigmoid(forget) * c_k)
             c = c + F.add_n(*terms)
         h = F.sigmoid(x_output) * F.tanh(c)
-        return h, c
+        return F.Dropout(h, p=self._dropout) if self._dropout else h, c
 
 
 class TreeEncoder(gdb.DynamicHybridBlock):
     """Computes the states of a sentence's tree from the leaves up; returns that of the root."""
 
-    def __init__(self, input_size, hidden_size):
+    def __init__(self, input_size, hidden_size, dropout=0.0):
         super().__init__()
-        self.cell = ChildSumCell(input_size, hidden_size)
+        self.cell = ChildSumCell(input_size, hidden_size, dropout)
 
     def forward(self, inputs, tree):
         """Map word vectors, shape (T, input_size), to h at the root, shape (1, hidden_size)."""
@@ -103,19 +104,30 @@ class Similarity(gdb.DynamicHybridBlock):
 
 
 class RelatednessModel(gdb.DynamicHybridBlock):
-    """Scores how related two sentences are; the head has a hidden layer of `similarity_size`."""
+    """Scores how related two sentences are; the head has a hidden layer of `similarity_size`.
 
-    def __init__(self, vocab_size, embedding_size=300, hidden_size=150, similarity_size=50):
+    In training, elements of all "words", or of all "states", may be `dropped`.
+    """
+
+    def __init__(
+        self, vocab_size, embedding_size=300, hidden_size=150, similarity_size=50, dropped=None
+    ):
         super().__init__()
         self.embedding = gluon.nn.Embedding(vocab_size, embedding_size)
-        self.encoder = TreeEncoder(embedding_size, hidden_size)
+        self.dropout = gluon.nn.Dropout(RATE if dropped == "words" else 0)
+        self.encoder = TreeEncoder(embedding_size, hidden_size, RATE * (dropped == "states"))
         self.similarity = Similarity(hidden_size, similarity_size)
 
     def forward(self, tokens_a, tree_a, tokens_b, tree_b):
         """Map word indices, shape (T,), and trees to log-probabilities, shape (1, CLASSES)."""
-        left = self.encoder(self.embedding(tokens_a), tree_a)
-        right = self.encoder(self.embedding(tokens_b), tree_b)
+        left = self.encoder(self.vectors(tokens_a), tree_a)
+        right = self.encoder(self.vectors(tokens_b), tree_b)
         return self.similarity(left, right)
+
+    def vectors(self, tokens):
+        """Return the vectors of words, shape (T, embedding_size)."""
+        rows = self.embedding(tokens)
+        return self.dropout(rows) if self.dropout._rate else rows
 
 
 class Relatedness:
@@ -165,11 +177,11 @@ def sentences(data=None, limit=None, split="train"):
     return [side for both in sides for side in both][:limit]
 
 
-def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
+def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150, dropped=None):
     """Make the relatedness model with the training pairs of a corpus."""
     pairs = load_corpus(data, ("train",), limit)["train"]
     vocab = build_vocab(pair.words for pair in pairs)
-    model = RelatednessModel(len(vocab), embedding_size, hidden_size)
+    model = RelatednessModel(len(vocab), embedding_size, hidden_size, dropped=dropped)
     # Word vectors are frozen, as they are when they come from a file. A dense gradient of the whole
     # table would cost all ways of running the model equally much.
     trainer = new_trainer(model, ["embedding"], wd=1e-4)

@@ -17,7 +17,7 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 
-from .base import labelling
+from .base import RATE, labelling
 from .pairs import sentences
 from .text import build_vocab, indices, numbered, read_samples, word_sample
 
@@ -56,25 +56,33 @@ def _parse(line):
 
 
 class Tagger(gdb.DynamicHybridBlock):
-    """Scores of all tags for every word of one sentence, by Gluon's own LSTM cells."""
+    """Scores of all tags for every word of one sentence, by Gluon's own LSTM cells.
 
-    def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128):
+    In training, elements of all "words", or of all "states", may be `dropped`.
+    """
+
+    def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128, dropped=None):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embedding_size)
         self.forwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
         self.backwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.dropped = dropped
         self.score = nn.Dense(tags, in_units=2 * hidden_size, flatten=False)
 
     def forward(self, words):
         """Map word indices, shape (T,), to scores, shape (T, tags)."""
-        return self.tag(rows_of(self.embedding(words)))
+        return self.tag(rows_of(self.drop("words", self.embedding(words))))
+
+    def drop(self, what, array):
+        """Apply dropout if this is what is dropped."""
+        return mx.nd.Dropout(array, p=RATE) if self.dropped == what else array
 
     def tag(self, vectors):
         """Map word vectors, shape (1, embedding_size) each, to scores, shape (T, tags)."""
         ahead, _ = self.forwards.unroll(len(vectors), vectors)
         back, _ = self.backwards.unroll(len(vectors), vectors[::-1])
         states = mx.nd.concat(mx.nd.concat(*ahead, dim=0), mx.nd.concat(*back[::-1], dim=0), dim=1)
-        return self.score(states)
+        return self.score(self.drop("states", states))
 
 
 def rows_of(array):
@@ -90,10 +98,10 @@ def _encoded(sentences):
     return samples, len(vocab), len(tags)
 
 
-def tagging(wikiner=None, limit=None, **sizes):
+def tagging(wikiner=None, limit=None, **options):
     """Make the tagger with the sentences of WikiNER, or of the built-in corpus."""
     samples, *counts = _encoded(read_wikiner(wikiner, limit))
-    model = Tagger(*counts, **sizes)
+    model = Tagger(*counts, **options)
     title, frozen = "BiLSTM tagger", ["embedding"]
     return labelling("tagger", title, "sentences", samples, model, frozen, "words")
 

@@ -13,8 +13,19 @@ from operator import attrgetter
 from typing import Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, Tuple
 
 from .expression import Node
-from .layout import Place, Slot
-from .step import Access, Array, Convolved, Dots, Instruction, Pointwise, Product, Step, Sum
+from .layout import IDENTITY, Place, Slot
+from .step import (
+    OF_DRAWS,
+    Access,
+    Array,
+    Convolved,
+    Dots,
+    Instruction,
+    Pointwise,
+    Product,
+    Step,
+    Sum,
+)
 
 #: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
@@ -242,6 +253,10 @@ class Compiler:
         if node.kind in ("const", "iota"):
             pattern = "broadcast" if node.kind == "const" else "iota"
             return Access(register, None, pattern, float(node.attrs[0]))
+        if node.kind == "uniform" and not in_memory:
+            self._arrays.update(OF_DRAWS)
+            draw, first = node.attrs
+            return Access(register, Place(IDENTITY, first), "uniform", float(draw))
         if node.kind == "cast" and not in_memory:
             access = self._load(register, node.args[0], True)
             if node.attrs[1] == "row":

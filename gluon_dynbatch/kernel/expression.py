@@ -18,7 +18,7 @@ from .layout import Dot, Maps, Order, Place, Slot, Weight
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
     "read", "product", "dot", "convolved", "permuted", "reduced",
-    "const", "iota", "function", "cast", "columns", "join",
+    "const", "iota", "uniform", "function", "cast", "columns", "join",
 ]  # fmt: skip
 #: Reductions of columns to their sum or maximum, and the same for two values.
 SUM, MAX = "sum", "max"
@@ -100,6 +100,8 @@ class Expressions:
         #: Whether gradients may be computed.
         self.recorded = recorded
         self.nodes: List[Node] = []
+        #: Number of draws of random numbers.
+        self.draws = 0
         self._interned: Dict[Any, Node] = {}
         #: Results of `columns`.
         self._columns: Dict[Tuple[Node, int, int, int], Node] = {}
@@ -126,6 +128,11 @@ class Expressions:
     def iota(self, start: float, width: int, dtype: str) -> Node:
         """Return `start`, `start + 1`, ... along the columns."""
         return self._intern("iota", (), (float(start),), width, dtype)
+
+    def uniform(self, width: int, dtype: str) -> Node:
+        """Return random numbers in [0, 1), other ones for each call, each row and each column."""
+        self.draws += 1
+        return self._intern("uniform", (), (self.draws - 1, 0), width, dtype)
 
     def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function element by element; numbers are broadcast to the width of the nodes."""
@@ -198,6 +205,11 @@ class Expressions:
         if x.kind == "iota":
             make = self.iota if step else self.const
             return make(x.attrs[0] + start, width, x.dtype)
+        if x.kind == "uniform":
+            draw, first = x.attrs
+            count = width if step else 1
+            drawn = self._intern("uniform", (), (draw, first + start), count, x.dtype)
+            return drawn if step else self.spread(self.reduced(drawn), width)
         if x.kind == "join":
             return self._part_of_join(x, start, width)
         if x.kind == "columns":

@@ -30,6 +30,8 @@ DERIVATIVES: Dict[str, Callable[..., Union[Operand, Tuple[Operand, ...]]]] = {
     "cbrt": lambda y, x: 1 / (y * y * 3),
     "abs": lambda y, x: _f("sign", x),
     "sign": lambda y, x: 0,
+    # The second number where the first one is greater, else 0: masks of dropout.
+    "keep": lambda y, x, bound, kept: 0,
     "exp": lambda y, x: y,
     "expm1": lambda y, x: _f("exp", x),
     "log": lambda y, x: 1 / x,

@@ -10,7 +10,8 @@ class Slot(NamedTuple):
     """An array that a launch reads or writes.
 
     Its kind is "in" or "out" (an operand or a result), "param", "work" (an intermediate result),
-    or, in the backward pass, "head" or "grad" (the gradient of a result or of an operand).
+    or, in the backward pass, "head" or "grad" (the gradient of a result or of an operand).  Kernels
+    that draw random numbers read `KEY` and `IDENTITY`.
     """
 
     kind: str
@@ -18,6 +19,11 @@ class Slot(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}{self.number}"
+
+
+#: The key of all random numbers of a flush, and the numbers that identify each row: its unit, and
+#: which row of the unit it is.  Both are two integers of 32 bits.
+KEY, IDENTITY = Slot("key", 0), Slot("identity", 0)
 
 
 class Place(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from .. import rules
 from ..rules.site import require
-from . import axes
+from . import axes, draws
 from .expression import MAX, Node
 from .functions import DERIVATIVES
 from .layout import CLIP, WRAP, Dot, Maps, Pair, Weight
@@ -96,11 +96,6 @@ def where(call: Call) -> Tensor:
     condition, x, y = call.tensors
     ones = (1,) * (len(x.shape) - len(condition.shape))
     return x.apply("select", condition.reshaped(condition.shape + ones), x, y)
-
-
-def dropout(call: Call) -> Tensor:
-    require(not call.training and call.attrs.get("mode") != "always", "it draws random numbers")
-    return call.tensors[0]
 
 
 # Products.
@@ -243,7 +238,7 @@ HANDLERS: Dict[str, Handler] = {
     "zeros_like": lambda call: call.tensors[0].const(0),
     "ones_like": lambda call: call.tensors[0].const(1),
     "where": where,
-    "Dropout": dropout,
+    **draws.DRAWS,
     **axes.MOVES,
     "FullyConnected": dense,
     "SliceChannel": split,

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 
 from ..native import assembling, executing
-from .layout import CLIP, WRAP, Place, Slot, Weight
+from .layout import CLIP, IDENTITY, KEY, WRAP, Place, Slot, Weight
 from .step import Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
@@ -35,7 +35,8 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     numbers: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
     of_parameters = [w for w in packs if w.place.slot.kind == "param"]
     of_operands = [w for w in packs if w.place.slot.kind != "param"]
-    shared = (s for native in natives[1:] for s in native.slots if s in last.arrays)
+    # The key is the same in both directions.
+    shared = (s for native in natives[1:] for s in native.slots if s in last.arrays and s != KEY)
     gathers, single = _only_gathers(forward), _find_single(forward, natives[0])
     return assembling.Recipe(
         _forward(forward, natives[0], used, gathers, single, numbers),
@@ -50,6 +51,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         sums=[_sum(last, s, numbers) for s in last.sums],
         trained=[_gradient(last, Slot("param", j)) for j in wanted.parameters],
         reached=[_gradient(last, Slot("in", p)) for p in wanted.inputs],
+        draws=[numbers[KEY], numbers[IDENTITY]] if forward.draws else [],
         gathers=gathers,
         single=single,
     )
@@ -207,8 +209,11 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
 def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
     """Return the only operand that differs from row to row, or -1.
 
-    Also -1 if the kernel computes too little for equal rows to be worth looking for.
+    Also -1 if the kernel computes too little for equal rows to be worth looking for, or if it draws
+    other random numbers for each of them.
     """
+    if kernel.draws:
+        return -1
     inputs = [slot for slot in _slots_of(kernel, "in") if not kernel.arrays[slot].every]
     copied = sum(kernel.row_bytes.values())
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:

@@ -15,11 +15,11 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .layout import WRAP, Dot, Maps, Order, Place, Slot, Weight
+from .layout import IDENTITY, KEY, WRAP, Dot, Maps, Order, Place, Slot, Weight
 
 #: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
-PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index")
+PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform")
 
 
 class Slots(Dict[Any, int]):
@@ -120,7 +120,8 @@ class Convolved(NamedTuple):
 
 
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
-#: column, repeated), "iota" (one column, plus the number of each column), or an order of columns.
+#: column, repeated), "iota" (one column, plus the number of each column), "uniform" (random numbers
+#: from a column on; `value` is the number of the draw), or an order of columns.
 #: Stores: "row", or the "sum" or "max" of a row.
 Pattern = Union[str, Order]
 
@@ -135,7 +136,7 @@ class Access(NamedTuple):
     value: float = 0.0
 
     def __str__(self) -> str:
-        if self.place is None:
+        if self.place is None or self.pattern == "uniform":
             return str(self.pattern)
         return str(self.place) if self.pattern == "row" else f"{self.pattern} {self.place}"
 
@@ -169,7 +170,8 @@ class Pointwise(NamedTuple):
         for register, place, pattern, value in accesses:
             name, order = (pattern, ()) if isinstance(pattern, str) else ("permuted", pattern)
             words.extend((register, *slots.encode(place), PATTERNS.index(name)))
-            words.extend((end + len(orders) // 2, *_bits(value)))
+            where = slots[KEY] if name == "uniform" else end + len(orders) // 2
+            words.extend((where, *_bits(value)))
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:
             words.extend((executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]))
@@ -197,6 +199,10 @@ class Array(NamedTuple):
     def row_bytes(self) -> int:
         """Bytes of a row."""
         return self.width * np.dtype(self.dtype).itemsize
+
+
+#: The arrays that a kernel reads to draw random numbers.
+OF_DRAWS = {KEY: Array(2, "int32", every=True), IDENTITY: Array(2, "int32")}
 
 
 class Sum(NamedTuple):
@@ -241,6 +247,11 @@ class Kernel:
             steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
             self._native[few] = executing.Kernel(steps, tuple(slots), self.arrays)
         return self._native[few]
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return KEY in self.arrays
 
     @cached_property
     def summed(self) -> FrozenSet[Slot]:

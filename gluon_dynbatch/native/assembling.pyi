@@ -52,6 +52,7 @@ class Recipe:
         sums: Entries,
         trained: Entries,
         reached: Entries,
+        draws: List[int],
         gathers: bool,
         single: int,
     ) -> None: ...
@@ -80,6 +81,8 @@ class Assembler:
 class Forward(Assembler):
     # The kernels of backward launches, of `kernel`, which comes later.
     def __init__(self, plan: Any, trained: Dict[int, Any]) -> None: ...
+    @property
+    def identities(self) -> bytes: ...
     def keys_of(self, launch: int, port: int) -> List[int]: ...
 
 class Backward(Assembler):

@@ -7,7 +7,8 @@
 
 cimport cython
 from cpython.array cimport array, clone, resize
-from libc.stdint cimport int64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -44,7 +45,7 @@ MEMORY = ("temporary", "kept", "saved")
 #: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
 cdef dict USES = {
     "parameter": ord("R"), "external": ord("a"),
-    "gradient": ord("W"), "external gradient": ord("W"),
+    "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
 }
 
 

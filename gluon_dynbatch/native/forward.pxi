@@ -24,6 +24,10 @@ cdef class Forward(Assembler):
     #: Spots of copies and of packed matrices of arrays that all rows share, by what they are made
     #: from.
     cdef dict copies
+    #: What identifies each row that draws random numbers.
+    cdef Code drawn
+    #: Units by launch, the first one of each launch, and the rows of each unit.
+    cdef const int64_t[::1] units, unit0, unit_rows
     #: Entries of `Gathered`.
     cdef Code gathered
     #: The last result of `find_keys`: entries of `Key`.
@@ -35,6 +39,8 @@ cdef class Forward(Assembler):
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.gathered, self.keys, self.family_rows = Code(), Code(), {}
+        self.drawn, self.units, self.unit0 = Code(), plan.members.units, plan.members.first
+        self.unit_rows = plan.graph.dependencies.rows
         for k in range(self.part_rows.shape[0]):
             family = self.segments[self.part_segment[k]].family
             self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
@@ -52,6 +58,8 @@ cdef class Forward(Assembler):
             for number in run.recipe.saved:
                 run.spots[number] = self.reserve(SAVED, run.bytes_of(number))
             self.pack(run, run.recipe.operand_packs, packed)
+        if len(recipe.draws):
+            self.place_draws(launch, runs)
         self.launches[launch] = runs
         if recipe.gathers:
             self.register_gathered(self.output_of(launch, 0), first)
@@ -62,6 +70,34 @@ cdef class Forward(Assembler):
         for run in runs:
             self.copy_shared(run, launch)
         return 0
+
+    cdef int place_draws(self, int64_t launch, list runs) except -1:
+        """Set the spots of the key of random numbers and of what identifies rows.
+
+        That is the unit, and the number of the row in the unit.  So random numbers do not depend on
+        the order of launches, or of the rows in them.
+        """
+        cdef Run run
+        cdef int64_t rows = self.drawn.size, i, k, unit
+        cdef int32_t *identity
+        for run in runs:
+            key, number = run.recipe.draws
+            run.spots[key] = Spot(self.base(("key",)), 0)
+            run.spots[number] = Spot(self.base(("identities",)), rows * sizeof(int64_t))
+            rows += run.rows
+        identity = <int32_t *>self.drawn.grow((rows - self.drawn.size) * sizeof(int64_t))
+        for i in range(self.unit0[launch], self.unit0[launch + 1]):
+            unit = self.units[i]
+            for k in range(self.unit_rows[unit]):
+                identity[0], identity[1] = <int32_t>unit, <int32_t>k
+                identity += 2
+        return 0
+
+    @property
+    def identities(self):
+        """Two integers of 32 bits for each row that draws random numbers."""
+        return PyBytes_FromStringAndSize(
+            <char *>self.drawn.numbers, self.drawn.size * sizeof(int64_t))
 
     cdef list begin(self, int64_t launch):
         """Return the runs of the parts of a launch, with the spots of their parameters."""

@@ -149,6 +149,8 @@ cdef class Recipe:
     cdef array parameters, saved, added
     #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
+    #: Nothing, or the numbers of the key of random numbers and of what identifies rows.
+    cdef array draws
     #: Backward: entries of `Sum`, and of `Gradient`, for parameters and for inputs.
     cdef array sums, trained, reached
     #: Whether the kernel does nothing but choose rows of its first parameter by its first input.
@@ -159,7 +161,7 @@ cdef class Recipe:
     def __init__(
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
-        list sums not None, list trained not None, list reached not None, bint gathers,
+        list sums not None, list trained not None, list reached not None, draws, bint gathers,
         int64_t single,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
@@ -171,6 +173,7 @@ cdef class Recipe:
         self.sums = table_of(sums, <Sum *>NULL)
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
+        self.draws = array("q", draws)
         self.gathers, self.single = gathers, single
 
     cdef inline Direction direction(self, int backward):

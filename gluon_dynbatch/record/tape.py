@@ -36,11 +36,6 @@ class RecordedProgram(Protocol):
         """The parameters that it reads, by position of their operators."""
         ...
 
-    @property
-    def draws(self) -> bool:
-        """Whether an operator is random."""
-        ...
-
 
 class RecordedEntry(Protocol):
     """What a tape knows of an entry: one kind of call."""
@@ -55,6 +50,8 @@ class RecordedEntry(Protocol):
     #: Types of the arguments, and numbers of the types of the results, see `TYPES`.
     in_types: Tuple[ArrayType, ...]
     out_types: List[int]
+    #: Whether an operator is random.
+    draws: bool
 
     @property
     def program(self) -> RecordedProgram:

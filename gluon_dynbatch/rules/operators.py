@@ -170,11 +170,11 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`Dropout`, `random.*_like`, `sample_*`",
-        "every sample has its own draw; not `sample_multinomial` with `get_prob`",
+        "every sample has its own draw",
         each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
-        each("_sample_multinomial", along(), row_dims=2, not_with="get_prob=True", random=True),
+        each("_sample_multinomial", along(), row_dims=2, random=True),
     ),
     family(
         "`random_pdf_*`",
@@ -238,12 +238,13 @@ def of(op: str) -> Rule:
     return TABLE.get(op) or _REFUSED.get(op) or unmerged(op)
 
 
-def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
+def is_random(op: str, attrs: Optional[Mapping[str, str]] = None, training: bool = True) -> bool:
     """Return whether two calls of an operator with equal inputs may give different results.
 
-    Without attributes, an operator counts as random if it is so for some attributes.  ``Dropout``
-    always does, although it draws only in training.
+    Without attributes, an operator counts as random if it is so for some attributes.
     """
     if op == "LeakyReLU" and attrs is not None:
         return attrs.get("act_type") == "rrelu"
+    if op == "Dropout" and attrs is not None:
+        return training or attrs.get("mode") == "always"
     return of(op).random

@@ -55,8 +55,8 @@ output layers: its gradient ignores the head gradient, so unused samples would g
     SoftmaxOutput SVMOutput LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput
 statistics of the minibatch: it keeps moving statistics of the minibatch, which merging would change
     IdentityAttachKLSparseReg _contrib_SyncBatchNorm BatchNorm_v1
-random arrays of a given shape: it reads no array, so there are no rows to merge; use an operator
-that draws for an array, such as random.normal_like or Dropout of ones
+random arrays of a given shape: outside of blocks, it reads no array, so there are no rows to merge;
+use an operator that draws for an array, such as random.normal_like
     _random_exponential _random_gamma _random_generalized_negative_binomial
     _random_negative_binomial _random_normal _random_poisson _random_uniform _random_randint
     _sample_unique_zipfian

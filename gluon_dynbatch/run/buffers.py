@@ -43,13 +43,6 @@ def push(
     check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high))
 
 
-def address_of(array: NDArray) -> int:
-    """Return the address of the elements of an array whose memory is allocated."""
-    pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    return pointer.value or 0
-
-
 def write_pieces(
     target: NDArray, arrays: Sequence[NDArray], pieces: Array, use: bytes = b"R"
 ) -> None:

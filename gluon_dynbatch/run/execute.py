@@ -20,6 +20,7 @@ from ..plan.plan import Plan
 from ..record.lazy import LazyNDArray
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
+from .draws import draw_key
 from .operators import OperatorTape
 from .prepare import Assembled
 from .profiling import PROFILER
@@ -124,6 +125,11 @@ class Execution(Pass):
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
         """Return the array at a base that is not a parameter."""
+        identities = self._assembled.identities
+        if kind == "identities" and identities is not None:
+            return identities
+        if kind == "key":
+            return draw_key()
         return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
 
     def _external(self, number: int) -> NDArray:

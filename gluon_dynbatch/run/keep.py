@@ -14,7 +14,8 @@ from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
-from .buffers import address_of, copy_out
+from .buffers import copy_out
+from .pool import address_of
 
 
 class Spots(NamedTuple):

@@ -34,8 +34,8 @@ class Recorded(NamedTuple):
 
     def repeatable(self, segment: Segment) -> bool:
         """Return whether the launch would give equal results if it ran again."""
-        random = any(rules.is_random(op.op, op.attrs) for op in segment.ops)
-        return not (segment.mode & TRAINING and random)
+        training = bool(segment.mode & TRAINING)
+        return not any(rules.is_random(op.op, op.attrs, training) for op in segment.ops)
 
     def again(self, segment: Segment, live: Array, gradients: Dict[int, NDArray]) -> Recorded:
         """Record the launch again, with live rows only: those that a gradient arrives at.

@@ -13,6 +13,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX, _new_alloc_handle
 
@@ -53,6 +54,13 @@ def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[ND
         return recording.arrays_like(array, shape, count)
     except Exception as error:
         raise _explained(error, shape, array.dtype, array.context) from error
+
+
+def address_of(array: NDArray) -> int:
+    """Return the address of the elements of an array whose memory is allocated."""
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value or 0
 
 
 def _explained(

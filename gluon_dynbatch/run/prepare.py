@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
+from mxnet.ndarray import NDArray
 
 from ..kernel.step import Kernel, Wanted
 from ..native import assembling, executing
@@ -20,6 +21,7 @@ from ..plan.launch import TYPE, Fill, Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
 from ..record.types import in_host_memory
+from .draws import array_of
 
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
@@ -50,6 +52,8 @@ class Assembled(NamedTuple):
     uses: bytes
     #: Bytes of each kind of memory, see `assembling.MEMORY`.
     sizes: Dict[str, int]
+    #: What identifies the rows that draw random numbers; None if there are none.
+    identities: Optional[NDArray]
 
 
 class Transposed(NamedTuple):
@@ -143,8 +147,11 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     plan: Plan = assembler.plan
     externals: List[int] = []
     device_fills: List[Fill] = []
+    fills: Tuple[Fill, ...] = ()
+    identities = b""
     # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
-    fills = plan.fills if isinstance(assembler, assembling.Forward) else ()
+    if isinstance(assembler, assembling.Forward):
+        fills, identities = plan.fills, assembler.identities
     for number, fill in enumerate(fills):
         arena = plan.arenas[fill.region.arena]
         if in_host_memory(arena.context):
@@ -165,6 +172,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         bases=tuple(assembler.bases),
         uses=bytes(assembler.uses) + b"a" * len(externals),
         sizes=assembler.sizes,
+        identities=array_of(identities) if identities else None,
     )
 
 

@@ -51,6 +51,10 @@ class Entry(TypedProgram):
         self.token = callee.token
         #: ``id()`` of the block; None for an operator.
         self.block_id = callee.identity
+        #: Whether an operator is random.
+        self.draws = any(
+            rules.is_random(op.op, op.attrs, bool(mode & TRAINING)) for op in typed.ops
+        )
         #: Per array, whether it has more than one row.
         self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
         #: Per array, the number of the argument that contains it.

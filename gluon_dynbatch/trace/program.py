@@ -11,10 +11,10 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
-from .. import rules
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
+from .draws import with_draws_per_call
 from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
 
 _TOKENS = itertools.count()
@@ -45,8 +45,6 @@ class Program(NamedTuple):
     operators: int
     #: Whether an operator is ``add_n``.
     has_sum: bool
-    #: Whether an operator is random.
-    draws: bool
     #: The first entry with each mode and types, apart from the number of rows.
     representatives: Dict[Any, Any]
 
@@ -55,9 +53,10 @@ def read_program(
     symbol: Any, names: Sequence[str], parameters: Dict[str, Parameter], out_spec: Any
 ) -> Program:
     """Read the program of a symbol, given the names of its arguments and its parameters."""
-    internals = symbol.get_internals()
-    # Reading both at once gives them the same positions; the results of `symbol` come first.
-    ops, refs = read_symbol(mx.sym.Group([symbol, internals]))
+    results = with_draws_per_call(symbol, names)
+    internals = results.get_internals()
+    # Reading both at once gives them the same positions; the results come first.
+    ops, refs = read_symbol(mx.sym.Group([results, internals]))
     count = len(symbol.list_outputs())
     # Launches accumulate dense gradients only.
     ops = tuple(
@@ -85,7 +84,6 @@ def read_program(
         compiles=can_compile(symbol),
         operators=len(operators),
         has_sum="add_n" in operators,
-        draws=any(rules.is_random(op.op, op.attrs) for op in ops),
         representatives={},
     )
 

@@ -23,7 +23,7 @@ from mxnet.base import MXNetError
 from .. import rules
 from ..modes import TRAINING
 from .infer import TypedProgram, infer_shapes
-from .symbols import VARIABLE, Op
+from .symbols import VARIABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,11 @@ def choose_variant(typed: TypedProgram, shared: FrozenSet[int]) -> Variant:
     make_variant = functools.partial(Variant, typed, shared, tuple(batched))
     if not all(batched[r] for r, _ in program.heads):
         return make_variant(reason="a result depends only on shared arrays")
-    if any(_draws(op, typed.mode) and not batched[i] for i, op in enumerate(program.ops)):
+    training = bool(typed.mode & TRAINING)
+    if any(
+        rules.is_random(op.op, op.attrs, training) and not batched[i]
+        for i, op in enumerate(program.ops)
+    ):
         text = "a random operator reads only shared arrays, but each call needs its own draw"
         return make_variant(reason=text)
     concat_rows = () if shared else _concat_rows(typed)
@@ -84,11 +88,6 @@ def choose_variant(typed: TypedProgram, shared: FrozenSet[int]) -> Variant:
     layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
     reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
     return make_variant(layout, reason, sites, refused)
-
-
-def _draws(op: Op, mode: int) -> bool:
-    """Return whether an operator draws random numbers in a mode."""
-    return rules.is_random(op.op, op.attrs) and (bool(mode & TRAINING) or op.op != "Dropout")
 
 
 def _site(typed: TypedProgram, i: int, batched: List[bool]) -> rules.Site:

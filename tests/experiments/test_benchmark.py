@@ -140,16 +140,16 @@ def test_all_ways_of_a_workload_agree_with_the_loop(name):
     args = program.parse(TINY)
     with ExitStack() as stack:
         roster = ways.Roster(name, args, stack)
-        names = ["hybridized", "hand", "gdb:block:depth", "gdb"]
+        names = ["hybridized", "hand", "gdb:block:depth", "gdb", "gdb-words", "gdb-states"]
         contenders = roster.gather(names, 4)
         assert [each.label for each in contenders] == names and not roster.left_out
         samples = roster.workload.samples
         rows = contest.contest(contenders, iter(lambda: samples[:6], None), "training", 6, 1)
         assert {row.way: row.samples for row in rows} == {
-            "hybridized": 2, "hand": 6, "gdb:block:depth": 6, "gdb": 6,
+            "hybridized": 2, **dict.fromkeys(names[1:], 6),
         }  # fmt: skip
         more = roster.gather([*names, "gdb:operator:depth"], 4)
-        assert more[:4] == contenders and not roster.left_out, "from the first parameters again"
+        assert more[:6] == contenders and not roster.left_out, "from the first parameters again"
 
 
 def rows_of(times, kind="inference", size=1, **more):
@@ -163,15 +163,16 @@ def measured(rows, alone=(), counts=()):
 
 
 def test_figures_of_bars():
-    times = {"gdb": [10.0], "hybridized": [300.0], "gdb:block:depth": [9.0]}
+    times = {"gdb": [10.0], "hybridized": [300.0], "gdb:block:depth": [9.0], "gdb-words": [11.0]}
     rows = rows_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
     memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": 130.0},
               {"kind": "inference", "way": "hand", "peak_mb": 100.0}]  # fmt: skip
     sick = measured(rows, alone=memory, counts=rows)
     figures = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
-               ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
+               ("launches", "any setting"), ("memory", "hand"), ("first", "gdb"),
+               ("dropout", "gdb-words")]  # fmt: skip
     values = [bars.Bar("sick", "inference", *figure, 1, 256).value(sick) for figure in figures]
-    assert values == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5])
+    assert values == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5, 1.1])
     lines = {row[3]: row[4:] for row in bars.bars({"sick": sick}).rows if row[1] == "inference"}
     assert lines["memory / hand"] == ("<= 1.25", 1.3, "NO")
 

@@ -115,7 +115,9 @@ def random(a, b, c):
     yield case("_sample_multinomial", cube, shape=(b,), **drawn)
     yield case("_sample_multinomial", vector, **drawn)
     yield case("_sample_multinomial", vector, shape=(b, 2), **drawn)
-    yield case("_sample_multinomial", rows, get_prob=True, **NEVER, **drawn)
+    yield case("_sample_multinomial", rows, get_prob=True, **drawn)
+    yield case("_sample_multinomial", vector, shape=(b,), get_prob=True, dtype="float32", **drawn)
+    yield case("_sample_multinomial", cube, shape=(2, b), get_prob=True, dtype="float64", **drawn)
 
 
 def densities(a, b, c):

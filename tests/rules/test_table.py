@@ -115,6 +115,9 @@ def test_properties_of_some_operators():
     assert not any(rules.is_random(op) for op in ("exp", "_random_pdf_normal"))
     variants = None, {"act_type": "rrelu"}, {"act_type": "elu"}
     assert [rules.is_random("LeakyReLU", attrs) for attrs in variants] == [True, True, False]
+    modes = {}, {"mode": "always"}
+    drawn = [rules.is_random("Dropout", a, t) for a in modes for t in (True, False)]
+    assert drawn == [True, False, True, True]
     wanted = {"adam_update": "always", "_set_value": "always", "BatchNorm": "training", "exp": ""}
     assert {op: rules.of(op).writes or "" for op in wanted} == wanted
     # Unknown operators are not trusted.

@@ -3,7 +3,7 @@
  *
  * v and v2 are the constants of clip (lower and upper bound), smooth_l1 (scalar) and hard_sigmoid
  * (alpha, beta). greatest equals maximum, but has another gradient. gate is 0 where a is 0, even if
- * b is not finite. */
+ * b is not finite. keep is v2 where a is less than v, and 0 elsewhere. */
 X(add, 2, a + b)
 X(sub, 2, a - b)
 X(mul, 2, a * b)
@@ -68,5 +68,6 @@ X(select, 3, a != 0 ? b : c)
 X(clip, 1, a > v2 ? v2 : (a < v ? v : a))
 X(smooth_l1, 1, F(smooth_l1)(a, v))
 X(gate, 2, a == 0 ? C(0.0) : a * b)
+X(keep, 1, a < v ? v2 : C(0.0))
 
 #undef X

@@ -123,6 +123,11 @@ typedef struct {
     void (*convolve)(const gdb_maps *maps, int64_t rows, const void *left, int64_t left_row,
                      const void *right, int64_t right_row, const void *bias, void *result,
                      int64_t result_row, void *scratch);
+
+    /* Write random numbers in [0, 1), those of some columns of a row.  They depend on nothing but
+     * the key, the two numbers that identify the row, the number of the draw, and the column. */
+    void (*uniform)(const uint32_t *key, const uint32_t *row, uint32_t draw, int64_t first,
+                    int64_t columns, void *numbers);
 } gdb_kernels;
 
 /* Return the kernels of a type for the active instruction set. */

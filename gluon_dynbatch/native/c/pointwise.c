@@ -171,7 +171,7 @@ static int is_dense(const run *r) {
     for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
         const gdb_access *a = &r->loads[i];
         const int64_t pitch = accessed(r, a, 0, 0).pitch;
-        if (pitch == 0 && a->mode == GDB_BROADCAST)
+        if ((pitch == 0 && a->mode == GDB_BROADCAST) || a->mode == GDB_UNIFORM)
             continue;
         if (pitch != loop->width || a->place.column || a->mode != GDB_ROW)
             return 0;
@@ -188,6 +188,20 @@ static void choose_tiles(run *r) {
     r->tile_rows = r->width < r->tile ? r->tile / r->width : 1;
 }
 
+/* Compute random numbers, row after row.  If all rows run as one, `column` counts through all. */
+static void load_uniform(const run *r, const gdb_access *load, char *to, int64_t row,
+                         int64_t column, int64_t count) {
+    const gdb_array *identities = &r->slots[load->place.slot];
+    const uint32_t *key = (const uint32_t *)r->slots[load->order].data;
+    const int64_t width = r->loop->width;
+    row += column / width, column %= width;
+    for (int64_t columns; count; count -= columns, to += columns * r->size, row++, column = 0) {
+        columns = count < width - column ? count : width - column;
+        r->kernels->uniform(key, (const uint32_t *)identities->data + row * identities->pitch,
+                            (uint32_t)load->value, load->place.column + column, columns, to);
+    }
+}
+
 static void load_register(const run *r, const gdb_access *load, int64_t row, int64_t column,
                           int64_t rows, int64_t columns) {
     const gdb_array to = {register_at(r, load->reg), columns, r->loop->step.dtype};
@@ -200,6 +214,8 @@ static void load_register(const run *r, const gdb_access *load, int64_t row, int
                    columns);
     else if (load->mode == GDB_INDEX)
         load_indices(to, accessed(r, load, row, column), rows, columns);
+    else if (load->mode == GDB_UNIFORM)
+        load_uniform(r, load, to.data, row, column, rows * columns);
     else
         copy(to, accessed(r, load, row, column), rows, columns);
 }

@@ -9,6 +9,7 @@
 #include "loops.h"
 #include "products.h"
 #include "gradients.h"
+#include "random.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #define GDB_DOUBLE 0
@@ -16,6 +17,7 @@
 #include "loops.h"
 #include "products.h"
 #include "gradients.h"
+#include "random.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #undef GDB_SET

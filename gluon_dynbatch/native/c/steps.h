@@ -122,8 +122,11 @@ typedef struct {
  * GDB_IOTA        element `column` plus the number of each column
  * GDB_SUM         stores the sum of the row
  * GDB_MAX         stores the maximum of the row; NaN wins
+ * GDB_UNIFORM     random numbers in [0, 1) for the columns from `column` on.  The array identifies
+ *                 the row, by two numbers; `order` is the slot of the key, which is two numbers,
+ *                 too, and `value` the number of the draw
  */
-enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX };
+enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX, GDB_UNIFORM };
 
 typedef struct {
     int64_t reg;
