@@ -251,7 +251,7 @@ TABLES = ["packs", "operand_packs", "shared", "sums", "trained", "reached"]
 
 @pytest.mark.parametrize("table", TABLES)
 def test_an_entry_of_a_recipe_has_all_fields_of_its_struct(table):
-    numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added"), ())
+    numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added", "draws"), ())
     kernel = executing.Kernel(array_of("q"), (), {})
     forward = assembling.Direction(kernel, order=(), operands=[], results=(), apart=[])
     entries = {name: [] for name in TABLES}
