@@ -3,6 +3,7 @@
 import _thread
 import ctypes
 import json
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER
+from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER, Flight
 from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
@@ -260,15 +261,22 @@ def test_an_interrupt_ends_the_wait():
     weight = net.weight.data()
     GATE.clear()
     weight[:] = gated(weight)
-    timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
+    main = threading.get_ident()
+
+    def interrupt():
+        while sys._current_frames()[main].f_code is not Flight.make_room.__code__:
+            time.sleep(0.01)
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             for _ in range(TURNS):
                 calls(net)
     finally:
         GATE.set()
-        timer.join()
+        thread.join(PATIENCE)
     equal(calls(net)[1], [net(sample) for sample in SAMPLES])
 
 
