@@ -5,15 +5,13 @@ import math
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 from command import between
+from gluon_dynbatch.run.team import quota
 
 #: Linux kills a process that has called prctl(2) with this option when its parent ends.
 PR_SET_PDEATHSIG = 1
-#: Where Linux mounts control groups, which limit the time on the processor of containers.
-GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable():
@@ -26,44 +24,6 @@ def allowed():
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def quota(groups=GROUPS, membership=Path("/proc/self/cgroup")):
-    """Return how many cores' time the control groups of this process allow; infinity for all.
-
-    A group's limit also holds for the groups in it. Version 2 of control groups has it in
-    ``cpu.max``, as quota and period; version 1 in two files of the controller ``cpu``.
-    """
-    limits = [math.inf]
-    for line in _text(membership).splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            top, names = groups, ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            top, names = groups / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
-            continue
-        folder = top / path.strip("/")
-        # In a container, the path may be that outside of it; the mounted top is the own group.
-        inside = [folder, *folder.parents]
-        for each in inside[: inside.index(top) + 1]:
-            limits += _limit(" ".join(_text(each / name) for name in names))
-    return min(limits)
-
-
-def _limit(text):
-    """Parse a quota and a period; without a limit, the quota is "max" or negative."""
-    fields = text.split()
-    if len(fields) != 2 or not all(map(str.isdigit, fields)):
-        return []
-    return [int(fields[0]) / int(fields[1])]
-
-
-def _text(path):
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def count_of(workers):

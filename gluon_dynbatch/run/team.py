@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import List
 
 from ..native import executing
 
 #: The most threads, far more than help.
 MOST = 64
-CGROUPS = Path("/sys/fs/cgroup")
+#: Where Linux mounts control groups, which limit the time on the processor of containers.
+GROUPS = Path("/sys/fs/cgroup")
 
 
 def use_threads() -> None:
@@ -20,42 +22,43 @@ def use_threads() -> None:
     processors whenever a program runs; a container's share of them is read here.
     """
     setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    own = int(setting) if setting.isdigit() else 0
-    executing.use_threads(own or quota() or MOST)
+    count = int(setting) if setting.isdigit() else 0
+    executing.use_threads(count or max(1, int(min(quota(), MOST))))
 
 
-def quota(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Optional[int]:
-    """Return how many processors the control groups of the process allow; None if they do not say.
+def quota(groups: Path = GROUPS, membership: Path = Path("/proc/self/cgroup")) -> float:
+    """Return how many cores' time the control groups of this process allow; infinity for all.
 
-    Both versions of Linux's control groups are read: ``cpu.max``, and ``cpu.cfs_quota_us``.
+    A group's limit also holds for the groups in it. Version 2 of control groups has it in
+    ``cpu.max``, as quota and period; version 1 in two files of the controller ``cpu``.
     """
-    shares = []
-    for folder in _folders(groups, own):
-        limit = _words(folder / "cpu.max")
-        limit = limit or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
-        if len(limit) == 2 and all(word.isdigit() for word in limit) and int(limit[1]):
-            shares.append(int(limit[0]) // int(limit[1]))
-    return max(min(shares), 1) if shares else None
+    limits = [math.inf]
+    for line in _text(membership).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            top, names = groups, ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            top, names = groups / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
+        folder = top / path.strip("/")
+        # In a container, the path may be that outside of it; the mounted top is the own group.
+        inside = [folder, *folder.parents]
+        for each in inside[: inside.index(top) + 1]:
+            limits += _limit(" ".join(_text(each / name) for name in names))
+    return min(limits)
 
 
-def _folders(groups: Path, own: Path) -> Iterator[Path]:
-    """Yield the folders of the root, which a container sees, and of the process's own groups."""
-    yield groups
-    yield groups / "cpu"
-    try:
-        lines = own.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeError):
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        root = groups / "cpu" if "cpu" in controllers.split(",") else groups
-        if not controllers or "cpu" in controllers.split(","):
-            folder = root / path.lstrip("/")
-            yield from (parent for parent in (folder, *folder.parents) if root in parent.parents)
-
-
-def _words(path: Path) -> List[str]:
-    try:
-        return path.read_text(encoding="ascii").split()
-    except (OSError, UnicodeError):
+def _limit(text: str) -> List[float]:
+    """Parse a quota and a period; without a limit, the quota is "max" or negative."""
+    fields = text.split()
+    if len(fields) != 2 or not all(map(str.isdigit, fields)):
         return []
+    return [int(fields[0]) / int(fields[1])]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return ""

@@ -1,5 +1,6 @@
 """Records give equal bits however many threads share them."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -207,38 +208,13 @@ def test_a_process_that_may_use_one_processor_has_no_team():
     assert output_of(program).split() == ["0"]
 
 
-@pytest.mark.parametrize(
-    "files, count",
-    [
-        ({}, None),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu.max": "250000 100000"}, 2),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "400000 100000", "own/group/cpu.max": "max 100000"}, 4),
-        ({"own/cpu.max": "300000 100000", "own/group/cpu.max": "700000 100000"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
-        ({"cpu.max": "nonsense"}, None),
-    ],
-    ids=str,
-)
-def test_the_share_of_a_container(tmp_path, files, count):
-    for name, text in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    own = tmp_path / "cgroup"
-    own.write_text("3:cpu,cpuacct:/other\n0::/own/group\n")
-    assert team.quota(tmp_path / "groups", own) == count
-
-
-SETTINGS = [("", "64"), ("3", "3"), ("4,2", "4"), ("0", "64"), ("many", "64")]
+SETTINGS = [("", "64"), ("3", "3"), ("4,2", "4"), ("0", "64"), ("many", "64"), ("quota", "2")]
 
 
 def test_the_setting_of_the_user_counts(monkeypatch):
     counts = []
     monkeypatch.setattr(executing, "use_threads", lambda count: counts.append(str(count)))
-    monkeypatch.setattr(team, "quota", lambda: None)
+    monkeypatch.setattr(team, "quota", lambda: 2.5 if setting == "quota" else math.inf)
     for setting, _ in SETTINGS:
         monkeypatch.setenv("OMP_NUM_THREADS", setting)
         team.use_threads()
