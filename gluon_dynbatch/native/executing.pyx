@@ -29,15 +29,15 @@ cdef extern from *:
 cdef extern from "c/team.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
 
-    ctypedef struct Pusher "gdb_pusher":
+    ctypedef struct RecordingThread "gdb_recorder":
         int64_t used
 
     ctypedef struct Crew "gdb_crew":
         pass
 
     void gdb_use_threads(int count, int processors)
-    Pusher gdb_this_thread()
-    Crew gdb_join_team(char *scratch, int64_t scratch_bytes, Pusher pusher)
+    RecordingThread gdb_find_recorder(int is_this_thread)
+    Crew gdb_join_team(char *scratch, int64_t scratch_bytes, RecordingThread recorder)
     void gdb_leave_team(Crew *crew)
 
 cdef extern from "c/records.h" nogil:
@@ -63,7 +63,7 @@ cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
     NativeProgram *program
     int64_t low, high
-    Pusher pusher
+    RecordingThread recorder
     #: The address of each array.
     char **bases
     #: The allocation, and the scratch in it, aligned to a cache line.
@@ -159,7 +159,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             # write to any address.
             fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
             abort()
-    crew = gdb_join_team(push.scratch, push.program.scratch, push.pusher)
+    crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(code + push.low, code + push.high, bases, &crew)
     gdb_leave_team(&crew)
 
@@ -242,16 +242,18 @@ cdef class Program:
         if self.program != NULL:
             release_program(self.program)
 
-    def push(self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1):
+    def push(
+        self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint records=False
+    ):
         """Push records [low, high) to the engine, under a name that the profiler shows.
 
-        Returns the error code of MXNet.
+        `records` says whether the calling thread records calls.  Returns the error code of MXNet.
         """
         cdef Push *push = <Push *>allocate(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
-        push.pusher = gdb_this_thread()
+        push.recorder = gdb_find_recorder(records)
         try:
             allocate_scratch(push)
             push.bases = <char **>copy_of(bases.addresses)
@@ -273,8 +275,8 @@ cdef class Program:
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
-        push.pusher = gdb_this_thread()
-        push.pusher.used = -1  # it runs the program itself
+        push.recorder = gdb_find_recorder(True)
+        push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)
         with nogil:
             run_program(NULL, &push)

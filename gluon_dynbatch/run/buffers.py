@@ -37,10 +37,18 @@ use_threads()
 
 @PUSHES.one_at_a_time
 def push(
-    program: executing.Program, bases: executing.Bases, name: str, low: int = 0, high: int = -1
+    program: executing.Program,
+    bases: executing.Bases,
+    name: str,
+    low: int = 0,
+    high: int = -1,
+    records: bool = False,
 ) -> None:
-    """Push records [low, high) of a program to the engine, under a name for the profiler."""
-    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high))
+    """Push records [low, high) of a program to the engine, under a name for the profiler.
+
+    `records` says that the calling thread is the one that records calls.
+    """
+    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, records))
 
 
 def write_pieces(

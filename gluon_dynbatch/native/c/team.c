@@ -237,12 +237,22 @@ void gdb_use_threads(int count, int processors) {
     assumed_processors = processors;
 }
 
-gdb_pusher gdb_this_thread(void) {
-    gdb_pusher self = {.at = now(), .used = -1, .processor = this_processor()};
+gdb_recorder gdb_find_recorder(int is_this_thread) {
+    static clockid_t last_clock;
+    static int has_last, last_processor;
+    gdb_recorder found = {.at = now(), .used = -1, .processor = this_processor()};
 #ifdef __linux__
-    if (!pthread_getcpuclockid(pthread_self(), &self.clock)) self.used = read_clock(self.clock);
+    if (is_this_thread && !pthread_getcpuclockid(pthread_self(), &found.clock)) {
+        SET(&last_clock, found.clock);
+        SET(&last_processor, found.processor);
+        STORE(&has_last, 1);
+    }
+    if (LOAD(&has_last)) {
+        found.clock = PEEK(&last_clock), found.processor = PEEK(&last_processor);
+        found.used = read_clock(found.clock); /* -1 if the thread has ended */
+    }
 #endif
-    return self;
+    return found;
 }
 
 /* Say where members run. If a program may use all processors of the process, each has one member,
@@ -279,32 +289,32 @@ static int count_processors(void) {
 }
 
 /* Look who may take tasks: not the member on the owner's processor, nor the one on that of the thread
- * that pushed the program, while that is busy, nor members who rest. */
+ * that records, while that is busy, nor members who rest. */
 static void look(gdb_crew *crew, int64_t time) {
-    const int64_t used = crew->pusher.used < 0 ? -1 : read_clock(crew->pusher.clock);
-    const int is_busy = used >= 0 && 2 * (used - crew->pusher.used) > time - crew->pusher.at;
+    const int64_t used = crew->recorder.used < 0 ? -1 : read_clock(crew->recorder.clock);
+    const int is_busy = used >= 0 && 2 * (used - crew->recorder.used) > time - crew->recorder.at;
     const int here = this_processor();
     int free = crew->processors - 1 - is_busy;
     crew->helpers = 0;
     for (int i = 0; i < team.count_of_members && free > 0; i++) {
         const member *m = &team.members[i];
         if (m->processor != ANYWHERE
-            && (m->processor == here || (is_busy && m->processor == crew->pusher.processor)))
+            && (m->processor == here || (is_busy && m->processor == crew->recorder.processor)))
             continue;
         free--;
         if (time >= m->rest_end) crew->helpers |= 1ULL << i;
     }
-    crew->pusher.at = time, crew->pusher.used = used;
+    crew->recorder.at = time, crew->recorder.used = used;
 }
 
-gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_pusher pusher) {
+gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_recorder recorder) {
     gdb_crew crew = {.processors = 1, .scratch = scratch, .scratch_bytes = scratch_bytes,
-                     .pusher = pusher};
+                     .recorder = recorder};
     if (most_threads > 1 && !__atomic_exchange_n(&team.is_owned, 1, __ATOMIC_ACQUIRE)) {
         crew.has_team = 1;
         crew.processors = count_processors();
-        /* Until the first look, whoever pushed the program counts as busy. */
-        if (pusher.used < 0) look(&crew, now());
+        /* Until the first look, the thread that records counts as busy. */
+        if (recorder.used < 0) look(&crew, now());
     }
     return crew;
 }
@@ -343,7 +353,7 @@ void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
     int64_t begun = 0, longest = 0;
     if (crew->processors > 1 && count > 1) {
         begun = now();
-        if (begun - crew->pusher.at > LOOK) look(crew, begun);
+        if (begun - crew->recorder.at > LOOK) look(crew, begun);
     }
     if (!crew->helpers || count < 2) {
         for (int64_t number = 0; number < count; number++) task(context, number, crew->scratch);

@@ -20,12 +20,13 @@ enum { GDB_MOST_THREADS = 64 };
 /* Do task `number` of a phase. `scratch` is the thread's own. */
 typedef void gdb_task(void *context, int64_t number, char *scratch);
 
-/* The thread that pushed a program, as last seen: while it is busy, its processor is left to it. */
+/* The thread that records what a program belongs to, as last seen: while it is busy, its processor is
+ * left to it. */
 typedef struct {
     clockid_t clock;
     int64_t at, used; /* nanoseconds, of the wall and of the thread; used -1: it is never busy */
     int processor;
-} gdb_pusher;
+} gdb_recorder;
 
 /* The share of the team in the run of a program; only its owner uses it. */
 typedef struct {
@@ -34,19 +35,20 @@ typedef struct {
     uint64_t helpers; /* members who may take tasks now, a bit each */
     char *scratch;    /* of the owner */
     int64_t scratch_bytes;
-    gdb_pusher pusher;
+    gdb_recorder recorder;
 } gdb_crew;
 
 /* Set the most threads that share a program, as far as the process may use as many processors; if
  * `processors` is not 0, it is taken for their number (for tests). */
 void gdb_use_threads(int count, int processors);
 
-/* Return a description of the calling thread. */
-gdb_pusher gdb_this_thread(void);
+/* Return the calling thread, if it records, or else the one that recorded last: MXNet pushes backward
+ * passes in a thread of its own, while that one goes on. */
+gdb_recorder gdb_find_recorder(int is_this_thread);
 
 /* Begin and end the run of a program. Each thread gets `scratch_bytes` of scratch; the owner brings
  * its own. */
-gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_pusher pusher);
+gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_recorder recorder);
 void gdb_leave_team(gdb_crew *crew);
 
 /* Do tasks [0, count) of a phase, in any order, and return when all are done. */
