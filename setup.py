@@ -90,7 +90,13 @@ setup(
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No flag may depend on the processor, or change results.
-            extra_compile_args=[*LEVEL, "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            extra_compile_args=[
+                *LEVEL,
+                "-fno-math-errno",
+                "-fno-trapping-math",
+                "-fexceptions",  # the engine catches exceptions of C++ that are thrown in this code
+                "-pthread",
+            ],
             extra_link_args=["-pthread"],
         )
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterable, Sequence, Tuple
 
-from gluon_dynbatch.kernel.operators import HANDLERS
+from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
@@ -84,7 +84,7 @@ def reference() -> str:
         summary=summary(),
         merged=table("condition", MERGED),
         native=", ".join(
-            f"`{name}`" for name in sorted({spelling(op) for op in HANDLERS if op in TABLE})
+            f"`{name}`" for name in sorted({spelling(op) for op in NATIVE if op in TABLE})
         ),
         creation=_names(CREATION),
         unsupported=table("reason", UNSUPPORTED),

@@ -14,12 +14,23 @@ from typing import Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, T
 
 from .expression import Node
 from .layout import Place, Slot
-from .step import Access, Array, Convolved, Dots, Instruction, Pointwise, Product, Step, Sum
+from .step import (
+    Access,
+    Array,
+    Convolved,
+    Dots,
+    Indexed,
+    Instruction,
+    Pointwise,
+    Product,
+    Step,
+    Sum,
+)
 
 #: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
-OWN_STEP = frozenset(["product", "dot", "convolved"])
+OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered"])
 #: Kinds whose arguments must be stored.
 OF_STORED = OWN_STEP | {"permuted"}
 #: Kinds whose results must be stored.
@@ -174,6 +185,10 @@ class Compiler:
         if node.kind == "convolved":
             bias = places[2] if len(places) > 2 else None
             return [Convolved(places[0], places[1], result, bias, node.attrs[0], node.dtype)]
+        if node.kind in ("gathered", "scattered"):
+            index, *adds = node.attrs
+            operation = (1 if adds[0] else 2) if adds else 0
+            return [Indexed(places[0], places[1], result, index, operation, node.dtype)]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(places, weights, biases)

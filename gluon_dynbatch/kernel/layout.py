@@ -92,6 +92,36 @@ class Dot(NamedTuple):
         return of_left, of_right
 
 
+#: Indices inside a row may select in the same ways.  Or negative ones count from the end, and
+#: indices beyond either end fail; fractions are rounded down, or towards zero.
+CHECKED, TRUNCATED = "checked", "truncated"
+
+
+class Index(NamedTuple):
+    """Positions, given by `number` indices, in rows that are arrays of outer x count x inner.
+
+    With several `sizes`, each position has an index per size, as in ``gather_nd``.
+    """
+
+    outer: int
+    #: Sizes of the indexed axes; their product is the count.
+    sizes: Tuple[int, ...]
+    number: int
+    inner: int
+    #: `CLIP`, `WRAP`, `CHECKED` or `TRUNCATED`.
+    mode: str
+
+    @property
+    def gathered(self) -> int:
+        """Width of a row of the chosen elements."""
+        return self.outer * self.number * self.inner
+
+    @property
+    def width(self) -> int:
+        """Width of a row of the array that elements are chosen from."""
+        return self.outer * prod(self.sizes) * self.inner
+
+
 #: What a convolution computes: the result from data, kernel and optional bias; the gradient of the
 #: data from the gradient of the result and the kernel; or the gradients of kernel and bias from the
 #: gradient of the result and the data.

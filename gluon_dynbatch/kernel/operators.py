@@ -7,11 +7,11 @@ from typing import Dict, List, Sequence, Tuple
 
 from .. import rules
 from ..rules.site import require
-from . import axes
+from . import axes, indexing
 from .expression import MAX, Node
 from .functions import DERIVATIVES
-from .layout import CLIP, WRAP, Dot, Maps, Pair, Weight
-from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
+from .layout import Dot, Maps, Pair, Weight
+from .tensor import Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
 
@@ -126,20 +126,6 @@ def split(call: Call) -> List[Tensor]:
     return [part.with_node(call.build.narrowed_product(part.node())) for part in parts]
 
 
-def take(call: Call) -> Tensor:
-    """Gather rows of a matrix: a product with one-hot rows."""
-    index, table = (0, 1) if call.op == "Embedding" else (1, 0)
-    mode, (count, *inner) = call.attrs.get("mode", "clip"), call.inputs[table]
-    x, dtype = call.tensors[index], call.tensors[table].dtype
-    require(dtype in DTYPES, f"{dtype} has no kernels")
-    require(call.op == "Embedding" or call.axis("axis", 0) == 0, "its axis is not 0")
-    require(x.per_row, "all rows share the indices")
-    require(mode in (CLIP, WRAP), f"its mode is {mode}")
-    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
-    product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
-    return x.with_node(product, (*x.shape, *inner))
-
-
 def dot(call: Call) -> Tensor:
     x, shape = call.tensors[0], call.inputs[1]
     require(x.per_row, "all rows share its first input")
@@ -238,7 +224,7 @@ HANDLERS: Dict[str, Handler] = {
     **axes.MOVES,
     "FullyConnected": dense,
     "SliceChannel": split,
-    **dict.fromkeys(["Embedding", "take"], take),
+    **dict.fromkeys(["Embedding", "take"], indexing.take),
     "dot": dot,
     "Convolution": convolution,
     "batch_dot": batch_dot,
@@ -255,3 +241,6 @@ HANDLERS: Dict[str, Handler] = {
     **dict.fromkeys(["softmax", "log_softmax", "softmin"], axes.softmax),
     "LayerNorm": axes.layer_norm,
 }
+
+#: Operators that kernels compute, if not in all cases.
+NATIVE = frozenset(HANDLERS).union(indexing.OWN)

@@ -15,10 +15,24 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .layout import WRAP, Dot, Maps, Order, Place, Slot, Weight
+from .layout import (
+    CHECKED,
+    CLIP,
+    TRUNCATED,
+    WRAP,
+    Dot,
+    Index,
+    Maps,
+    Order,
+    Place,
+    Slot,
+    Weight,
+)
 
-#: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
-LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
+#: Kinds of steps, modes of indices, and patterns of accesses, by the numbers that
+#: `native/c/steps.h` gives them.
+LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED = range(6)
+MODES = (CLIP, WRAP, CHECKED, TRUNCATED)
 PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index")
 
 
@@ -119,6 +133,30 @@ class Convolved(NamedTuple):
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
+class Indexed(NamedTuple):
+    """A gather by index inside each row, or a sum or writes by index."""
+
+    source: Place
+    chosen: Place
+    result: Place
+    positions: Index
+    #: 0 for a gather, 1 for a sum, 2 for writes.
+    operation: int
+    dtype: str
+
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Encode the step for native code."""
+        places = map(slots.encode, (self.source, self.chosen, self.result))
+        outer, sizes, number, inner, mode = self.positions
+        members = self.operation, MODES.index(mode), outer, number, inner, len(sizes), *sizes
+        return _step(INDEXED, self.dtype, *chain(*places), *members)
+
+    def __str__(self) -> str:
+        if not self.operation:
+            return f"{self.result} = {self.source}[{self.chosen}]"
+        return f"{self.result}[{self.chosen}] {'+=' if self.operation == 1 else '='} {self.source}"
+
+
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
 #: column, repeated), "iota" (one column, plus the number of each column), or an order of columns.
 #: Stores: "row", or the "sum" or "max" of a row.
@@ -183,7 +221,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Convolved, Pointwise]
+Step = Union[Product, Dots, Convolved, Indexed, Pointwise]
 
 
 class Array(NamedTuple):

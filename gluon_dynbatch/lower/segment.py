@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, repeat
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -47,6 +47,13 @@ class Port(NamedTuple):
     concat: bool = False
 
 
+def _key_of(op: Op) -> Tuple[Any, ...]:
+    """Return what is equal of equal operators."""
+    name = op.name if op.op == VARIABLE else ""
+    attrs, own = tuple(sorted(op.attrs.items())), "own" in op.extra
+    return op.op, name, attrs, op.inputs, repr(op.extra.get("subgraphs")), own
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """A piece of a program in its batching layout."""
@@ -62,30 +69,64 @@ class Segment:
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
+    #: Results that kernels compute by the operator of one sample, not by those that merge it: each
+    #: with this operator, whose inputs are values of the segment, and the number of its output.
+    own: Tuple[Tuple[Ref, Op, int], ...] = ()
+    #: Per operator, the name of the one that the user called.
+    called: Tuple[str, ...] = ()
 
     @property
     def key(self) -> Any:
         """The key by which `intern` compares segments."""
-        ops = tuple(
-            (
-                op.op,
-                op.name if op.op == VARIABLE else "",
-                tuple(sorted(op.attrs.items())),
-                op.inputs,
-                repr(op.extra.get("subgraphs")),
-            )
-            for op in self.ops
-        )
+        own = tuple((ref, *_key_of(op), out) for ref, op, out in self.own)
+        ops = tuple(map(_key_of, self.ops))
         parameters = tuple(map(id, self.parameters))
         ports = self.inputs, self.outputs
-        return ops, self.heads, ports, parameters, self.layout, self.mode, self.context
+        return ops, self.heads, ports, parameters, self.layout, self.mode, self.context, own
+
+    @cached_property
+    def native(self) -> Tuple[Tuple[Tuple[str, Op], ...], Tuple[Ref, ...]]:
+        """Operators as kernels see them, each with the name that the user called, and results.
+
+        Those of one sample have ``{"own": True}`` as `extra`.
+        """
+        if not self.own:
+            return tuple(zip(self.called or (op.op for op in self.ops), self.ops)), self.heads
+        own = {ref: (op, out) for ref, op, out in self.own}
+        ops: List[Tuple[str, Op]] = []
+        #: Positions in `ops`, by that in `self.ops` or by identity of an operator of one sample.
+        positions: Dict[Any, int] = {}
+
+        def find(ref: Ref) -> Tuple[Any, Op, int]:
+            if ref in own:
+                op, out = own[ref]
+                return id(op), op, out
+            return ref[0], self.ops[ref[0]], ref[1]
+
+        stack = list(reversed(self.heads))
+        while stack:
+            key, op, _ = find(stack[-1])
+            missing = [r for r in op.inputs if find(r)[0] not in positions]
+            if missing and key not in positions:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            if key not in positions:
+                inputs = tuple((positions[k], out) for k, _, out in map(find, op.inputs))
+                positions[key] = len(ops)
+                name = op.op if key == id(op) else self.called[key]
+                ops.append((name, op._replace(inputs=inputs)))
+        heads = tuple((positions[key], out) for key, _, out in map(find, self.heads))
+        return tuple(ops), heads
 
     @cached_property
     def family(self) -> str:
         """The key of all segments that are equal but for sizes and numbers."""
-        ops, heads, ports, *rest = self.key
+        _, _, ports, *rest, _ = self.key
+        ops, heads = self.native
         sizeless_ops = [
-            (*op[:2], [a for a in op[2] if a[0] not in SIZES | NUMBERS], *op[3:]) for op in ops
+            (*key[:2], [a for a in key[2] if a[0] not in SIZES | NUMBERS], *key[3:])
+            for key in (_key_of(op) for _, op in ops)
         ]
         sizeless_ports = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
         return sys.intern(repr((sizeless_ops, heads, sizeless_ports, *rest)))

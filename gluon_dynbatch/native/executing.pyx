@@ -168,6 +168,8 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             code = run_pack(code, bases)
         else:
             code = run_sum(&shared, threads)
+    if run_context != NULL:
+        raise_failure()
 
 
 cdef class Bases:

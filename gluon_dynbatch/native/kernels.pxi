@@ -50,6 +50,7 @@ cdef extern from "c/steps.h" nogil:
     void scatter_add "gdb_scatter_add"(
         int64_t dtype, char *table, int64_t table_rows, int64_t units, const gdb_chunk *chunk,
         int64_t index_dtype, int64_t wrap)
+    int take_failure "gdb_take_failure"(char *message, int64_t size)
 
 #: Codes of types.  Kernels compute with the first two; integers are only loaded, as indices.
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}

@@ -22,6 +22,8 @@ from .pushes import PUSHES
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
+#: ``std::__throw_out_of_range`` of GNU's C++ library, which MXNet is linked to on Linux.
+_THROW = "_ZSt20__throw_out_of_rangePKc"
 
 
 def _addresses(names: Sequence[str]) -> List[int]:
@@ -30,7 +32,7 @@ def _addresses(names: Sequence[str]) -> List[int]:
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
-executing.connect(*_addresses([*_FUNCTIONS, _REORDER]))
+executing.connect(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
 
 
 @PUSHES.one_at_a_time

@@ -75,15 +75,6 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
 
 /* ------------------------------------------------------------------ rows by index */
 
-/* Return the number of a row in [0, rows). */
-static inline int64_t row_at(int64_t index, int64_t rows, int64_t wrap) {
-    if (wrap) {
-        index %= rows;
-        return index < 0 ? index + rows : index;
-    }
-    return index < 0 ? 0 : index < rows ? index : rows - 1;
-}
-
 #define ADD(T) \
     for (int64_t i = 0; i < count; i++) \
         ((T *)to)[i] += ((const T *)from)[i];
@@ -101,7 +92,7 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
             const int64_t index =
                 gdb_load_index(&slots[p->left.slot], row, p->left.column + part);
             const char *from = address_of(slots, p->matrix, 0)
-                + size * row_at(index, p->table_rows, p->wrap);
+                + size * gdb_row_at(index, p->table_rows, p->wrap);
             if (p->accumulate)
                 gdb_add(p->step.dtype, to, from, p->units);
             else
@@ -115,7 +106,7 @@ void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t uni
     const int64_t size = gdb_size_of(dtype);
     const gdb_array indices = {(char *)chunk->x, chunk->x_row, index_dtype};
     for (int64_t row = 0; row < chunk->rows; row++) {
-        const int64_t index = row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
+        const int64_t index = gdb_row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
         gdb_add(dtype, table + index * units * size,
                 (const char *)chunk->dy + row * chunk->dy_row * size, units);
     }
@@ -140,6 +131,10 @@ static int64_t measure_step(const gdb_step *step, int64_t *work) {
     case GDB_DOTS:
         *work += 2 * d->matrices * d->m * d->k * d->n;
         return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype);
+    case GDB_INDEXED:
+        *work += ((const gdb_indexed *)step)->outer * ((const gdb_indexed *)step)->number
+            * ((const gdb_indexed *)step)->inner;
+        return 0;
     case GDB_CONVOLVED:
         *work += 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
             * m->result[0] * m->result[1];
@@ -204,6 +199,7 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
         case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
         case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
         case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
+        case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
         case GDB_GATHER: run_gather((const gdb_product *)step, slots, rows); break;
         default: run_product((const gdb_product *)step, slots, rows);
         }

@@ -1,0 +1,89 @@
+"""Handlers of operators that choose elements by index.
+
+Those in `OWN` get the call of one sample: its shapes have no axis of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Dict
+
+from ..native import executing
+from ..rules.site import Shape, require
+from .layout import CHECKED, CLIP, TRUNCATED, WRAP, Index, Weight
+from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor
+
+
+def take(call: Call) -> Tensor:
+    index, table = (0, 1) if call.op == "Embedding" else (1, 0)
+    chosen, data = call.tensors[index], call.tensors[table]
+    mode, shape = call.attrs.get("mode", CLIP), data.shape
+    require(mode in (CLIP, WRAP), f"its mode is {mode}")
+    axis = 0 if call.op == "Embedding" else call.axis("axis", 0)
+    if axis == 0 and not data.per_row:
+        return _from_table(call, index, table, mode)
+    sizes = prod(shape[:axis]), (shape[axis],), prod(chosen.shape), prod(shape[axis + 1 :])
+    return _gathered(call, Index(*sizes, mode), (*shape[:axis], *chosen.shape, *shape[axis + 1 :]))
+
+
+def _from_table(call: Call, index: int, table: int, mode: str) -> Tensor:
+    """Gather rows of a matrix that all rows share: a product with one-hot rows."""
+    x, (count, *inner) = call.tensors[index], call.inputs[table]
+    dtype = call.tensors[table].dtype
+    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(x.per_row, "all rows share the indices")
+    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
+    product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
+    return x.with_node(product, (*x.shape, *inner))
+
+
+def _gathered(call: Call, index: Index, shape: Shape) -> Tensor:
+    data, chosen = call.tensors
+    # The gradient of a shared array is a row of its own for each sample.
+    small = data.per_row or not call.build.recorded or index.width <= 4 * index.gathered
+    require(small, "samples choose from a large array that they share")
+    _require_errors(index)
+    node = call.build.gathered(data.node(INDEX_DTYPES), chosen.node(INDEX_DTYPES), index)
+    return data.with_node(node, shape, chosen.per_row)
+
+
+def _require_errors(index: Index) -> None:
+    checks = index.mode in (CHECKED, TRUNCATED)
+    require(executing.can_fail() or not checks, "native code cannot report indices that do not fit")
+
+
+def gather_nd(call: Call) -> Tensor:
+    shape, (axes, *numbers) = call.inputs
+    sizes = 1, shape[:axes], prod(numbers), prod(shape[axes:])
+    return _gathered(call, Index(*sizes, CHECKED), (*numbers, *shape[axes:]))
+
+
+def scatter_nd(call: Call) -> Tensor:
+    (data, chosen), shape = call.tensors, call.integers("shape")
+    axes, *numbers = chosen.shape
+    index = Index(1, shape[:axes], prod(numbers), prod(shape[axes:]), TRUNCATED)
+    _require_errors(index)
+    nodes = data.node(INDEX_DTYPES), chosen.node(INDEX_DTYPES)
+    node = call.build.scattered(*nodes, index, adds=call.op != "scatter_nd")
+    return data.with_node(node, shape, chosen.per_row)
+
+
+def _of_sample(handler: Handler) -> Handler:
+    """Call a handler without the axis of rows, and give it to the result."""
+
+    def without(call: Call) -> Tensor:
+        tensors = tuple(replace(x, shape=x.shape[1:]) if x.per_row else x for x in call.tensors)
+        result = handler(replace(call, tensors=tensors, inputs=tuple(x.shape for x in tensors)))
+        assert isinstance(result, Tensor) and result.per_row
+        return result.reshaped((1, *result.shape))
+
+    return without
+
+
+#: Handlers of the calls of one sample, by operator.
+OWN: Dict[str, Handler] = {
+    "take": _of_sample(take),
+    "gather_nd": _of_sample(gather_nd),
+    **dict.fromkeys(["scatter_nd", "_backward_gather_nd"], _of_sample(scatter_nd)),
+}
