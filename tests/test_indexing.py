@@ -1,0 +1,125 @@
+"""Arrays are chosen by index arrays in a scope as without one, and this reads no value."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from tests.cells import cell, equal
+from tests.common import FIXED
+from tests.strategies import examples
+
+twice = cell(lambda F, x: x * 2)
+
+
+def outcome(arrays, choose, **options):
+    """Return values and gradients of `choose` for the doubles of some arrays, and the scope."""
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        if options:
+            with gdb.batching(**options) as batch:
+                results = [choose(k, twice(x)) for k, x in enumerate(arrays)]
+        else:
+            batch, results = None, [choose(k, twice(x)) for k, x in enumerate(arrays)]
+    autograd.backward(results)
+    return [a.asnumpy() for a in [*results, *(x.grad for x in arrays)]], batch
+
+
+@st.composite
+def keys(draw):
+    """Draw the shape of an array, and for three samples keys of one form that it takes."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)))
+    dtype = draw(st.sampled_from(["float32", "int32", "int64", "uint8"]))
+    seed = draw(st.integers(0, 99))
+    axis = draw(st.integers(0, len(shape) - 1))
+    count = draw(st.integers(1, len(shape))) if axis == 0 else 1
+    slices = (slice(None),) * (axis if count == 1 else 0)
+    behind = (slice(None),) * draw(st.integers(0, len(shape) - len(slices) - 1)) * (count == 1)
+    rng = np.random.RandomState(seed)
+
+    def indices(extent):
+        # MXNet adds the gradient of negative indices to other memory.
+        return mx.nd.array(rng.randint(0, extent, sizes), dtype=dtype)
+
+    axes = range(len(slices), len(slices) + count)
+    return shape, [(*slices, *(indices(shape[i]) for i in axes), *behind) for _ in range(3)]
+
+
+@examples(60)
+@given(keys())
+def test_index_arrays_are_recorded(drawn):
+    shape, chosen = drawn
+    arrays = [mx.nd.array(np.random.RandomState(k).uniform(size=shape)) for k in range(3)]
+
+    def choose(k, x):
+        return x[chosen[k] if len(chosen[k]) > 1 else chosen[k][0]] * 3
+
+    got, batch = outcome(arrays, choose, **FIXED)
+    wanted, _ = outcome(arrays, choose)
+    equal(got, wanted)
+    assert len(batch.report.flushes) == 1 and not batch.report.forced
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_pending_indices_choose_from_ordinary_arrays():
+    table = mx.nd.array(np.arange(12).reshape(4, 3))
+    arrays = [mx.nd.array([n, 1]) for n in (0, 1, 0.5)]
+
+    def choose(k, x):
+        return table[x.detach()] + x.sum()
+
+    got, batch = outcome(arrays, choose, **FIXED)
+    equal(got, outcome(arrays, choose)[0])
+    assert len(batch.report.flushes) == 1 and not batch.report.forced
+
+
+NEGATIVE = [[-1, 0, -4], [3.0, -2.0, 1.0], [-0.5, 2.7, -3.9]]
+
+
+@pytest.mark.parametrize("values", NEGATIVE)
+def test_negative_indices_count_from_the_end(values):
+    """Gradients go to the elements that were read."""
+    index = mx.nd.array(values)
+    arrays = [mx.nd.array(np.arange(12).reshape(4, 3)) + k for k in range(3)]
+    got, _ = outcome(arrays, lambda k, x: x[index], **FIXED)
+    with autograd.pause():
+        wanted = [(x * 2)[index].asnumpy() for x in arrays]
+    equal(got[:3], wanted)
+    total = np.zeros((4, 3), np.float32)
+    np.add.at(total, index.asnumpy().astype("int32"), 2)
+    equal(got[3:], [total] * 3)
+
+
+CHECKED = {
+    "rows": (lambda x, i: x[i], 0, 4),
+    "elements": (lambda x, i: mx.nd.gather_nd(x, mx.nd.stack(i * 0, i)), 1, 3),
+    "a sum by index": (
+        lambda x, i: mx.nd._internal._backward_gather_nd(
+            x[:1], mx.nd.stack(i.reshape((1,)), i.reshape((1,)) * 0), shape=(5, 3, 3)
+        ), 0, 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("late", [False, True])
+def test_indices_that_do_not_fit_are_errors_of_the_first_reader(name, late):
+    choose, axis, size = CHECKED[name]
+    for bad in (size, -size - 1):
+        with gdb.batching(**FIXED) as batch:
+            results = [
+                choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i], dtype="int32")) * 2
+                for i in (0, bad, 1)
+            ]
+        assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+        text = f"index {bad} is out of bounds for axis {axis} with size {size}"
+        with pytest.raises(IndexError, match=text):
+            results[2 * late].asnumpy()
+        with gdb.batching(**FIXED):
+            right = [choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i])) for i in (0, 1, 2)]
+        assert all(np.isin(x.asnumpy(), (0, 2)).all() for x in right)
