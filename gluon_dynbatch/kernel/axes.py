@@ -15,7 +15,7 @@ from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import MAX, SUM
 from .layout import WRAP
-from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
+from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
 
 # Moves of elements.
 
@@ -31,7 +31,8 @@ def move(call: Call) -> List[Tensor]:
     for indices in _indices(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
         source = call.tensors[0]
         if indices.max(initial=0) >= sizes[0]:
-            joined = call.build.join(x.node() for x in call.tensors)
+            require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
+            joined = call.build.join(x.elements() for x in call.tensors)
             source = source.with_node(joined, (sum(sizes),))
         results.append(source.gathered(indices, any(call.batched)))
     return results
@@ -115,7 +116,7 @@ def l2_normalization(call: Call) -> Tensor:
 
 def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
     """Return 0, 1, ..., `count` - 1 along the first of `ndim` axes."""
-    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
     shape: Shape = (count, *(1,) * (ndim - 1))
     return Tensor(x.build.iota(0, count, dtype), shape, per_row=False)
 
@@ -180,7 +181,8 @@ def one_hot(call: Call) -> Tensor:
     numbers = iota(x, call.integer("depth", 0) or 0, dtype)
     index = x.index(dtype)
     # Read once per row, not once per column.
-    index = index.apply("trunc", index).reshaped((*x.shape, 1))
+    index = index + 0 if dtype in BOUNDS else index.apply("trunc", index)
+    index = index.reshaped((*x.shape, 1))
     mask = x.apply("equal", index, numbers)
     on, off = call.number("on_value", single=False), call.number("off_value", 0, single=False)
     return mask.apply("select", mask, mask.const(on), off)

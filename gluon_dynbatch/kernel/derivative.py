@@ -139,9 +139,11 @@ class Differentiation:
 
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), args = node.attrs, [self._values[x] for x in node.args]
+        build = self._build
         if name == "select":
             # Selected, not multiplied: 0 times a gradient that is not finite is NaN.
-            first, second = (g.apply(name, args[0], *pair) for pair in ((g, 0), (0, g)))
+            chosen = build.cast(args[0], g.dtype)
+            first, second = (g.apply(name, chosen, *pair) for pair in ((g, 0), (0, g)))
             gradients = [None, first, second]
         else:
             factors = DERIVATIVES[name](self._values[node], *args, *numbers)
@@ -160,5 +162,6 @@ def gradient_dtype(dtype: str) -> str:
 def _times(g: Node, factor: Operand) -> Optional[Node]:
     """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
     if isinstance(factor, Node):
-        return g.apply("gate", g, factor)
+        # Gradients of integers are computed in double precision.
+        return g.apply("gate", g, g.owner.cast(factor, g.dtype))
     return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor

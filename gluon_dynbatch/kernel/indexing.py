@@ -44,7 +44,7 @@ def _gathered(call: Call, index: Index, shape: Shape) -> Tensor:
     small = data.per_row or not call.build.recorded or index.width <= 4 * index.gathered
     require(small, "samples choose from a large array that they share")
     _require_errors(index)
-    node = call.build.gathered(data.node(INDEX_DTYPES), chosen.node(INDEX_DTYPES), index)
+    node = call.build.gathered(data.elements(), chosen.node(INDEX_DTYPES), index)
     return data.with_node(node, shape, chosen.per_row)
 
 
@@ -64,7 +64,7 @@ def scatter_nd(call: Call) -> Tensor:
     axes, *numbers = chosen.shape
     index = Index(1, shape[:axes], prod(numbers), prod(shape[axes:]), TRUNCATED)
     _require_errors(index)
-    nodes = data.node(INDEX_DTYPES), chosen.node(INDEX_DTYPES)
+    nodes = data.elements(), chosen.node(INDEX_DTYPES)
     node = call.build.scattered(*nodes, index, adds=call.op != "scatter_nd")
     return data.with_node(node, shape, chosen.per_row)
 

@@ -43,8 +43,9 @@ def add(call: Call) -> Tensor:
     build, shape, per_row = call.build, common_shape(call.tensors), any(call.batched)
     products: List[Node] = []
     others: List[Node] = []
+    require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
     for x in call.tensors:
-        node = x.broadcast(shape, per_row).node()
+        node = x.broadcast(shape, per_row).elements()
         (products if x.read_once and node.kind == "product" else others).append(node)
     if len({product.attrs[0][0].units for product in products}) > 1:
         products, others = [], products + others
@@ -95,6 +96,8 @@ def multiply_gradient(call: Call) -> Tensor:
 def where(call: Call) -> Tensor:
     condition, x, y = call.tensors
     ones = (1,) * (len(x.shape) - len(condition.shape))
+    if condition.dtype != x.dtype:
+        condition = condition.apply("not_equal", condition, 0).cast(x.dtype)
     return x.apply("select", condition.reshaped(condition.shape + ones), x, y)
 
 

@@ -52,7 +52,7 @@ cdef extern from "c/steps.h" nogil:
         int64_t index_dtype, int64_t wrap)
     int take_failure "gdb_take_failure"(char *message, int64_t size)
 
-#: Codes of types.  Kernels compute with the first two; integers are only loaded, as indices.
+#: Codes of types.  Products and reductions have the first two; loops compute with integers, too.
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 #: The code and the number of operands of each function, by name.
 CODES = {

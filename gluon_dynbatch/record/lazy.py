@@ -186,14 +186,14 @@ class LazyNDArray(NDArray):
         return self.real().__reduce__()
 
 
-def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Optional[NDArray]:
+def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Any:
     """Record ``array[parts]`` for index arrays, as MXNet's own indexing calculates it.
 
     Returns None without a scope, and for other keys: MXNet's own indexing then reads values.  A key
     has arrays of one shape for the first axes, or one array for any axis, and whole slices.
     """
     indices = [part for part in parts if type(part) in (NDArray, LazyNDArray)]
-    others, ndim = len(parts) - len(indices), array.ndim
+    others, ndim = len(parts) - len(indices), len(array.shape)
     axis = next((i for i, part in enumerate(parts) if part is indices[0]), 0) if indices else 0
     whole = all(part == slice(None) for part in parts if type(part) is slice)
     fits = whole and others == sum(type(part) is slice for part in parts) and len(parts) <= ndim
@@ -208,10 +208,11 @@ def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Optional[NDArray]:
     if not axis:
         return mx.nd.gather_nd(array, index)
     behind = range(axis + 1, ndim)
-    chosen = mx.nd.gather_nd(array.transpose((axis, *range(axis), *behind)), index)
+    turned = mx.nd.transpose(array, (axis, *range(axis), *behind))
+    chosen = mx.nd.gather_nd(turned, index)
     # The axes of the index, those before the indexed one, and those behind it.
     moved = range(count, count + axis), range(count), range(count + axis, count + ndim - 1)
-    return chosen.transpose([i for axes in moved for i in axes])
+    return mx.nd.transpose(chosen, [i for axes in moved for i in axes])
 
 
 def as_index(key: Any) -> Any:

@@ -24,7 +24,7 @@ LEFT = {
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
     "repeat": {"32 pieces"},
-    "softmax": {"rows have lengths", "int32"},
+    "softmax": {"rows have lengths", "share its integers"},
 }
 
 

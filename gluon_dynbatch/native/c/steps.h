@@ -172,6 +172,9 @@ typedef struct {
     double value, value2;
 } gdb_instruction;
 
+/* Return the functions of an integer type by code; NULL for those of floats only. */
+gdb_function *const *gdb_integer_functions(int64_t dtype);
+
 /* Return the bytes of scratch of a loop. */
 int64_t gdb_loop_scratch(const gdb_loop *loop);
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch);
