@@ -8,6 +8,7 @@ from typing import Any, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
@@ -67,17 +68,66 @@ def write_pieces(
 
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
-    flat = target.reshape((-1,))
-    for action, start, number, first, count in pieces.tolist():
-        written = part(flat, start, start + count)
-        if action == resolving.ZERO:
-            zero(written)
-            continue
-        source = part(arrays[number].reshape((-1,)), first, first + count)
-        if action == resolving.ADD:
-            add_to(written, source)
-        else:
-            source.copyto(written)
+    """Write pieces by one gather, and by one sum if pieces are added."""
+    flat, sources = target.reshape((-1,)), np.unique(pieces[:, 2])
+    only_copies = (pieces[:, 0] == resolving.COPY).all()
+    with autograd.pause():
+        if not only_copies or 1 == len(sources) < len(pieces):
+            _gather_by_operators(flat, arrays, pieces)
+            return
+        parts = [
+            part(arrays[number].reshape((-1,)), first, first + count)
+            for _, _, number, first, count in pieces[pieces[:, 1].argsort()].tolist()
+        ]
+        mx.nd.concat(*parts, dim=0, out=flat)
+
+
+def _gather_by_operators(flat: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
+    """Gather all terms of all rows at once, where a row is the largest unit of all pieces."""
+    pieces = pieces[pieces[:, 0] != resolving.ZERO]
+    if not len(pieces):
+        zero(flat)
+        return
+    size = int(np.gcd.reduce([flat.size, *pieces[:, [1, 3, 4]].ravel()]))
+    table, starts = _table(arrays, pieces, size)
+    counts = pieces[:, 4] // size
+    within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    row = np.repeat(pieces[:, 1] // size, counts) + within
+    source = np.repeat(starts, counts) + within
+    # The terms of a row are numbered in the order of the pieces.
+    order = row.argsort(kind="stable")
+    row, source, rows = row[order], source[order], flat.size // size
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    terms = int(number.max()) + 1
+    index, given = np.zeros((terms, rows), np.int32), np.zeros((terms, rows), np.float32)
+    index[number, row], given[number, row] = source, 1
+    if terms == 1 and given.all():
+        mx.nd.take(table, _on(flat, index[0]), out=flat.reshape((rows, size)))
+        return
+    taken = mx.nd.take(table, _on(flat, index.ravel()))
+    if not given.all():
+        taken = mx.nd.where(_on(flat, given.ravel()), taken, mx.nd.zeros_like(taken))
+    layers = taken.reshape((terms, -1))
+    add_all([layers[k] for k in range(terms)], flat)
+
+
+def _table(arrays: Sequence[NDArray], pieces: Array, size: int) -> Tuple[NDArray, Array]:
+    """Return the sources of pieces as rows of a size, and the first row of each piece."""
+    parts, starts, rows = [], np.empty(len(pieces), np.int64), 0
+    for number in np.unique(pieces[:, 2]).tolist():
+        chosen = pieces[:, 2] == number
+        first, end = pieces[chosen, 3], pieces[chosen, 3] + pieces[chosen, 4]
+        low, high = int(first.min()), int(end.max())
+        starts[chosen] = rows + (first - low) // size
+        source = part(arrays[number].reshape((-1,)), low, high).reshape((-1, size))
+        parts.append(source)
+        rows += source.shape[0]
+    return (parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)), starts
+
+
+def _on(like: NDArray, values: Array) -> NDArray:
+    """Return an array of NumPy in the memory of another array's device."""
+    return mx.nd.from_numpy(values).as_in_context(like.context)
 
 
 def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
@@ -88,14 +138,27 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
     """
     copies, size = allocate_like(source, shape, len(starts)), prod(shape)
     if not in_host_memory(source.context):
-        flat = source.reshape((-1,))
-        for copy, first in zip(copies, starts):
-            part(flat, first, first + size).reshape(shape).copyto(copy)
+        with autograd.pause():
+            _copy_by_operators(source, copies, size, starts)
         return copies
     code = code_of_copies(name_of(source.dtype), np.array(starts), size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")
     return copies
+
+
+def _copy_by_operators(
+    source: NDArray, copies: Sequence[NDArray], size: int, starts: Sequence[int]
+) -> None:
+    """Copy stretches of one size to arrays by one operator, which reads what a gather brought."""
+    flat, out = source.reshape((-1,)), [copy.reshape((size,)) for copy in copies]
+    if len(out) == 1:
+        part(flat, starts[0], starts[0] + size).copyto(out[0])
+        return
+    stretches = [[resolving.COPY, k * size, 0, first, size] for k, first in enumerate(starts)]
+    together = allocate_like(source, (len(out) * size,), 1)[0]
+    _write_by_operators(together, [source], np.array(stretches))
+    mx.nd.SliceChannel(together, num_outputs=len(out), axis=0, out=out)
 
 
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
@@ -111,6 +174,14 @@ def view(array: NDArray, first: int, shape: Tuple[int, ...]) -> NDArray:
 def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
     """Return an array as a view of `shape`, or itself if it has this shape."""
     return array if array.shape == shape else array.reshape(shape)
+
+
+def add_all(arrays: Sequence[NDArray], out: NDArray) -> None:
+    """Write the sum of arrays to another, or a copy of the only one."""
+    if len(arrays) == 1:
+        arrays[0].copyto(out)
+    else:
+        mx.nd.add_n(*arrays, out=out)
 
 
 def add_to(total: NDArray, array: NDArray) -> None:
