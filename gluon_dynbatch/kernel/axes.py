@@ -156,6 +156,19 @@ def layer_norm(call: Call) -> Tensor:
     return centred * x.apply("rsqrt", variance) * gamma + beta
 
 
+def batch_norm(call: Call) -> Tensor:
+    """Normalize by running statistics, through which no gradient flows."""
+    x, axis = call.tensors[0], call.axis("axis", 1)
+    require(len({t.dtype for t in call.tensors}) == 1, "dtypes differ")
+    x.refuse_axis_of_rows(axis)
+    vector = (x.shape[axis], *(1,) * (len(x.shape) - axis - 1))
+    gamma, beta, *statistics = (t.reshaped(vector) for t in call.tensors[1:])
+    mean, variance = (t.apply("multiplier", t, values=(0,)) for t in statistics)
+    deviation = variance + call.number("eps", 1e-3, single=False)
+    normalized = (x - mean) * deviation.apply("rsqrt", deviation)
+    return (normalized if call.flag("fix_gamma", True) else normalized * gamma) + beta
+
+
 def pick(call: Call) -> Tensor:
     x, index = call.tensors
     axis = call.inner_axis()

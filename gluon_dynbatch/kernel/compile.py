@@ -23,6 +23,7 @@ from .step import (
     Instruction,
     Pointwise,
     Product,
+    Ranked,
     Step,
     Sum,
 )
@@ -30,7 +31,7 @@ from .step import (
 #: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
-OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered"])
+OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered", "ranked"])
 #: Kinds whose arguments must be stored.
 OF_STORED = OWN_STEP | {"permuted"}
 #: Kinds whose results must be stored.
@@ -185,6 +186,8 @@ class Compiler:
         if node.kind == "convolved":
             bias = places[2] if len(places) > 2 else None
             return [Convolved(places[0], places[1], result, bias, node.attrs[0], node.dtype)]
+        if node.kind == "ranked":
+            return [Ranked(places[0], result, node.attrs[0], node.args[0].dtype)]
         if node.kind in ("gathered", "scattered"):
             index, *adds = node.attrs
             operation = (1 if adds[0] else 2) if adds else 0

@@ -12,12 +12,13 @@ from functools import reduce
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
-from .layout import Dot, Index, Maps, Order, Place, Slot, Weight
+from .layout import Dot, Index, Maps, Order, Place, Ranking, Slot, Weight
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
-    "read", "product", "dot", "convolved", "gathered", "scattered", "permuted", "reduced",
+    "read", "product", "dot", "convolved", "gathered", "scattered", "ranked",
+    "permuted", "reduced",
     "const", "iota", "function", "cast", "columns", "join",
 ]  # fmt: skip
 #: Reductions of columns to their sum or maximum, and the same for two values.
@@ -285,13 +286,18 @@ class Expressions:
 
     def gathered(self, x: Node, chosen: Node, index: Index) -> Node:
         """Return the columns of `x` at the positions that the indices `chosen` say."""
-        assert (x.width, chosen.width) == (index.width, index.number * len(index.sizes))
+        assert (x.width, chosen.width) == (index.width, index.chosen)
         return self._intern("gathered", (x, chosen), (index,), index.gathered, x.dtype)
 
     def scattered(self, x: Node, chosen: Node, index: Index, adds: bool = True) -> Node:
         """Return zeros, with columns of `x` added or written at the positions of the indices."""
-        assert (x.width, chosen.width) == (index.gathered, index.number * len(index.sizes))
+        assert (x.width, chosen.width) == (index.gathered, index.chosen)
         return self._intern("scattered", (x, chosen), (index, adds), index.width, x.dtype)
+
+    def ranked(self, x: Node, ranking: Ranking, dtype: str) -> Node:
+        """Return positions by value."""
+        width = ranking.outer * ranking.number * ranking.inner
+        return self._intern("ranked", (x,), (ranking,), width, dtype)
 
     def permuted(self, x: Node, order: Order) -> Node:
         """Reorder columns."""

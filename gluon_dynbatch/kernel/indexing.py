@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Dict
+from typing import Dict, List, Tuple, Union
 
 from ..native import executing
 from ..rules.site import Shape, require
-from .layout import CHECKED, CLIP, TRUNCATED, WRAP, Index, Weight
+from .axes import squeezed
+from .layout import (
+    ARGMAX,
+    ARGMIN,
+    ASCENDING,
+    CHECKED,
+    CLIP,
+    DESCENDING,
+    MOST_SORTED,
+    TRUNCATED,
+    WRAP,
+    Index,
+    Ranking,
+    Weight,
+)
 from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor
 
 
@@ -67,6 +81,45 @@ def scatter_nd(call: Call) -> Tensor:
     nodes = data.elements(), chosen.node(INDEX_DTYPES)
     node = call.build.scattered(*nodes, index, adds=call.op != "scatter_nd")
     return data.with_node(node, shape, chosen.per_row)
+
+
+def _ranking(call: Call, number: int, order: int) -> Tuple[Ranking, Shape]:
+    """Return the ranking along the axis of a call, and the shape of its result."""
+    shape, axis = call.inputs[0], call.inner_axis()
+    sizes = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    return Ranking(*sizes, number, order), (*shape[:axis], number, *shape[axis + 1 :])
+
+
+def argmax(call: Call) -> Tensor:
+    x = call.tensors[0]
+    ranking, shape = _ranking(call, 1, ARGMIN if call.op == "argmin" else ARGMAX)
+    positions = x.with_node(call.build.ranked(x.node(), ranking, x.dtype), shape)
+    return positions if call.flag("keepdims") else squeezed(positions, [call.inner_axis()])
+
+
+def ordered(call: Call) -> Union[Tensor, List[Tensor]]:
+    """Sort along an axis: values, positions, or a mask of the chosen ones."""
+    x, count = call.tensors[0], call.inputs[0][call.inner_axis()]
+    number = (call.integer("k", 1) or count) if call.op == "topk" else count
+    number = min(number, count) if number > 0 else count
+    few = count <= MOST_SORTED and 8 * number > count
+    require(few or number == 1, "MXNet's order of equal elements depends on its algorithm")
+    ascending = call.flag("is_ascend", call.op != "topk")
+    ranking, shape = _ranking(call, number, ASCENDING if ascending else DESCENDING)
+    kind = "value" if call.op == "sort" else call.attrs.get("ret_typ", "indices")
+    dtype = call.attrs.get("dtype", "float32") if kind in ("indices", "both") else "int64"
+    require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
+    positions = x.with_node(call.build.ranked(x.node(), ranking, dtype), shape)
+    if kind == "indices":
+        return positions
+    index = Index(ranking.outer, (count,), number, ranking.inner, CLIP, each=True)
+    if kind == "mask":
+        ones = x.with_node(call.build.const(1, positions.source.width, x.dtype), shape)
+        mask = call.build.scattered(ones.node(), positions.node(INDEX_DTYPES), index, adds=False)
+        return x.with_node(mask)
+    values = call.build.gathered(x.node(), positions.node(INDEX_DTYPES), index)
+    value = x.with_node(values, shape)
+    return value if kind == "value" else [value, positions]
 
 
 def _of_sample(handler: Handler) -> Handler:

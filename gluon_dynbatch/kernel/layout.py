@@ -110,6 +110,13 @@ class Index(NamedTuple):
     inner: int
     #: `CLIP`, `WRAP`, `CHECKED` or `TRUNCATED`.
     mode: str
+    #: Whether each chosen element has an index of its own, along the only indexed axis.
+    each: bool = False
+
+    @property
+    def chosen(self) -> int:
+        """Number of indices."""
+        return self.gathered if self.each else self.number * len(self.sizes)
 
     @property
     def gathered(self) -> int:
@@ -120,6 +127,23 @@ class Index(NamedTuple):
     def width(self) -> int:
         """Width of a row of the array that elements are chosen from."""
         return self.outer * prod(self.sizes) * self.inner
+
+
+#: Orders of positions: of the largest or the least element; of all elements.
+ARGMAX, ARGMIN, DESCENDING, ASCENDING = range(4)
+#: For more elements, MXNet's order of equal ones depends on its algorithm.
+MOST_SORTED = 16
+
+
+class Ranking(NamedTuple):
+    """The first `number` positions along an axis of outer x size x inner elements, by value."""
+
+    outer: int
+    size: int
+    inner: int
+    number: int
+    #: `ARGMAX`, `ARGMIN`, `DESCENDING` or `ASCENDING`.
+    order: int
 
 
 #: What a convolution computes: the result from data, kernel and optional bias; the gradient of the

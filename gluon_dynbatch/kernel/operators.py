@@ -228,6 +228,8 @@ HANDLERS: Dict[str, Handler] = {
     "FullyConnected": dense,
     "SliceChannel": split,
     **dict.fromkeys(["Embedding", "take"], indexing.take),
+    **dict.fromkeys(["argmax", "argmin"], indexing.argmax),
+    **dict.fromkeys(["sort", "argsort", "topk"], indexing.ordered),
     "dot": dot,
     "Convolution": convolution,
     "batch_dot": batch_dot,
@@ -243,6 +245,7 @@ HANDLERS: Dict[str, Handler] = {
     "one_hot": axes.one_hot,
     **dict.fromkeys(["softmax", "log_softmax", "softmin"], axes.softmax),
     "LayerNorm": axes.layer_norm,
+    "BatchNorm": axes.batch_norm,
 }
 
 #: Operators that kernels compute, if not in all cases.

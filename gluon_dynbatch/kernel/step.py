@@ -25,13 +25,14 @@ from .layout import (
     Maps,
     Order,
     Place,
+    Ranking,
     Slot,
     Weight,
 )
 
 #: Kinds of steps, modes of indices, and patterns of accesses, by the numbers that
 #: `native/c/steps.h` gives them.
-LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED = range(6)
+LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED, RANKED = range(7)
 MODES = (CLIP, WRAP, CHECKED, TRUNCATED)
 PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index")
 
@@ -147,14 +148,32 @@ class Indexed(NamedTuple):
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.source, self.chosen, self.result))
-        outer, sizes, number, inner, mode = self.positions
-        members = self.operation, MODES.index(mode), outer, number, inner, len(sizes), *sizes
-        return _step(INDEXED, self.dtype, *chain(*places), *members)
+        outer, sizes, number, inner, mode, each = self.positions
+        members = self.operation, MODES.index(mode), outer, number, inner, each
+        return _step(INDEXED, self.dtype, *chain(*places), *members, len(sizes), *sizes)
 
     def __str__(self) -> str:
         if not self.operation:
             return f"{self.result} = {self.source}[{self.chosen}]"
         return f"{self.result}[{self.chosen}] {'+=' if self.operation == 1 else '='} {self.source}"
+
+
+class Ranked(NamedTuple):
+    """Positions of elements by value."""
+
+    source: Place
+    result: Place
+    ranking: Ranking
+    dtype: str
+
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Encode the step for native code."""
+        places = map(slots.encode, (self.source, self.result))
+        outer, size, inner, number, order = self.ranking
+        return _step(RANKED, self.dtype, *chain(*places), order, outer, size, inner, number)
+
+    def __str__(self) -> str:
+        return f"{self.result} = positions of {self.source} by value"
 
 
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
@@ -221,7 +240,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Convolved, Indexed, Pointwise]
+Step = Union[Product, Dots, Convolved, Indexed, Ranked, Pointwise]
 
 
 class Array(NamedTuple):

@@ -135,6 +135,10 @@ static int64_t measure_step(const gdb_step *step, int64_t *work) {
         *work += ((const gdb_indexed *)step)->outer * ((const gdb_indexed *)step)->number
             * ((const gdb_indexed *)step)->inner;
         return 0;
+    case GDB_RANKED:
+        *work += ((const gdb_ranked *)step)->outer * ((const gdb_ranked *)step)->count
+            * ((const gdb_ranked *)step)->inner;
+        return 0;
     case GDB_CONVOLVED:
         *work += 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
             * m->result[0] * m->result[1];
@@ -200,6 +204,7 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
         case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
         case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
         case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
+        case GDB_RANKED: gdb_run_ranked((const gdb_ranked *)step, slots, rows); break;
         case GDB_GATHER: run_gather((const gdb_product *)step, slots, rows); break;
         default: run_product((const gdb_product *)step, slots, rows);
         }

@@ -70,7 +70,7 @@ typedef struct {
     int64_t slot, column;
 } gdb_place;
 
-enum { GDB_LOOP, GDB_PRODUCT, GDB_GATHER, GDB_DOTS, GDB_CONVOLVED, GDB_INDEXED };
+enum { GDB_LOOP, GDB_PRODUCT, GDB_GATHER, GDB_DOTS, GDB_CONVOLVED, GDB_INDEXED, GDB_RANKED };
 
 /* The head of each step; `words` is the number of its members, with the head. */
 typedef struct {
@@ -101,7 +101,8 @@ typedef struct {
 } gdb_convolved;
 
 /* Elements by index inside each row, which is an array of outer x count x inner, where count is the
- * product of the sizes of the indexed axes. The index has a row of `number` indices per axis. See
+ * product of the sizes of the indexed axes. The index has a row of `number` indices per axis; or, if
+ * `each`, it is an array of outer x number x inner, with an index for each element. See
  * `kernel.layout.Index`.
  *
  * GDB_GATHERED  copies from the indexed positions: the result is outer x number x inner
@@ -116,10 +117,25 @@ enum { GDB_CLIP, GDB_WRAP, GDB_CHECKED, GDB_TRUNCATED };
 typedef struct {
     gdb_step step;
     gdb_place source, index, result;
-    int64_t operation, mode, outer, number, inner, axes;
+    int64_t operation, mode, outer, number, inner, each, axes;
     int64_t sizes[]; /* of the indexed axes */
 } gdb_indexed;
 
+/* The positions of elements along an axis, in the order of their values: of each of outer x count x
+ * inner elements, the first `number` positions. Equal elements are in the order of MXNet's operators
+ * for up to GDB_MOST_SORTED elements, and for one position.
+ *
+ * GDB_ARGMAX, GDB_ARGMIN          one position; the first that is not a number counts as both
+ * GDB_DESCENDING, GDB_ASCENDING   compares only, so an element that is not a number equals all */
+enum { GDB_ARGMAX, GDB_ARGMIN, GDB_DESCENDING, GDB_ASCENDING };
+enum { GDB_MOST_SORTED = 16 };
+typedef struct {
+    gdb_step step;
+    gdb_place source, result;
+    int64_t order, outer, count, inner, number;
+} gdb_ranked;
+
+void gdb_run_ranked(const gdb_ranked *ranked, const gdb_array *slots, int64_t rows);
 void gdb_run_indexed(const gdb_indexed *indexed, const gdb_array *slots, int64_t rows);
 
 /* If an index failed since the last call, copy the message, of at most `size` bytes, and return 1.
