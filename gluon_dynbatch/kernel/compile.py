@@ -33,7 +33,7 @@ CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
 OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered", "ranked"])
 #: Kinds whose arguments must be stored.
-OF_STORED = OWN_STEP | {"permuted"}
+OF_STORED = OWN_STEP | {"permuted", "repeated"}
 #: Kinds whose results must be stored.
 STORED = OF_STORED | {"reduced"}
 
@@ -241,7 +241,7 @@ class Compiler:
                 return access
             assert access.pattern == "row", "a cast of indices is not spread"
             return access._replace(pattern=node.attrs[1])
-        if node.kind == "permuted" and not in_memory:
+        if node.kind in ("permuted", "repeated") and not in_memory:
             return Access(register, self.place_of(node.args[0]), node.attrs[0])
         source, start, step = node.column_run()
         place = self.place_of(source).shifted(start)

@@ -100,6 +100,11 @@ class Differentiation:
         elif node.kind == "permuted":
             (x,), (order,) = node.args, node.attrs
             self._add(x, build.permuted(g, order.inverse(x.width)))
+        elif node.kind == "repeated":
+            (x,), (repeats,) = node.args, node.attrs
+            together = build.permuted(g, repeats.together())
+            total = build.sums(together, len(repeats) // repeats.times, repeats.times)
+            self._add(x, build.permuted(total, repeats.inverse(x.width)))
         elif node.kind == "function":
             self._function(node, g)
 

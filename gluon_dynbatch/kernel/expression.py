@@ -12,13 +12,13 @@ from functools import reduce
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
-from .layout import Dot, Index, Maps, Order, Place, Ranking, Slot, Weight
+from .layout import Dot, Index, Maps, Order, Place, Ranking, Repeats, Slot, Weight
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
     "read", "product", "dot", "convolved", "gathered", "scattered", "ranked",
-    "permuted", "reduced",
+    "permuted", "repeated", "reduced",
     "const", "iota", "function", "cast", "columns", "join",
 ]  # fmt: skip
 #: Reductions of columns to their sum or maximum, and the same for two values.
@@ -319,6 +319,17 @@ class Expressions:
             transposed = not weight.transposed, False
             return self.dot(matrix, source, Dot(1, m, k, x.width // m, transposed))
         return self._intern("permuted", (x,), (order,), len(order), x.dtype)
+
+    def repeated(self, x: Node, repeats: Repeats) -> Node:
+        """Repeat columns in any order."""
+        return self._intern("repeated", (x,), (repeats,), len(repeats), x.dtype)
+
+    def sums(self, x: Node, outer: int, count: int, inner: int = 1) -> Node:
+        """Sum over the middle axis of an array, as products with ones."""
+        ones = self.const(1, (1 if inner == 1 else outer) * count, x.dtype)
+        if inner == 1:
+            return self.dot(x, ones, Dot(1, outer, count, 1, (False, False)))
+        return self.dot(ones, x, Dot(outer, 1, count, inner, (False, False)))
 
     def reduced(self, x: Node, reduction: str = SUM) -> Node:
         """Reduce all columns to one."""

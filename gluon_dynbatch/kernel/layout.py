@@ -218,3 +218,20 @@ class Order(Tuple[int, ...]):
 
     def __str__(self) -> str:
         return f"{len(self)} columns"
+
+
+class Repeats(Order):
+    """The source of each column, where each source that is used is used equally often."""
+
+    @property
+    def times(self) -> int:
+        """How often a source is used."""
+        return len(self) // len(set(self))
+
+    def together(self) -> Order:
+        """Return the order that puts the columns of each source side by side."""
+        return Order(sorted(range(len(self)), key=self.__getitem__))
+
+    def inverse(self, width: int) -> Order:
+        """Return the order that moves the sums of `together` to a source of this width."""
+        return Order(sorted(set(self))).inverse(width)

@@ -15,7 +15,7 @@ import numpy as np
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
 from .expression import SUM, Arithmetic, Expressions, Node
-from .layout import Order, Place
+from .layout import Order, Place, Repeats
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.
@@ -155,13 +155,17 @@ class Tensor(Arithmetic):
             # Not adjacent.
             return self.reduced(reduced[-1:], reduction).reduced(reduced[:-1], reduction)
         build, results = self.build, []
-        for piece in _pieces(self.node(), prod(self.shape[:low])):
-            if prod(self.shape[high:]) == 1:
+        outer, count = prod(self.shape[:low]), prod(self.shape[low:high])
+        inner = prod(self.shape[high:])
+        shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
+        if reduction == SUM and (outer > MOST_PIECES or (inner > 1 and count > MOST_PIECES)):
+            return self.with_node(build.sums(self.node(), outer, count, inner), shape)
+        for piece in _pieces(self.node(), outer):
+            if inner == 1:
                 results.append(build.reduced(piece, reduction))
             else:
-                columns = _pieces(piece, prod(self.shape[low:high]))
+                columns = _pieces(piece, count)
                 results.append(build.fold(columns, reduction))
-        shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
         return self.with_node(build.join(results), shape)
 
 
@@ -211,6 +215,10 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
         start = last + 1
         if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
             return x.owner.permuted(x, Order(indices.tolist()))
+        if len(pieces) > MOST_PIECES and per_row and x.dtype in DTYPES:
+            counts = np.unique(indices, return_counts=True)[1]
+            if len(np.unique(counts)) == 1:
+                return x.owner.repeated(x, Repeats(indices.tolist()))
         _limit_pieces(len(pieces))
     return x.owner.join(pieces)
 

@@ -29,7 +29,6 @@ LEFT = {
     "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
-    "repeat": {"32 pieces"},
     "softmax": {"rows have lengths", "share its integers"},
 }
 
