@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.cache import SizedCache
+from gluon_dynbatch.native import executing
+from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal
 from tests.common import FIXED
 from tests.strategies import examples
@@ -123,3 +126,68 @@ def test_indices_that_do_not_fit_are_errors_of_the_first_reader(name, late):
         with gdb.batching(**FIXED):
             right = [choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i])) for i in (0, 1, 2)]
         assert all(np.isin(x.asnumpy(), (0, 2)).all() for x in right)
+
+
+def passes(F, states, source, target):
+    """Gather the ends of edges, and add up what is computed of them at the nodes."""
+    ends = F.take(states, source, mode="wrap"), F.take(states, F.cast(target, dtype="int32"))
+    nodes = F.expand_dims(F.contrib.arange_like(states, axis=0), axis=0)
+    target = F.cast(target, dtype="float32")
+    leads_to = F.broadcast_equal(F.expand_dims(target, axis=1), nodes)
+    known = F.one_hot(F.slice_axis(target, axis=0, begin=0, end=1), depth=3)
+    total = F.dot(leads_to, F.tanh(ends[0] + F.broadcast_mul(ends[1], known)), transpose_a=True)
+    # Of the largest and of the second element of each node.
+    best = F.argmax(total, axis=1)
+    chosen = F.pick(total, best, axis=1) + F.pick(total, 1 - F.minimum(best, 1), axis=1)
+    return F.broadcast_add(F.concat(states, total, dim=1), F.expand_dims(chosen, axis=1))
+
+
+@examples(6)
+@given(
+    st.lists(st.sampled_from([(1, 1), (2, 5), (7, 3), (40, 36)]), min_size=2, max_size=3),
+    st.sampled_from(["float32", "float64", "int32", "int64"]),
+    st.integers(0, 99),
+)
+def test_graphs_of_all_sizes_share_launches(sizes, dtype, seed):
+    rng, net = np.random.RandomState(seed), cell(passes)
+
+    def indices(nodes, edges):
+        return mx.nd.array(rng.randint(0, nodes, edges), dtype=dtype)
+
+    graphs = []
+    for nodes, edges in sizes:
+        states = mx.nd.array(rng.normal(size=(nodes, 3)))
+        states.attach_grad()
+        graphs.append((states, indices(nodes, edges), indices(nodes, edges)))
+    batch = gdb.testing.check_against_loop(
+        lambda graph: net(graph[0] * 2, *graph[1:]), graphs, **{**FIXED, "granularity": "block"}
+    )
+    assert batch.report.launches <= 2 and not batch.report.split
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_sums_by_index_of_ragged_samples_share_a_launch():
+    rng, arrays = np.random.RandomState(0), []
+    for nodes, edges in [(2, 5), (7, 3), (4, 9)]:
+        x = mx.nd.array(rng.normal(size=(edges, 3)))
+        x.attach_grad()
+        arrays.append((nodes, x, mx.nd.array(rng.randint(0, nodes, (1, edges)))))
+
+    def total(nodes, x, index):
+        return mx.nd._internal._backward_gather_nd(twice(x), index, shape=(nodes, 3))
+
+    batch = gdb.testing.check_against_loop(lambda graph: total(*graph), arrays, **FIXED)
+    assert batch.report.launches == 2
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_without_a_way_to_report_indices_mxnet_runs_what_checks_them(monkeypatch):
+    """The reason names the operator that the user called, not those that merge it."""
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(executing, "can_fail", lambda: False)
+    index = mx.nd.array([[0, 2]])
+    arrays = [mx.nd.array(np.arange(6).reshape(3, 2) * 10.5 + k) for k in range(3)]
+    got, batch = outcome(arrays, lambda k, x: mx.nd.gather_nd(x, index), **FIXED)
+    equal(got, outcome(arrays, lambda k, x: mx.nd.gather_nd(x, index))[0])
+    (reason,) = (kernels for kernels in batch.plan.kernels if isinstance(kernels, str))
+    assert reason.startswith("operator gather_nd has no kernel here: native code cannot report")

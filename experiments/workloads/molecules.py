@@ -76,6 +76,6 @@ def messages(name, limit=None, seed=1, **sizes):
         count, ends = _graph(rng)
         kinds, label = rng.randint(0, KINDS, count), len(ends[0]) // 2 % 2
         arrays = [mx.nd.array(np.eye(count)[end] if onehot else end) for end in ends]
-        samples.append(Sample((mx.nd.array(kinds), *arrays), mx.nd.array([label]), count))
+        samples.append(Sample((mx.nd.array(kinds), *arrays), mx.nd.array([label])))
     title = f"graph network{', products with one-hot rows' * onehot}"
     return labelling(name, title, "graphs", samples, Network(onehot, **sizes))

@@ -14,8 +14,8 @@ from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import MAX, SUM
-from .layout import WRAP
-from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
+from .layout import CLIP, WRAP, Index
+from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
 
 # Moves of elements.
 
@@ -174,7 +174,13 @@ def pick(call: Call) -> Tensor:
     axis = call.inner_axis()
     require(index.per_row or not x.per_row, "all rows share the index")
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    last = x.shape[axis] - 1
+    last, outer = x.shape[axis] - 1, prod(x.shape[:axis])
+    if outer > MOST_PIECES:
+        mode = call.attrs.get("mode", CLIP)
+        chosen = Index(outer, (last + 1,), 1, prod(x.shape[axis + 1 :]), mode, each=True)
+        indices = index.index("int32").node(INDEX_DTYPES)
+        picked = x.with_node(call.build.gathered(x.node(), indices, chosen), shape, index.per_row)
+        return picked if call.flag("keepdims") else squeezed(picked, [axis])
     if call.attrs.get("mode", "clip") == WRAP:
         # In single precision, the remainder of a large index would be inexact.
         index = index.index("float64")

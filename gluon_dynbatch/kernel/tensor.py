@@ -215,7 +215,7 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
         start = last + 1
         if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
             return x.owner.permuted(x, Order(indices.tolist()))
-        if len(pieces) > MOST_PIECES and per_row and x.dtype in DTYPES:
+        if len(pieces) > MOST_PIECES:
             counts = np.unique(indices, return_counts=True)[1]
             if len(np.unique(counts)) == 1:
                 return x.owner.repeated(x, Repeats(indices.tolist()))
