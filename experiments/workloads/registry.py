@@ -73,7 +73,7 @@ WORKLOADS = {
                      default_data="random sequences"),
     **dict.fromkeys(("molecules", "molecules-onehot"),
                     Entry(molecules.messages, "Gilmer et al. 2017; no claim about speed.",
-                          "Gathers by index should be at least as fast as products.", (64,),
+                          "Compare gathers by index with products.", (64,),
                           "random graphs")),
     "reads": Entry(drawn.pondering, "Each value is read before the next step: nothing to batch.",
                    "It should not be slower than the loop.", (32,), "random inputs"),

@@ -11,7 +11,7 @@ from . import axes, indexing
 from .expression import MAX, Node
 from .functions import DERIVATIVES
 from .layout import Dot, Maps, Pair, Weight
-from .tensor import Call, Handler, Tensor, common_shape
+from .tensor import DTYPES, Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
 
@@ -60,6 +60,7 @@ def add(call: Call) -> Tensor:
 
 def activation(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs["act_type"]
+    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
     if kind == "relu":
         # Unlike the operator "relu", oneDNN turns NaN to 0.
         return x.apply("select", x.apply("greater", x, 0), x, 0)
@@ -68,6 +69,7 @@ def activation(call: Call) -> Tensor:
 
 def leaky_relu(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
+    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
     if kind == "gelu":
         return x * (x.apply("erf", x * sqrt(0.5)) * 0.5 + 0.5)
     # MXNet's gradient of "selu" is not its derivative.
