@@ -1,7 +1,9 @@
 """Packaging of gluon_dynbatch.  `make` installs the exact versions in requirements.txt."""
 
+import importlib.metadata
 import os
 import re
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -20,11 +22,28 @@ PYTHON = ">=3.8,<3.12"
 # On an unsupported Python there are no dependencies, so the user sees that Python is rejected.
 SUPPORTED = '; python_version >= "3.8" and python_version < "3.12"'
 
+
+def has_another_mxnet():
+    """Return whether a distribution such as mxnet-cu112 is installed, which also has MXNet.
+
+    Requiring mxnet would put the files of its wheel, for CPUs only, over those of the other one.
+    An isolated build does not see installed packages, but it knows their folders.
+    """
+    paths = [sysconfig.get_paths()]
+    if "posix_user" in sysconfig.get_scheme_names():
+        paths.append(sysconfig.get_paths("posix_user"))
+    folders = {folders[name] for folders in paths for name in ("purelib", "platlib")}
+    return any(
+        re.match(r"mxnet[-_.]", distribution.metadata["Name"] or "", re.IGNORECASE)
+        and any(str(file) == "mxnet/__init__.py" for file in distribution.files or ())
+        for distribution in importlib.metadata.distributions(path=sorted(folders))
+    )
+
+
 LIBRARY = [
     "greenlet>=2.0",
-    "mxnet==1.9.1",
     "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
-]
+] + ([] if has_another_mxnet() else ["mxnet==1.9.1"])
 
 DRAW = [
     "graphviz>=0.8.1,<0.9",  # as MXNet 1.9.1 requires
@@ -90,7 +109,13 @@ setup(
             depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No flag may depend on the processor, or change results.
-            extra_compile_args=[*LEVEL, "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            extra_compile_args=[
+                *LEVEL,
+                "-fno-math-errno",
+                "-fno-trapping-math",
+                "-fexceptions",  # the engine catches exceptions of C++ that are thrown in this code
+                "-pthread",
+            ],
             extra_link_args=["-pthread"],
         )
     ]

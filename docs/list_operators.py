@@ -8,10 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterable, Sequence, Tuple
 
-from gluon_dynbatch.kernel.operators import HANDLERS
+from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
+REPLACED = frozenset(
+    ["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"]
+)
+"""Operators that merge as others, which have native steps."""
 COMMON = 8
 """Number of families of `UNSUPPORTED` that the summary lists."""
 
@@ -65,6 +69,10 @@ def _names(family: Family) -> str:
     return ", ".join(f"`{name}`{stars[name]}" for name in sorted(stars))
 
 
+def _listed(operators: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted({spelling(op) for op in operators}))
+
+
 def summary() -> str:
     """Return a short table of the families of operators, and whether they merge."""
     rows = [(family.name, "yes", family.text) for family in MERGED]
@@ -83,9 +91,8 @@ def reference() -> str:
     return _PAGE.format(
         summary=summary(),
         merged=table("condition", MERGED),
-        native=", ".join(
-            f"`{name}`" for name in sorted({spelling(op) for op in HANDLERS if op in TABLE})
-        ),
+        native=_listed(op for op in NATIVE if op in TABLE),
+        mxnet=_listed(op for op in TABLE if op not in NATIVE | REPLACED),
         creation=_names(CREATION),
         unsupported=table("reason", UNSUPPORTED),
     )
@@ -112,12 +119,20 @@ reason.
 
 ## Native steps
 
-Native steps run these operators, with few exceptions, in `float32` and `float64` on a CPU. MXNet's
-own operators run all others. They merge as well, but their launches are slower. If one operator of
-a cell has no native steps, MXNet runs the whole cell; at granularity `"operator"`, only the piece
-with this operator. `print(batch.plan)` gives the reason for each launch.
+Native steps run these operators, with few exceptions, in `float32` and `float64` on a CPU; in
+`int32` and `int64` those that move elements, choose them by index, cast, compare, add, subtract or
+multiply. `sort`, `argsort` and `topk` have native steps for up to 16 elements, and `topk` with
+`k=1` for any number.
 
 {native}
+
+MXNet's own operators run these, all calls in other types, and all calls in memory of other devices.
+They merge as well, but their launches are slower, and arrays of each size need their own launch. If
+one operator of a cell has no native steps, MXNet runs the whole cell; at granularity `"operator"`,
+only the piece with this operator. `print(batch.plan)` gives the reason for each launch, and names
+the operator.
+
+{mxnet}
 
 ## One array for all samples
 

@@ -35,8 +35,8 @@ KINDS: Dict[str, Kind] = {
     ),
     "index": Kind(
         "index read",
-        "An array is an index, which reads values",
-        "use mx.nd.take(array, index), which is recorded; if an index may be negative, pass "
+        "An array is an index beside numbers or slices, which reads values",
+        "use mx.nd.take(array, index, axis), which is recorded; if an index may be negative, pass "
         'mode="wrap"',
     ),
     "change": Kind(

@@ -136,13 +136,16 @@ CASES = {
         script("work = lambda x: cell(x)"),
     ),
     "an index array": (
-        script("work = lambda x: head(cell(x)[index])", samples="rows"),
-        "x.nd.take(array, index)",
-        script("work = lambda x: head(mx.nd.take(cell(x), index))", samples="rows"),
+        script("work = lambda x: head(cell(x)[0:2, [1, 0, 1, 2]])", samples="rows"),
+        "x.nd.take(array, index, axis)",
+        script("""
+            chosen = mx.nd.array([1, 0, 1, 2])
+            work = lambda x: head(mx.nd.take(cell(x)[0:2], chosen, axis=1))
+        """, samples="rows"),
     ),
     "an index that is computed": (
-        script("work = lambda x: head(rows[3][cell(x).argmax(axis=1)])", samples="rows"),
-        "x.nd.take(array, index)",
+        script("work = lambda x: head(rows[3][cell(x).argmax(axis=1), 0:4])", samples="rows"),
+        "x.nd.take(array, index, axis)",
         script("work = lambda x: head(mx.nd.take(rows[3], cell(x).argmax(axis=1)))",
                samples="rows"),
     ),

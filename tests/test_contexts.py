@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from mxnet import autograd
 from mxnet.gluon import nn, rnn
+from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.kernel import express
+from gluon_dynbatch.native import planning
+from gluon_dynbatch.record.operators import operator_of
 from gluon_dynbatch.run import buffers, keep, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, equal
@@ -77,7 +80,7 @@ def sums(net, leaves, pause):
     total = mx.nd.add_n(*map(net.join, leaves, leaves[1:]))
     pause(total)
     for i in range(3):
-        yield total * i + mx.nd.softmax(mx.nd.sort(total, axis=1) + leaves[i])
+        yield total * i + mx.nd.softmax(mx.nd.cumsum(total, axis=1) + leaves[i])
 
 
 PROGRAMS = [trees, recurrent, views, lookups, sums]
@@ -148,6 +151,67 @@ def test_memory_that_native_code_cannot_reach(program, native, monkeypatch):
         monkeypatch.setattr(module, "in_host_memory", lambda context: False)
     for pause in ("never", "flush"):
         check(program, mx.cpu(0), pause)
+
+
+def operators(monkeypatch, work):
+    """Return the names of the operators of MXNet that `work` calls, in order."""
+    names, original = [], register._imperative_invoke
+
+    def invoke(handle, *args):
+        names.append(operator_of(handle).name)
+        return original(handle, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(register, "_imperative_invoke", invoke)
+        work()
+    return names
+
+
+ADD, COPY, ZERO = planning.ADD, planning.COPY, planning.ZERO
+#: Pieces of an operand of 12 elements, the arrays that they are of, and the operators for them.
+PIECES = {
+    "one": ([(COPY, 0, 0, 4, 12)], ["Concat"]),
+    "one array": ([(COPY, 4, 0, 0, 8), (COPY, 0, 0, 12, 4)], ["take"]),
+    "several arrays": ([(COPY, 4, 1, 0, 8), (COPY, 0, 0, 12, 4)], ["Concat"]),
+    "gaps": ([(COPY, 4, 0, 0, 4), (ZERO, 0, 0, 0, 4), (ZERO, 8, 0, 0, 4)],
+             ["take", "zeros_like", "where", "_copyto"]),
+    "sums": ([(COPY, 0, 0, 0, 12), (ADD, 4, 0, 6, 6), (ADD, 4, 1, 2, 2)],
+             ["Concat", "take", "zeros_like", "where", "add_n"]),
+    "only zeros": ([(ZERO, 0, 0, 0, 12)], ["_zeros"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+def test_mxnets_operators_gather_an_operand_at_once(name, dtype, monkeypatch):
+    pieces, wanted = PIECES[name]
+    arrays = [mx.nd.arange(1 + 30 * k, 21 + 30 * k, dtype=dtype) for k in range(2)]
+    target, right = mx.nd.ones((3, 4), dtype=dtype) * 7, np.zeros(12, dtype)
+    for action, start, number, first, count in pieces:
+        stretch = arrays[number].asnumpy()[first : first + count]
+        if action == ZERO:
+            right[start : start + count] = 0
+        else:
+            right[start : start + count] += stretch
+
+    def write():
+        buffers._write_by_operators(target, arrays, np.array(pieces))
+
+    called = [op for op in operators(monkeypatch, write) if op != "_plus_scalar"]
+    np.testing.assert_array_equal(target.asnumpy().ravel(), right)
+    assert called == wanted
+
+
+def test_mxnets_operators_copy_results_out_at_once(monkeypatch):
+    monkeypatch.setattr(buffers, "in_host_memory", lambda context: False)
+    source, copies = mx.nd.arange(24).reshape((4, 6)), []
+    starts = [6, 0, 9]
+    called = operators(
+        monkeypatch, lambda: copies.extend(buffers.copy_out(source, (3, 2), starts))
+    )
+    for copy, first in zip(copies, starts):
+        np.testing.assert_array_equal(copy.asnumpy().ravel(), np.arange(first, first + 6))
+    assert called == ["take", "SliceChannel"]
 
 
 @pytest.mark.parametrize("context", CONTEXTS[1:], ids=str)

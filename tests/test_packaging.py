@@ -48,6 +48,41 @@ def test_only_supported_pythons_have_dependencies(metadata, version):
         assert bool(names) == supported
 
 
+def test_the_wheel_for_cpus_is_not_put_over_another_mxnet(tmp_path):
+    """It is required unless a distribution of another name has the module."""
+    venv.create(tmp_path / "env", symlinks=True)
+    site = next((tmp_path / "env").glob("lib/*/site-packages"))
+    tools = str(Path(setuptools.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": tools, "PYTHONUSERBASE": str(tmp_path / "user")}
+
+    def installed(name, folder, *files):
+        info = folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+        return info
+
+    def requires_mxnet():
+        build = ["setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+        python = str(tmp_path / "env" / "bin" / "python")
+        subprocess.run([python, *build], cwd=ROOT, env=env, check=True)
+        found = importlib.metadata.PathDistribution(next(tmp_path.glob("*.egg-info")))
+        return "mxnet" in {Requirement(text).name for text in found.requires}
+
+    assert requires_mxnet()
+    installed("mxnet", site, "mxnet/__init__.py")
+    installed("mxnet-tools", site, "mxnet_tools.py")
+    assert requires_mxnet()
+    with_cuda = installed("mxnet-cu112", site, "mxnet/__init__.py", "mxnet/libmxnet.so")
+    assert not requires_mxnet()
+    shutil.rmtree(with_cuda)
+    assert requires_mxnet()
+    scheme = {"userbase": str(tmp_path / "user")}
+    user = Path(sysconfig.get_path("purelib", "posix_user", scheme))
+    installed("mxnet-cu112", user, "mxnet/__init__.py")
+    assert not requires_mxnet()
+
+
 def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_path):
     """The environment sees MXNet, but not the repository."""
     # Not optimized, whatever setup.py sets: the test is that no file is missing.

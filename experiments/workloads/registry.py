@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
-from . import drawn, lattice, modules, pairs, parser, seq2seq, sequences, trees
+from . import drawn, lattice, modules, molecules, pairs, parser, seq2seq, sequences, trees
 
 #: Options for folders of data: the name of the data, and a help text.
 FOLDERS = {
@@ -72,6 +72,10 @@ WORKLOADS = {
         seq2seq.translation, _ED_BATCH,
         f"In inference, values are read at every step. {_NO_PEER}",
         default_data="random sequences")),
+    **dict.fromkeys(("molecules", "molecules-onehot"),
+                    Entry(molecules.messages, "Gilmer et al. 2017; no claim about speed.",
+                          "Compare gathers by index with products.", (64,),
+                          "random graphs")),
     "reads": Entry(drawn.pondering, "Each value is read before the next step: nothing to batch.",
                    "It should not be slower than the loop.", (32,), "random inputs"),
 }  # fmt: skip

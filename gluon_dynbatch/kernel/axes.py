@@ -14,8 +14,8 @@ from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import MAX, SUM
-from .layout import WRAP
-from .tensor import DTYPES, MOST_MOVED, Call, Handler, Tensor, movable
+from .layout import CLIP, WRAP, Index
+from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
 
 # Moves of elements.
 
@@ -31,7 +31,8 @@ def move(call: Call) -> List[Tensor]:
     for indices in _indices(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
         source = call.tensors[0]
         if indices.max(initial=0) >= sizes[0]:
-            joined = call.build.join(x.node() for x in call.tensors)
+            require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
+            joined = call.build.join(x.elements() for x in call.tensors)
             source = source.with_node(joined, (sum(sizes),))
         results.append(source.gathered(indices, any(call.batched)))
     return results
@@ -115,7 +116,7 @@ def l2_normalization(call: Call) -> Tensor:
 
 def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
     """Return 0, 1, ..., `count` - 1 along the first of `ndim` axes."""
-    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
     shape: Shape = (count, *(1,) * (ndim - 1))
     return Tensor(x.build.iota(0, count, dtype), shape, per_row=False)
 
@@ -155,12 +156,31 @@ def layer_norm(call: Call) -> Tensor:
     return centred * x.apply("rsqrt", variance) * gamma + beta
 
 
+def batch_norm(call: Call) -> Tensor:
+    """Normalize by running statistics, through which no gradient flows."""
+    x, axis = call.tensors[0], call.axis("axis", 1)
+    require(len({t.dtype for t in call.tensors}) == 1, "dtypes differ")
+    x.refuse_axis_of_rows(axis)
+    vector = (x.shape[axis], *(1,) * (len(x.shape) - axis - 1))
+    gamma, beta, *statistics = (t.reshaped(vector) for t in call.tensors[1:])
+    mean, variance = (t.apply("multiplier", t, values=(0,)) for t in statistics)
+    deviation = variance + call.number("eps", 1e-3, single=False)
+    normalized = (x - mean) * deviation.apply("rsqrt", deviation)
+    return (normalized if call.flag("fix_gamma", True) else normalized * gamma) + beta
+
+
 def pick(call: Call) -> Tensor:
     x, index = call.tensors
     axis = call.inner_axis()
     require(index.per_row or not x.per_row, "all rows share the index")
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    last = x.shape[axis] - 1
+    last, outer = x.shape[axis] - 1, prod(x.shape[:axis])
+    if outer > MOST_PIECES:
+        mode = call.attrs.get("mode", CLIP)
+        chosen = Index(outer, (last + 1,), 1, prod(x.shape[axis + 1 :]), mode, each=True)
+        indices = index.index("int32").node(INDEX_DTYPES)
+        picked = x.with_node(call.build.gathered(x.node(), indices, chosen), shape, index.per_row)
+        return picked if call.flag("keepdims") else squeezed(picked, [axis])
     if call.attrs.get("mode", "clip") == WRAP:
         # In single precision, the remainder of a large index would be inexact.
         index = index.index("float64")
@@ -180,7 +200,8 @@ def one_hot(call: Call) -> Tensor:
     numbers = iota(x, call.integer("depth", 0) or 0, dtype)
     index = x.index(dtype)
     # Read once per row, not once per column.
-    index = index.apply("trunc", index).reshaped((*x.shape, 1))
+    index = index + 0 if dtype in BOUNDS else index.apply("trunc", index)
+    index = index.reshaped((*x.shape, 1))
     mask = x.apply("equal", index, numbers)
     on, off = call.number("on_value", single=False), call.number("off_value", 0, single=False)
     return mask.apply("select", mask, mask.const(on), off)

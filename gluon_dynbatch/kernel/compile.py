@@ -20,9 +20,11 @@ from .step import (
     Array,
     Convolved,
     Dots,
+    Indexed,
     Instruction,
     Pointwise,
     Product,
+    Ranked,
     Step,
     Sum,
 )
@@ -30,9 +32,9 @@ from .step import (
 #: Functions that cost no more than loading their stored result.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
-OWN_STEP = frozenset(["product", "dot", "convolved"])
+OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered", "ranked"])
 #: Kinds whose arguments must be stored.
-OF_STORED = OWN_STEP | {"permuted"}
+OF_STORED = OWN_STEP | {"permuted", "repeated"}
 #: Kinds whose results must be stored.
 STORED = OF_STORED | {"reduced"}
 
@@ -195,6 +197,20 @@ class Compiler:
                 dtype=node.dtype,
             )
             return [step]
+        if node.kind == "ranked":
+            source, ranking = node.args[0], node.attrs[0]
+            return [Ranked(source=places[0], result=result, ranking=ranking, dtype=source.dtype)]
+        if node.kind in ("gathered", "scattered"):
+            index, *adds = node.attrs
+            chosen = Indexed(
+                source=places[0],
+                chosen=places[1],
+                result=result,
+                positions=index,
+                operation=(1 if adds[0] else 2) if adds else 0,
+                dtype=node.dtype,
+            )
+            return [chosen]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(places, weights, biases)
@@ -263,7 +279,7 @@ class Compiler:
                 return access
             assert access.pattern == "row", "a cast of indices is not spread"
             return access._replace(pattern=node.attrs[1])
-        if node.kind == "permuted" and not in_memory:
+        if node.kind in ("permuted", "repeated") and not in_memory:
             return Access(register, self.place_of(node.args[0]), node.attrs[0])
         source, start, step = node.column_run()
         place = self.place_of(source).shifted(start)

@@ -91,9 +91,20 @@ class Differentiation:
             self._dot(node, g)
         elif node.kind == "convolved":
             self._convolved(node, g)
+        elif node.kind == "gathered":
+            (x, chosen), (index,) = node.args, node.attrs
+            self._add(x, build.scattered(g, value[chosen], index))
+        elif node.kind == "scattered":
+            (x, chosen), (index, _) = node.args, node.attrs
+            self._add(x, build.gathered(g, value[chosen], index))
         elif node.kind == "permuted":
             (x,), (order,) = node.args, node.attrs
             self._add(x, build.permuted(g, order.inverse(x.width)))
+        elif node.kind == "repeated":
+            (x,), (repeats,) = node.args, node.attrs
+            together = build.permuted(g, repeats.together())
+            total = build.sums(together, len(repeats) // repeats.times, repeats.times)
+            self._add(x, build.permuted(total, repeats.inverse(x.width)))
         elif node.kind == "function":
             self._function(node, g)
 
@@ -133,9 +144,11 @@ class Differentiation:
 
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), args = node.attrs, [self._values[x] for x in node.args]
+        build = self._build
         if name == "select":
             # Selected, not multiplied: 0 times a gradient that is not finite is NaN.
-            first, second = (g.apply(name, args[0], *pair) for pair in ((g, 0), (0, g)))
+            chosen = build.cast(args[0], g.dtype)
+            first, second = (g.apply(name, chosen, *pair) for pair in ((g, 0), (0, g)))
             gradients = [None, first, second]
         else:
             factors = DERIVATIVES[name](self._values[node], *args, *numbers)
@@ -154,5 +167,6 @@ def gradient_dtype(dtype: str) -> str:
 def _times(g: Node, factor: Operand) -> Optional[Node]:
     """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
     if isinstance(factor, Node):
-        return g.apply("gate", g, factor)
+        # Gradients of integers are computed in double precision.
+        return g.apply("gate", g, g.owner.cast(factor, g.dtype))
     return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from math import prod
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from mxnet.gluon import Parameter
 
@@ -15,6 +15,7 @@ from ..record.types import in_host_memory, name_of
 from ..rules.site import RefuseError, Shape, require
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node
+from .indexing import OWN
 from .layout import Slot
 from .operators import HANDLERS
 from .tensor import INDEX_DTYPES, Call, Tensor
@@ -30,28 +31,30 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     """
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
     require(in_host_memory(segment.context), f"no kernels for {segment.context}")
-    for op in segment.ops:
-        require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
+    ops, heads = segment.native
+    for called, op in ops:
+        known = op.op == VARIABLE or op.op in (OWN if op.extra.get("own") else HANDLERS)
+        require(known, f"operator {called} has no kernel")
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
         require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no kernels")
     build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
-    uses = Counter([*segment.heads, *(ref for op in segment.ops for ref in op.inputs)])
+    uses = Counter([*heads, *(ref for _, op in ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):
-        op = segment.ops[position]
+        called, op = ops[position]
         if op.op == VARIABLE:
             results = [_variable(segment, build, op.name)]
         else:
-            results = _apply(segment, build, op, tensors)
+            results = _apply(segment, build, op, called, tensors)
         for out, x in enumerate(results):
             once = x.read_once and uses[position, out] == 1
             tensors[position, out] = replace(x, read_once=once)
     nodes = []
-    for ref, port in zip(segment.heads, segment.outputs):
-        head = _tensor(segment, tensors, ref)
+    for ref, port in zip(heads, segment.outputs):
+        head = _tensor(ops, tensors, ref)
         require(head.per_row, "a result is the same for all rows")
-        nodes.append(head.node())
+        nodes.append(head.node(INDEX_DTYPES))
         assert (nodes[-1].width, nodes[-1].dtype) == (port.row_size, port.dtype)
     return tuple(nodes)
 
@@ -69,25 +72,25 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
     return Tensor(build.read(slot, prod(shape), dtype, shared), shape, per_row=not shared)
 
 
-def _tensor(segment: Segment, tensors: Dict[Ref, Tensor], ref: Ref) -> Tensor:
-    op = segment.ops[ref[0]].op
-    require(ref in tensors, f"operator {op} has no kernel for result {ref[1]}")
+def _tensor(ops: Sequence[Tuple[str, Op]], tensors: Dict[Ref, Tensor], ref: Ref) -> Tensor:
+    called = ops[ref[0]][0]
+    require(ref in tensors, f"operator {called} has no kernel for result {ref[1]}")
     return tensors[ref]
 
 
 def _apply(
-    segment: Segment, build: Expressions, op: Op, tensors: Dict[Ref, Tensor]
+    segment: Segment, build: Expressions, op: Op, called: str, tensors: Dict[Ref, Tensor]
 ) -> List[Tensor]:
     """Return the results of an operator."""
-    inputs = tuple(_tensor(segment, tensors, ref) for ref in op.inputs)
+    inputs = tuple(_tensor(segment.native[0], tensors, ref) for ref in op.inputs)
     training = bool(segment.mode & TRAINING)
     shapes, per_row = tuple(x.shape for x in inputs), tuple(x.per_row for x in inputs)
     try:
-        results = HANDLERS[op.op](
+        results = (OWN if op.extra.get("own") else HANDLERS)[op.op](
             Call(op.op, op.attrs, shapes, (), per_row, training, build, inputs)
         )
     except RefuseError as error:
-        raise RefuseError(f"operator {op.op} has no kernel here: {error}") from None
+        raise RefuseError(f"operator {called} has no kernel here: {error}") from None
     return results if isinstance(results, list) else [results]
 
 

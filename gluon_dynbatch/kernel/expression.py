@@ -12,12 +12,13 @@ from functools import reduce
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
-from .layout import Dot, Maps, Order, Place, Slot, Weight
+from .layout import Dot, Index, Maps, Order, Place, Ranking, Repeats, Slot, Weight
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
 Kind = Literal[
-    "read", "product", "dot", "convolved", "permuted", "reduced",
+    "read", "product", "dot", "convolved", "gathered", "scattered", "ranked",
+    "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
 ]  # fmt: skip
 #: Reductions of columns to their sum or maximum, and the same for two values.
@@ -296,6 +297,21 @@ class Expressions:
         """Return a convolution or one of its gradients."""
         return self._intern("convolved", args, (maps,), maps.width, args[0].dtype)
 
+    def gathered(self, x: Node, chosen: Node, index: Index) -> Node:
+        """Return the columns of `x` at the positions that the indices `chosen` say."""
+        assert (x.width, chosen.width) == (index.width, index.chosen)
+        return self._intern("gathered", (x, chosen), (index,), index.gathered, x.dtype)
+
+    def scattered(self, x: Node, chosen: Node, index: Index, adds: bool = True) -> Node:
+        """Return zeros, with columns of `x` added or written at the positions of the indices."""
+        assert (x.width, chosen.width) == (index.gathered, index.chosen)
+        return self._intern("scattered", (x, chosen), (index, adds), index.width, x.dtype)
+
+    def ranked(self, x: Node, ranking: Ranking, dtype: str) -> Node:
+        """Return positions by value."""
+        width = ranking.outer * ranking.number * ranking.inner
+        return self._intern("ranked", (x,), (ranking,), width, dtype)
+
     def permuted(self, x: Node, order: Order) -> Node:
         """Reorder columns."""
         if x.kind == "permuted":
@@ -317,6 +333,17 @@ class Expressions:
             product = Dot(matrices=1, m=m, k=k, n=x.width // m, transposed=transposed)
             return self.dot(matrix, source, product)
         return self._intern("permuted", (x,), (order,), len(order), x.dtype)
+
+    def repeated(self, x: Node, repeats: Repeats) -> Node:
+        """Repeat columns in any order."""
+        return self._intern("repeated", (x,), (repeats,), len(repeats), x.dtype)
+
+    def sums(self, x: Node, outer: int, count: int, inner: int = 1) -> Node:
+        """Sum over the middle axis of an array, as products with ones."""
+        ones = self.const(1, (1 if inner == 1 else outer) * count, x.dtype)
+        if inner == 1:
+            return self.dot(x, ones, Dot(1, outer, count, 1, (False, False)))
+        return self.dot(ones, x, Dot(outer, 1, count, inner, (False, False)))
 
     def reduced(self, x: Node, reduction: str = SUM) -> Node:
         """Reduce all columns to one."""

@@ -119,7 +119,8 @@ class SegmentKernels:
         for k in wanted.heads:
             slot = Slot("head", k)
             head = arrays[slot] = arrays[Slot("out", k)]
-            heads.append((results[k], build.read(slot, head.width, head.dtype)))
+            gradient = build.read(slot, head.width, head.dtype)
+            heads.append((results[k], build.cast(gradient, gradient_dtype(head.dtype))))
         values = _rebuilt(build, self._nodes, stored)
         gradients, sums = Differentiation(build, values, heads).gradients()
         reached = {Slot("param", j) for j in wanted.parameters}

@@ -100,6 +100,60 @@ class Dot(NamedTuple):
         return of_left, of_right
 
 
+#: Indices inside a row may select in the same ways.  Or negative ones count from the end, and
+#: indices beyond either end fail; fractions are rounded down, or towards zero.
+CHECKED, TRUNCATED = "checked", "truncated"
+
+
+class Index(NamedTuple):
+    """Positions, given by `number` indices, in rows that are arrays of outer x count x inner.
+
+    With several `sizes`, each position has an index per size, as in ``gather_nd``.
+    """
+
+    outer: int
+    #: Sizes of the indexed axes; their product is the count.
+    sizes: Tuple[int, ...]
+    number: int
+    inner: int
+    #: `CLIP`, `WRAP`, `CHECKED` or `TRUNCATED`.
+    mode: str
+    #: Whether each chosen element has an index of its own, along the only indexed axis.
+    each: bool = False
+
+    @property
+    def chosen(self) -> int:
+        """Number of indices."""
+        return self.gathered if self.each else self.number * len(self.sizes)
+
+    @property
+    def gathered(self) -> int:
+        """Width of a row of the chosen elements."""
+        return self.outer * self.number * self.inner
+
+    @property
+    def width(self) -> int:
+        """Width of a row of the array that elements are chosen from."""
+        return self.outer * prod(self.sizes) * self.inner
+
+
+#: Orders of positions: of the largest or the least element; of all elements.
+ARGMAX, ARGMIN, DESCENDING, ASCENDING = range(4)
+#: For more elements, MXNet's order of equal ones depends on its algorithm.
+MOST_SORTED = 16
+
+
+class Ranking(NamedTuple):
+    """The first `number` positions along an axis of outer x size x inner elements, by value."""
+
+    outer: int
+    size: int
+    inner: int
+    number: int
+    #: `ARGMAX`, `ARGMIN`, `DESCENDING` or `ASCENDING`.
+    order: int
+
+
 #: What a convolution computes: the result from data, kernel and optional bias; the gradient of the
 #: data from the gradient of the result and the kernel; or the gradients of kernel and bias from the
 #: gradient of the result and the data.
@@ -183,3 +237,20 @@ class Order(Tuple[int, ...]):
 
     def __str__(self) -> str:
         return f"{len(self)} columns"
+
+
+class Repeats(Order):
+    """The source of each column, where each source that is used is used equally often."""
+
+    @property
+    def times(self) -> int:
+        """How often a source is used."""
+        return len(self) // len(set(self))
+
+    def together(self) -> Order:
+        """Return the order that puts the columns of each source side by side."""
+        return Order(sorted(range(len(self)), key=self.__getitem__))
+
+    def inverse(self, width: int) -> Order:
+        """Return the order that moves the sums of `together` to a source of this width."""
+        return Order(sorted(set(self))).inverse(width)

@@ -7,11 +7,11 @@ from typing import Dict, List, Sequence, Tuple
 
 from .. import rules
 from ..rules.site import require
-from . import axes, draws
+from . import axes, draws, indexing
 from .expression import MAX, Node
 from .functions import DERIVATIVES
-from .layout import CLIP, WRAP, Dot, Maps, Pair, Weight
-from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor, common_shape
+from .layout import Dot, Maps, Pair, Weight
+from .tensor import DTYPES, Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
 
@@ -43,8 +43,9 @@ def add(call: Call) -> Tensor:
     build, shape, per_row = call.build, common_shape(call.tensors), any(call.batched)
     products: List[Node] = []
     others: List[Node] = []
+    require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
     for x in call.tensors:
-        node = x.broadcast(shape, per_row).node()
+        node = x.broadcast(shape, per_row).elements()
         (products if x.read_once and node.kind == "product" else others).append(node)
     if len({product.attrs[0][0].units for product in products}) > 1:
         products, others = [], products + others
@@ -59,6 +60,7 @@ def add(call: Call) -> Tensor:
 
 def activation(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs["act_type"]
+    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
     if kind == "relu":
         # Unlike the operator "relu", oneDNN turns NaN to 0.
         return x.apply("select", x.apply("greater", x, 0), x, 0)
@@ -67,6 +69,7 @@ def activation(call: Call) -> Tensor:
 
 def leaky_relu(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
+    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
     if kind == "gelu":
         return x * (x.apply("erf", x * sqrt(0.5)) * 0.5 + 0.5)
     # MXNet's gradient of "selu" is not its derivative.
@@ -95,6 +98,8 @@ def multiply_gradient(call: Call) -> Tensor:
 def where(call: Call) -> Tensor:
     condition, x, y = call.tensors
     ones = (1,) * (len(x.shape) - len(condition.shape))
+    if condition.dtype != x.dtype:
+        condition = condition.apply("not_equal", condition, 0).cast(x.dtype)
     return x.apply("select", condition.reshaped(condition.shape + ones), x, y)
 
 
@@ -119,20 +124,6 @@ def split(call: Call) -> List[Tensor]:
     if not call.tensors[0].read_once:
         return parts
     return [part.with_node(call.build.narrowed_product(part.node())) for part in parts]
-
-
-def take(call: Call) -> Tensor:
-    """Gather rows of a matrix: a product with one-hot rows."""
-    index, table = (0, 1) if call.op == "Embedding" else (1, 0)
-    mode, (count, *inner) = call.attrs.get("mode", "clip"), call.inputs[table]
-    x, dtype = call.tensors[index], call.tensors[table].dtype
-    require(dtype in DTYPES, f"{dtype} has no kernels")
-    require(call.op == "Embedding" or call.axis("axis", 0) == 0, "its axis is not 0")
-    require(x.per_row, "all rows share the indices")
-    require(mode in (CLIP, WRAP), f"its mode is {mode}")
-    weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
-    product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
-    return x.with_node(product, (*x.shape, *inner))
 
 
 def dot(call: Call) -> Tensor:
@@ -242,7 +233,9 @@ HANDLERS: Dict[str, Handler] = {
     **axes.MOVES,
     "FullyConnected": dense,
     "SliceChannel": split,
-    **dict.fromkeys(["Embedding", "take"], take),
+    **dict.fromkeys(["Embedding", "take"], indexing.take),
+    **dict.fromkeys(["argmax", "argmin"], indexing.argmax),
+    **dict.fromkeys(["sort", "argsort", "topk"], indexing.ordered),
     "dot": dot,
     "Convolution": convolution,
     "batch_dot": batch_dot,
@@ -258,4 +251,8 @@ HANDLERS: Dict[str, Handler] = {
     "one_hot": axes.one_hot,
     **dict.fromkeys(["softmax", "log_softmax", "softmin"], axes.softmax),
     "LayerNorm": axes.layer_norm,
+    "BatchNorm": axes.batch_norm,
 }
+
+#: Operators that kernels compute, if not in all cases.
+NATIVE = frozenset(HANDLERS).union(indexing.OWN)

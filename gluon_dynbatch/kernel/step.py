@@ -15,10 +15,27 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .layout import IDENTITY, KEY, WRAP, Dot, Maps, Order, Place, Slot, Weight
+from .layout import (
+    CHECKED,
+    CLIP,
+    IDENTITY,
+    KEY,
+    TRUNCATED,
+    WRAP,
+    Dot,
+    Index,
+    Maps,
+    Order,
+    Place,
+    Ranking,
+    Slot,
+    Weight,
+)
 
-#: Kinds of steps, and patterns of accesses, by the numbers that `native/c/steps.h` gives them.
-LOOP, PRODUCT, GATHER, DOTS, CONVOLVED = range(5)
+#: Kinds of steps, modes of indices, and patterns of accesses, by the numbers that
+#: `native/c/steps.h` gives them.
+LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED, RANKED = range(7)
+MODES = (CLIP, WRAP, CHECKED, TRUNCATED)
 PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform")
 
 
@@ -119,6 +136,48 @@ class Convolved(NamedTuple):
         return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
 
 
+class Indexed(NamedTuple):
+    """A gather by index inside each row, or a sum or writes by index."""
+
+    source: Place
+    chosen: Place
+    result: Place
+    positions: Index
+    #: 0 for a gather, 1 for a sum, 2 for writes.
+    operation: int
+    dtype: str
+
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Encode the step for native code."""
+        places = map(slots.encode, (self.source, self.chosen, self.result))
+        outer, sizes, number, inner, mode, each = self.positions
+        members = self.operation, MODES.index(mode), outer, number, inner, each
+        return _step(INDEXED, self.dtype, *chain(*places), *members, len(sizes), *sizes)
+
+    def __str__(self) -> str:
+        if not self.operation:
+            return f"{self.result} = {self.source}[{self.chosen}]"
+        return f"{self.result}[{self.chosen}] {'+=' if self.operation == 1 else '='} {self.source}"
+
+
+class Ranked(NamedTuple):
+    """Positions of elements by value."""
+
+    source: Place
+    result: Place
+    ranking: Ranking
+    dtype: str
+
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Encode the step for native code."""
+        places = map(slots.encode, (self.source, self.result))
+        outer, size, inner, number, order = self.ranking
+        return _step(RANKED, self.dtype, *chain(*places), order, outer, size, inner, number)
+
+    def __str__(self) -> str:
+        return f"{self.result} = positions of {self.source} by value"
+
+
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
 #: column, repeated), "iota" (one column, plus the number of each column), "uniform" (random numbers
 #: from a column on; `value` is the number of the draw), or an order of columns.
@@ -185,7 +244,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Convolved, Pointwise]
+Step = Union[Product, Dots, Convolved, Indexed, Ranked, Pointwise]
 
 
 class Array(NamedTuple):

@@ -15,11 +15,22 @@ import numpy as np
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
 from .expression import SUM, Arithmetic, Expressions, Node
-from .layout import Order, Place
+from .layout import Order, Place, Repeats
 
-#: Dtypes that kernels compute with, and those that they read indices from.
+#: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
+#: they compute some functions.
 DTYPES = ("float32", "float64")
 INDEX_DTYPES = (*DTYPES, "int32", "int64")
+#: The functions of integers, and those of them without a derivative.  MXNet computes others, such
+#: as the absolute value, in floats.
+NOT_DERIVED = frozenset(["div"])
+INTEGER_FUNCTIONS = NOT_DERIVED.union(
+    ["add", "sub", "mul", "mod", "negative", "sign", "relu", "maximum", "greatest", "minimum"],
+    ["select", "clip", "equal", "not_equal", "greater", "greater_equal", "lesser"],
+    ["lesser_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "multiplier"],
+)
+#: Numbers below these are converted to integers exactly.
+BOUNDS = {"int32": 2.0**31, "int64": 2.0**53}
 #: Functions for which MXNet, in values or gradients, uses constants in single precision.
 ROUGH = frozenset(["degrees", "erf"])
 #: With more pieces than these, a kernel is slower than MXNet's operators.
@@ -55,6 +66,14 @@ class Tensor(Arithmetic):
         require(self.dtype in dtypes, f"{self.dtype} has no kernels")
         return self.source
 
+    def elements(self) -> Node:
+        """Return the elements of any dtype, through which gradients may flow."""
+        node = self.node(INDEX_DTYPES)
+        # Sums over rows, such as the gradient of a shared array, are not computed for integers.
+        is_summed = self.build.recorded and not (self.per_row or self.dtype in DTYPES)
+        require(not is_summed, "all rows share its integers")
+        return node
+
     def with_node(self, node: Node, shape: Optional[Shape] = None, per_row: bool = False) -> Tensor:
         """Return an array with other elements, which is per row if this one or `per_row` is."""
         shape = self.shape if shape is None else shape
@@ -67,17 +86,14 @@ class Tensor(Arithmetic):
 
     def cast(self, dtype: str) -> Tensor:
         """Convert to another dtype."""
-        require(dtype in DTYPES, f"{dtype} has no kernels")
+        require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
         if dtype == self.dtype:
             return self
-        # Sums over rows, such as the gradient of a shared array, are not computed for integers.
-        is_summed = self.build.recorded and not (self.per_row or self.dtype in DTYPES)
-        require(not is_summed, "all rows share its integers")
-        return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype))
+        return self.with_node(self.build.cast(self.elements(), dtype))
 
     def index(self, dtype: str) -> Tensor:
         """Convert indices to another dtype, by way of integers of 32 bits, as MXNet does."""
-        require(dtype in DTYPES, f"{dtype} has no kernels")
+        require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
         return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype, "index"))
 
     def refuse_axis_of_rows(self, *axes: int) -> None:
@@ -89,7 +105,7 @@ class Tensor(Arithmetic):
         is_whole = indices.size == prod(self.shape) and (np.diff(indices.ravel()) == 1).all()
         if is_whole and self.per_row >= per_row:
             return self.reshaped(indices.shape)
-        node = _gathered(self.node(), indices.ravel(), self.per_row)
+        node = _gathered(self.elements(), indices.ravel(), self.per_row)
         return self.with_node(node, indices.shape, per_row)
 
     def broadcast(self, shape: Shape, per_row: bool = False) -> Tensor:
@@ -106,9 +122,23 @@ class Tensor(Arithmetic):
         is_rough = name in ROUGH and self.dtype == "float64"
         require(not is_rough, f"MXNet computes {name} of float64 in lower precision")
         tensors = [a for a in args if isinstance(a, Tensor)]
+        require(len({t.dtype for t in tensors}) == 1, "dtypes differ")
+        if self.dtype not in DTYPES:
+            numbers = [a for a in args if not isinstance(a, Tensor)]
+            self._require_integers(name, *numbers, *values)
         shape, per_row = common_shape(tensors), any(t.per_row for t in tensors)
-        nodes = (a.broadcast(shape, per_row).node() if isinstance(a, Tensor) else a for a in args)
+        nodes = (
+            a.broadcast(shape, per_row).elements() if isinstance(a, Tensor) else a for a in args
+        )
         return self.with_node(self.build.function(name, *nodes, values=values), shape, per_row)
+
+    def _require_integers(self, name: str, *numbers: float) -> None:
+        """Refuse a function and numbers that kernels do not have for integers."""
+        require(self.dtype in BOUNDS, f"{self.dtype} has no kernels")
+        derived = name not in NOT_DERIVED or not self.build.recorded
+        require(name in INTEGER_FUNCTIONS and derived, f"{self.dtype} has no kernel for {name}")
+        exact = all(x == int(x) and abs(x) < BOUNDS[self.dtype] for x in numbers)
+        require(exact, f"a number is not in {self.dtype}")
 
     def const(self, value: float) -> Tensor:
         """Return an array of this shape, filled with a number."""
@@ -125,13 +155,17 @@ class Tensor(Arithmetic):
             # Not adjacent.
             return self.reduced(reduced[-1:], reduction).reduced(reduced[:-1], reduction)
         build, results = self.build, []
-        for piece in _pieces(self.node(), prod(self.shape[:low])):
-            if prod(self.shape[high:]) == 1:
+        outer, count = prod(self.shape[:low]), prod(self.shape[low:high])
+        inner = prod(self.shape[high:])
+        shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
+        if reduction == SUM and (outer > MOST_PIECES or (inner > 1 and count > MOST_PIECES)):
+            return self.with_node(build.sums(self.node(), outer, count, inner), shape)
+        for piece in _pieces(self.node(), outer):
+            if inner == 1:
                 results.append(build.reduced(piece, reduction))
             else:
-                columns = _pieces(piece, prod(self.shape[low:high]))
+                columns = _pieces(piece, count)
                 results.append(build.fold(columns, reduction))
-        shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
         return self.with_node(build.join(results), shape)
 
 
@@ -181,6 +215,10 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
         start = last + 1
         if len(pieces) > MOST_PIECES and per_row and len(np.unique(indices)) == len(indices):
             return x.owner.permuted(x, Order(indices.tolist()))
+        if len(pieces) > MOST_PIECES:
+            counts = np.unique(indices, return_counts=True)[1]
+            if len(np.unique(counts)) == 1:
+                return x.owner.repeated(x, Repeats(indices.tolist()))
         _limit_pieces(len(pieces))
     return x.owner.join(pieces)
 

@@ -12,7 +12,7 @@ from mxnet.gluon import Parameter
 
 from .. import rules
 from ..record.types import elements
-from ..trace.symbols import VARIABLE, Builder, Ref
+from ..trace.symbols import VARIABLE, Builder, Op, Ref
 from ..trace.variant import Variant
 from .segment import Port, Segment, Source
 
@@ -69,6 +69,9 @@ class NormalForm:
         #: Values of the segment that cannot be read directly, to copies of them.
         self._copies: Dict[Ref, Ref] = {}
         self._ports: List[Port] = []
+        #: As in `Segment`; names by position.
+        self._own: List[Tuple[Ref, Op, int]] = []
+        self._called: Dict[int, str] = {}
         self._parameters: List[Parameter] = []
         self.sources: List[Tuple[Source, ...]] = []
 
@@ -86,6 +89,8 @@ class NormalForm:
             tuple(self._parameters),
             tuple(self._builder.ops),
             tuple(heads),
+            tuple(self._own),
+            tuple(self._called.get(i, op.op) for i, op in enumerate(self._builder.ops)),
         )
 
     def _head(self, result: Ref, port: Port) -> Ref:
@@ -222,8 +227,13 @@ class NormalForm:
             emitted = self._add(op.op, inputs, op.attrs, op.extra)[0]
             outputs = tuple((emitted, out) for _, out in self._program.outputs[position])
         else:
-            site = self._variant.sites[position]
+            site, start = self._variant.sites[position], len(self._builder.ops)
             outputs = rules.merge(site, self._layout == "stack", inputs, self._add)
+            added = range(start, len(self._builder.ops))
+            self._called.update(dict.fromkeys(added, site.op))
+            if self._layout == "stack" and rules.of(site.op).own:
+                own = op._replace(inputs=tuple(inputs), extra={"own": True})
+                self._own += ((ref, own, out) for out, ref in enumerate(outputs))
         self._emitted.update(zip(self._program.outputs[position], outputs))
 
     def _readable(self, ref: Ref) -> Ref:

@@ -8,7 +8,7 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, FrozenSet, NamedTuple, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
 from mxnet import Context
 from mxnet.gluon import Parameter
@@ -60,6 +60,8 @@ class OpKey(NamedTuple):
     attributes: Tuple[Tuple[str, str], ...]
     inputs: Tuple[Ref, ...]
     subgraphs: str
+    #: Whether it is an operator of one sample, as in `Segment.own`.
+    own: bool
 
     def without(self, names: FrozenSet[str]) -> OpKey:
         """Return a key without some attributes."""
@@ -78,6 +80,18 @@ class Key(NamedTuple):
     layout: str
     mode: int
     context: Context
+    own: Tuple[Tuple[Ref, OpKey, int], ...]
+
+
+def _key_of(op: Op) -> OpKey:
+    return OpKey(
+        op=op.op,
+        name=op.name if op.op == VARIABLE else "",
+        attributes=tuple(sorted(op.attrs.items())),
+        inputs=op.inputs,
+        subgraphs=repr(op.extra.get("subgraphs")),
+        own="own" in op.extra,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,22 +109,17 @@ class Segment:
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
+    #: Results that kernels compute by the operator of one sample, not by those that merge it: each
+    #: with this operator, whose inputs are values of the segment, and the number of its output.
+    own: Tuple[Tuple[Ref, Op, int], ...] = ()
+    #: Per operator, the name of the one that the user called.
+    called: Tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
         """The key by which `intern` compares segments."""
-        ops = (
-            OpKey(
-                op.op,
-                op.name if op.op == VARIABLE else "",
-                tuple(sorted(op.attrs.items())),
-                op.inputs,
-                repr(op.extra.get("subgraphs")),
-            )
-            for op in self.ops
-        )
         return Key(
-            ops=tuple(ops),
+            ops=tuple(map(_key_of, self.ops)),
             heads=self.heads,
             inputs=self.inputs,
             outputs=self.outputs,
@@ -118,16 +127,54 @@ class Segment:
             layout=self.layout,
             mode=self.mode,
             context=self.context,
+            own=tuple((ref, _key_of(op), out) for ref, op, out in self.own),
         )
+
+    @cached_property
+    def native(self) -> Tuple[Tuple[Tuple[str, Op], ...], Tuple[Ref, ...]]:
+        """Operators as kernels see them, each with the name that the user called, and results.
+
+        Those of one sample have ``{"own": True}`` as `extra`.
+        """
+        if not self.own:
+            return tuple(zip(self.called or (op.op for op in self.ops), self.ops)), self.heads
+        own = {ref: (op, out) for ref, op, out in self.own}
+        ops: List[Tuple[str, Op]] = []
+        #: Positions in `ops`, by that in `self.ops` or by identity of an operator of one sample.
+        positions: Dict[Any, int] = {}
+
+        def find(ref: Ref) -> Tuple[Any, Op, int]:
+            if ref in own:
+                op, out = own[ref]
+                return id(op), op, out
+            return ref[0], self.ops[ref[0]], ref[1]
+
+        stack = list(reversed(self.heads))
+        while stack:
+            key, op, _ = find(stack[-1])
+            missing = [r for r in op.inputs if find(r)[0] not in positions]
+            if missing and key not in positions:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            if key not in positions:
+                inputs = tuple((positions[k], out) for k, _, out in map(find, op.inputs))
+                positions[key] = len(ops)
+                name = op.op if key == id(op) else self.called[key]
+                ops.append((name, op._replace(inputs=inputs)))
+        heads = tuple((positions[key], out) for key, _, out in map(find, self.heads))
+        return tuple(ops), heads
 
     @cached_property
     def family(self) -> str:
         """The key of all segments that are equal but for sizes and numbers."""
-        key = self.key
+        key, (ops, heads) = self.key, self.native
         sizeless = key._replace(
-            ops=tuple(op.without(SIZES | NUMBERS) for op in key.ops),
+            ops=tuple(_key_of(op).without(SIZES | NUMBERS) for _, op in ops),
+            heads=heads,
             inputs=tuple(port.without_sizes() for port in key.inputs),
             outputs=tuple(port.without_sizes() for port in key.outputs),
+            own=(),
         )
         return sys.intern(repr(sizeless))
 

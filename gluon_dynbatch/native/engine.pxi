@@ -18,11 +18,14 @@ ctypedef int (*DetachArray)(void *, void **) noexcept nogil
 ctypedef int (*FreeArray)(void *) noexcept nogil
 ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef void (*Reorder)(void *) noexcept nogil
+#: A function of C++ that throws an exception with a message.
+ctypedef void (*Throw)(const char *) noexcept nogil
 cdef PushToEngine push_to_engine
 cdef DetachArray detach_array
 cdef FreeArray free_array
 cdef GetData get_data
 cdef Reorder restore_order
+cdef Throw throw_error
 
 
 cdef struct Memory:
@@ -61,11 +64,28 @@ cdef int give_notice(void *notice) noexcept nogil:
 GIVE = <uintptr_t>&give_notice
 
 
+cdef void raise_failure() noexcept nogil:
+    """If an index has failed, throw an exception, which the engine keeps for a reader of a result.
+
+    Only for the end of an operation of the engine: what is above it on the stack is left at once.
+    """
+    cdef char[128] message
+    if throw_error != NULL and take_failure(message, sizeof(message)):
+        throw_error(message)
+
+
+def can_fail():
+    """Return whether native code can report an index that does not fit."""
+    return throw_error != NULL
+
+
 def connect(
-    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder
+    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder,
+    uintptr_t throw,
 ):
-    """Store the addresses of functions of MXNet; `reorder` may be 0."""
-    global push_to_engine, detach_array, free_array, get_data, restore_order
+    """Store the addresses of functions of MXNet and C++; `reorder` and `throw` may be 0."""
+    global push_to_engine, detach_array, free_array, get_data, restore_order, throw_error
+    throw_error = <Throw>throw
     push_to_engine = <PushToEngine>push
     detach_array, free_array = <DetachArray>detach, <FreeArray>release
     get_data, restore_order = <GetData>data, <Reorder>reorder

@@ -162,6 +162,8 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(code + push.low, code + push.high, bases, &crew)
     gdb_leave_team(&crew)
+    if run_context != NULL:
+        raise_failure()
 
 
 cdef class Bases:

@@ -26,8 +26,9 @@ cdef extern from "c/steps.h" nogil:
     NativeKernel *gdb_new_kernel(
         const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count)
     void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
+    int take_failure "gdb_take_failure"(char *message, int64_t size)
 
-#: Codes of types.  Kernels compute with the first two; integers are only loaded, as indices.
+#: Codes of types.  Products and reductions have the first two; loops compute with integers, too.
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 #: The code and the number of operands of each function, by name.
 CODES = {

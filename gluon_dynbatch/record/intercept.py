@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from functools import lru_cache, partial, wraps
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -21,7 +21,7 @@ from ..native import recording
 from . import hazards
 from .constants import token_of, values_made
 from .hooks import Hooks, Replaced
-from .lazy import LazyNDArray, as_index
+from .lazy import LazyNDArray, as_index, chosen_by
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
 
@@ -113,9 +113,18 @@ def _is_one_call(block: Block, args: Any) -> bool:
 recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_call
 
 
+def _chosen_by_lazy(array: NDArray, key: Any) -> Optional[NDArray]:
+    """Record the part of an array that pending index arrays choose, if `chosen_by` can."""
+    parts = key if type(key) is tuple else (key,)
+    pending = any(type(part) is LazyNDArray and part.pending for part in parts)
+    return chosen_by(array, parts) if pending else None
+
+
 def _index_hook(original: Any) -> Any:
     def __getitem__(array: NDArray, key: Any) -> NDArray:
         view, recorder = recording.plain_view(array, key), STATE.recorder
+        if view is None:
+            view = _chosen_by_lazy(array, key)
         if view is None:
             key = as_index(key)
             view = original(array, key)

@@ -125,8 +125,11 @@ class LazyNDArray(NDArray):
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
-        if not basic or not recording.has_views(self._owner) or not self.shape:
-            return self.real()[as_index(key)]
+        if not basic:
+            chosen = chosen_by(self, parts)
+            return self.real()[as_index(key)] if chosen is None else chosen
+        if not recording.has_views(self._owner) or not self.shape:
+            return self.real()[key]
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
@@ -207,6 +210,35 @@ class LazyNDArray(NDArray):
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
+
+
+def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Any:
+    """Record ``array[parts]`` for index arrays, as MXNet's own indexing calculates it.
+
+    Returns None without a scope, and for other keys: MXNet's own indexing then reads values.  A key
+    has arrays of one shape for the first axes, or one array for any axis, and whole slices.
+    """
+    indices = [part for part in parts if type(part) in (NDArray, LazyNDArray)]
+    others, ndim = len(parts) - len(indices), len(array.shape)
+    axis = next((i for i, part in enumerate(parts) if part is indices[0]), 0) if indices else 0
+    whole = all(part == slice(None) for part in parts if type(part) is slice)
+    fits = whole and others == sum(type(part) is slice for part in parts) and len(parts) <= ndim
+    alike = len({(index.shape, index.context) for index in indices}) == 1
+    if STATE.recorder is None or not (fits and alike and (not others or len(indices) == 1)):
+        return None
+    if indices[0].context != array.context or 0 in (*indices[0].shape, *array.shape):
+        return None
+    indices = [i if i.dtype is np.int32 else mx.nd.cast(i, dtype="int32") for i in indices]
+    shape, count = indices[0].shape, len(indices[0].shape)
+    index = mx.nd.stack(*indices) if len(indices) > 1 else indices[0].reshape((1, *shape))
+    if not axis:
+        return mx.nd.gather_nd(array, index)
+    behind = range(axis + 1, ndim)
+    turned = mx.nd.transpose(array, (axis, *range(axis), *behind))
+    chosen = mx.nd.gather_nd(turned, index)
+    # The axes of the index, those before the indexed one, and those behind it.
+    moved = range(count, count + axis), range(count), range(count + axis, count + ndim - 1)
+    return mx.nd.transpose(chosen, [i for axes in moved for i in axes])
 
 
 def as_index(key: Any) -> Any:

@@ -23,6 +23,8 @@ BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(axes.reduce, axes.reduce)
 BROADCAST = Rule(call, shape.broadcast_stack)
+SCATTER = Rule(None, index.scatter_stack)
+TAKE = Rule(index.take, index.take)
 RESHAPE = Rule(shape.reshape, shape.reshape)
 
 MERGED: Tuple[Family, ...] = (
@@ -92,14 +94,14 @@ MERGED: Tuple[Family, ...] = (
         each("_image_resize", Rule(same, vision.resize_stack), row_dims=4),
     ),
     family(
-        "`Embedding`, `take`, `pick`, `gather_nd`, `one_hot`",
-        "tables are shared, or shapes are equal and indices choose along axis 0; "
-        "not `take` with `mode='raise'`",
+        "`Embedding`, `take`, `pick`, `gather_nd`, `scatter_nd`, `one_hot`",
+        "tables are shared, or shapes are equal; not `take` with `mode='raise'`",
         each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
-        each("take", Rule(index.take, index.take), not_with="mode=raise", no_gradient=(1,)),
+        each("take", TAKE, not_with="mode=raise", no_gradient=(1,), own=True),
         each("pick", along(axis=-1), no_gradient=(1,)),
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
-        each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,)),
+        each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,), own=True),
+        each("scatter_nd _backward_gather_nd", SCATTER, no_gradient=(1,), own=True),
         each("one_hot", SAME, no_gradient=(0,)),
         each("_ravel_multi_index", time_major(0, outputs=False), no_gradient=(0,)),
         each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),

@@ -79,8 +79,6 @@ would change
 position-sensitive and rotated regions: its regions contain the numbers of images in the minibatch,
 which merging would change; use ROIPooling or contrib.ROIAlign
     _contrib_PSROIPooling _contrib_DeformablePSROIPooling _contrib_RROIAlign
-scattering: the shape of its output is an attribute, which cannot grow with the number of samples
-    scatter_nd
 results for a whole array: it returns one result for the whole array
     _contrib_allclose _histogram
 products of rows: it pairs the rows of its matrices, and MXNet cannot compile it

@@ -7,6 +7,8 @@ from math import prod
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
+from mxnet import autograd
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
@@ -23,6 +25,8 @@ from .team import use_threads
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
+#: ``std::__throw_out_of_range`` of GNU's C++ library, which MXNet is linked to on Linux.
+_THROW = "_ZSt20__throw_out_of_rangePKc"
 
 
 def _addresses(names: Sequence[str]) -> List[int]:
@@ -31,7 +35,7 @@ def _addresses(names: Sequence[str]) -> List[int]:
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
-executing.connect(*_addresses([*_FUNCTIONS, _REORDER]))
+executing.connect(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
 use_threads()
 
 
@@ -69,18 +73,69 @@ def write_pieces(
 
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
-    flat = target.reshape((-1,))
-    for piece in pieces_in(pieces):
-        written = part(flat, piece.target, piece.target + piece.length)
-        if piece.action == planning.ZERO:
-            zero(written)
-            continue
-        array = arrays[piece.arena].reshape((-1,))
-        source = part(array, piece.element, piece.element + piece.length)
-        if piece.action == planning.ADD:
-            add_to(written, source)
-        else:
-            source.copyto(written)
+    """Write pieces by one gather, and by one sum if pieces are added."""
+    flat, (action, start, number, *_) = target.reshape((-1,)), pieces.T
+    only_copies = (action == planning.COPY).all()
+    with autograd.pause():
+        if not only_copies or 1 == len(np.unique(number)) < len(pieces):
+            _gather_by_operators(flat, arrays, pieces)
+            return
+        parts = [
+            part(arrays[p.arena].reshape((-1,)), p.element, p.element + p.length)
+            for p in pieces_in(pieces[start.argsort()])
+        ]
+        mx.nd.concat(*parts, dim=0, out=flat)
+
+
+def _gather_by_operators(flat: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
+    """Gather all terms of all rows at once, where a row is the largest unit of all pieces."""
+    action = pieces[:, 0]
+    pieces = pieces[action != planning.ZERO]
+    if not len(pieces):
+        zero(flat)
+        return
+    _, start, _, element, length = pieces.T
+    size = int(np.gcd.reduce([flat.size, *start, *element, *length]))
+    table, starts = _table(arrays, pieces, size)
+    counts = length // size
+    within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    row = np.repeat(start // size, counts) + within
+    source = np.repeat(starts, counts) + within
+    # The terms of a row are numbered in the order of the pieces.
+    order = row.argsort(kind="stable")
+    row, source, rows = row[order], source[order], flat.size // size
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    terms = int(number.max()) + 1
+    index, given = np.zeros((terms, rows), np.int32), np.zeros((terms, rows), np.float32)
+    index[number, row], given[number, row] = source, 1
+    if terms == 1 and given.all():
+        mx.nd.take(table, _on(flat, index[0]), out=flat.reshape((rows, size)))
+        return
+    taken = mx.nd.take(table, _on(flat, index.ravel()))
+    if not given.all():
+        taken = mx.nd.where(_on(flat, given.ravel()), taken, mx.nd.zeros_like(taken))
+    layers = taken.reshape((terms, -1))
+    add_all([layers[k] for k in range(terms)], flat)
+
+
+def _table(arrays: Sequence[NDArray], pieces: Array, size: int) -> Tuple[NDArray, Array]:
+    """Return the sources of pieces as rows of a size, and the first row of each piece."""
+    parts, starts, rows = [], np.empty(len(pieces), np.int64), 0
+    _, _, numbers, elements, lengths = pieces.T
+    for number in np.unique(numbers).tolist():
+        chosen = numbers == number
+        first = elements[chosen]
+        low, high = int(first.min()), int((first + lengths[chosen]).max())
+        starts[chosen] = rows + (first - low) // size
+        source = part(arrays[number].reshape((-1,)), low, high).reshape((-1, size))
+        parts.append(source)
+        rows += source.shape[0]
+    return (parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)), starts
+
+
+def _on(like: NDArray, values: Array) -> NDArray:
+    """Return an array of NumPy in the memory of another array's device."""
+    return mx.nd.from_numpy(values).as_in_context(like.context)
 
 
 def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
@@ -91,14 +146,27 @@ def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List
     """
     copies, size = allocate_like(source, shape, len(starts)), prod(shape)
     if not in_host_memory(source.context):
-        flat = source.reshape((-1,))
-        for copy, first in zip(copies, starts):
-            part(flat, first, first + size).reshape(shape).copyto(copy)
+        with autograd.pause():
+            _copy_by_operators(source, copies, size, starts)
         return copies
     code = assembling.code_of_copies(name_of(source.dtype), starts, size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")
     return copies
+
+
+def _copy_by_operators(
+    source: NDArray, copies: Sequence[NDArray], size: int, starts: Sequence[int]
+) -> None:
+    """Copy stretches of one size to arrays by one operator, which reads what a gather brought."""
+    flat, out = source.reshape((-1,)), [copy.reshape((size,)) for copy in copies]
+    if len(out) == 1:
+        part(flat, starts[0], starts[0] + size).copyto(out[0])
+        return
+    stretches = [[planning.COPY, k * size, 0, first, size] for k, first in enumerate(starts)]
+    together = allocate_like(source, (len(out) * size,), 1)[0]
+    _write_by_operators(together, [source], np.array(stretches))
+    mx.nd.SliceChannel(together, num_outputs=len(out), axis=0, out=out)
 
 
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
@@ -143,6 +211,14 @@ class Arenas:
 def shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
     """Return an array as a view of `shape`, or itself if it has this shape."""
     return array if array.shape == shape else array.reshape(shape)
+
+
+def add_all(arrays: Sequence[NDArray], out: NDArray) -> None:
+    """Write the sum of arrays to another, or a copy of the only one."""
+    if len(arrays) == 1:
+        arrays[0].copyto(out)
+    else:
+        mx.nd.add_n(*arrays, out=out)
 
 
 def add_to(total: NDArray, array: NDArray) -> None:

@@ -22,10 +22,10 @@ LEFT_OUT = {
 }
 #: Operators that do not crash MXNet, unlike some others.
 TAME = (
-    "Concat Embedding LayerNorm Pad Reshape SliceChannel SwapAxis _np_cumsum _split_v2 argmax "
-    "batch_dot broadcast_add broadcast_maximum broadcast_mul dot expand_dims gather_nd log_softmax "
-    "max mean min nanprod nansum one_hot pick prod repeat reverse slice slice_axis softmax squeeze "
-    "stack sum take tile transpose where"
+    "Concat Embedding LayerNorm Pad Reshape SliceChannel SwapAxis _backward_gather_nd _np_cumsum "
+    "_split_v2 argmax batch_dot broadcast_add broadcast_maximum broadcast_mul dot expand_dims "
+    "gather_nd log_softmax max mean min nanprod nansum one_hot pick prod repeat reverse scatter_nd "
+    "slice slice_axis softmax squeeze stack sum take tile transpose where"
 )
 
 

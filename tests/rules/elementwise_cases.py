@@ -149,12 +149,12 @@ def tables(a, b, c):
             yield case("take", table, Array(shape, kind, 7))
         yield case("one_hot", Array(shape, "index", a), depth=a, on_value=2)
     yield case("one_hot", Array((R, a), "wild", b), depth=b)
-    cube, columns = Array((R, a, b)), {"stack": "BS SB"}
+    cube = Array((R, a, b))
     for mode in ("clip", "wrap"):
         rows = Array((R, b), "wild", a)
         yield case("take", Array((a, b, c)), rows, mode=mode)
-        yield case("take", cube, Array((c,), "wild", a), axis=1, mode=mode, **columns)
-        yield case("take", cube, Array((c, 2), "wild", b), axis=-1, mode=mode, **columns)
+        yield case("take", cube, Array((c,), "wild", a), axis=1, mode=mode)
+        yield case("take", cube, Array((c, 2), "wild", b), axis=-1, mode=mode)
         yield case("take", Array((a,)), Array((b,), "wild", a), mode=mode)
     yield case("take", Array((a, b)), Array((c,), "index", a), axis=-2)
     yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise", **NEVER)
@@ -173,7 +173,12 @@ def picks(a, b, c):
         yield case("pick", Array((a,)), Array((1,), "index", a), keepdims=keep)
     for shape, picks in [((a, b, c), (1, 5)), ((a, b, c), (2, 3, 2)), ((a, b), (2, 4))]:
         for kind in ("index", "index32"):
-            yield case("gather_nd", Array(shape), Array(picks, kind, min(shape[: picks[0]])))
+            chosen = Array(picks, kind, min(shape[: picks[0]]))
+            yield case("gather_nd", Array(shape), chosen)
+            data = Array((*picks[1:], *shape[picks[0] :]))
+            yield case("_backward_gather_nd", data, chosen, shape=shape)
+        places = Array((1, min(a, 2)), kind.replace("index", "place"), a)
+        yield case("scatter_nd", Array((min(a, 2), b, c)), places, shape=(a, b, c))
 
 
 def coordinates(a, b, c):

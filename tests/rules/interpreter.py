@@ -70,6 +70,7 @@ class Array:
             "bit": lambda: rng.integers(0, 2, size=shape),
             "length": lambda: rng.integers(1, bound + 1, size=shape),
             "index": lambda: rng.integers(0, bound, size=shape),
+            "place": lambda: rng.permutation(bound)[: shape[-1]].reshape(shape),
             "wild": lambda: rng.integers(-3, bound + 3, size=shape),
         }
         values = np.asarray(draws[self.kind.replace("32", "")]())

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-enum { GDB_FLOAT32, GDB_FLOAT64, GDB_INT32, GDB_INT64 }; /* integers are only loaded, as indices */
+enum { GDB_FLOAT32, GDB_FLOAT64, GDB_INT32, GDB_INT64 }; /* integers are computed by loops only */
 
 /* Rows of dY and of X, whose products add up to the gradient of a weight. */
 typedef struct {

@@ -64,7 +64,8 @@ static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array f
  * next row overwrites the excess, and registers have room for it after the last row. */
 #define LOAD_SPREAD(D) \
     for (int64_t row = 0; row < rows; row++) { \
-        const D element = (D)gdb_load(&from, row, 0); \
+        const D element = from.dtype == GDB_INT64 ? (D)((const int64_t *)from.data)[row * from.pitch] \
+                                                  : (D)gdb_load(&from, row, 0); \
         D *const t = (D *)to.data + row * columns; \
         for (int64_t i = 0; i < columns; i += VECTOR) \
             for (int k = 0; k < VECTOR; k++) \
@@ -73,10 +74,7 @@ static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array f
 
 static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t rows,
                            int64_t columns) {
-    if (to.dtype)
-        LOAD_SPREAD(double)
-    else
-        LOAD_SPREAD(float)
+    GDB_BY_TYPE(to.dtype, LOAD_SPREAD)
 }
 
 #define LOAD_MOVED(D) \
@@ -90,10 +88,7 @@ static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t 
 /* Gather elements of each row by index into a register of the same type. */
 static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64_t rows,
                        int64_t columns) {
-    if (to.dtype)
-        LOAD_MOVED(double)
-    else
-        LOAD_MOVED(float)
+    GDB_BY_TYPE(to.dtype, LOAD_MOVED)
 }
 
 #define LOAD_INDICES(D) \
@@ -102,10 +97,7 @@ static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64
             ((D *)to.data)[row * columns + i] = (D)gdb_load_index32(&from, row, i);
 
 static void load_indices(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
-    if (to.dtype)
-        LOAD_INDICES(double)
-    else
-        LOAD_INDICES(float)
+    GDB_BY_TYPE(to.dtype, LOAD_INDICES)
 }
 
 /* ------------------------------------------------------------------ a run of a loop */
@@ -114,7 +106,8 @@ typedef struct {
     const gdb_loop *loop;
     const gdb_access *loads, *stores;
     const gdb_instruction *instructions;
-    const gdb_kernels *kernels;
+    gdb_function *const *functions;
+    const gdb_kernels *kernels; /* for reductions, of floats only */
     const gdb_array *slots;
     int64_t rows, width, size, tile, tile_rows, tile_columns; /* `tile`: most elements of one */
     char **values;      /* per register: address of its elements, maybe in a loaded array */
@@ -264,8 +257,8 @@ static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, i
 static void run_instructions(const run *r, int64_t count) {
     const gdb_instruction *i = r->instructions;
     for (; i < r->instructions + r->loop->n_instructions; i++)
-        r->kernels->functions[i->code](register_at(r, i->target), r->values[i->a], r->values[i->b],
-                                       r->values[i->c], count, i->value, i->value2);
+        r->functions[i->code](register_at(r, i->target), r->values[i->a], r->values[i->b],
+                              r->values[i->c], count, i->value, i->value2);
 }
 
 static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -306,8 +299,11 @@ static int run_copies(const run *r) {
 }
 
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch) {
-    run r = {.loop = loop, .kernels = gdb_kernels_of(loop->step.dtype), .slots = slots,
-             .rows = rows, .width = loop->width};
+    const int is_float = loop->step.dtype == GDB_FLOAT32 || loop->step.dtype == GDB_FLOAT64;
+    const gdb_kernels *kernels = is_float ? gdb_kernels_of(loop->step.dtype) : NULL;
+    run r = {.loop = loop, .kernels = kernels, .slots = slots, .rows = rows, .width = loop->width,
+             .functions = is_float ? kernels->functions
+                                   : gdb_integer_functions(loop->step.dtype)};
     if (rows < 1 || loop->width < 1)
         return;
     lay_out(&r, scratch);

@@ -79,15 +79,6 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
 
 /* ------------------------------------------------------------------ rows by index */
 
-/* Return the number of a row in [0, rows). */
-static inline int64_t row_at(int64_t index, int64_t rows, int64_t wrap) {
-    if (wrap) {
-        index %= rows;
-        return index < 0 ? index + rows : index;
-    }
-    return index < 0 ? 0 : index < rows ? index : rows - 1;
-}
-
 #define ADD(T) \
     for (int64_t i = 0; i < count; i++) \
         ((T *)to)[i] += ((const T *)from)[i];
@@ -105,7 +96,7 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
             const int64_t index =
                 gdb_load_index(&slots[p->left.slot], row, p->left.column + part);
             const char *from = address_of(slots, p->matrix, 0)
-                + size * row_at(index, p->table_rows, p->wrap);
+                + size * gdb_row_at(index, p->table_rows, p->wrap);
             if (p->accumulate)
                 gdb_add(p->step.dtype, to, from, p->units);
             else
@@ -119,7 +110,7 @@ void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t uni
     const int64_t size = gdb_size_of(dtype);
     const gdb_array indices = {(char *)chunk->x, chunk->x_row, index_dtype};
     for (int64_t row = 0; row < chunk->rows; row++) {
-        const int64_t index = row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
+        const int64_t index = gdb_row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
         gdb_add(dtype, table + (index * units + first) * size,
                 (const char *)chunk->dy + (row * chunk->dy_row + first) * size, last - first);
     }
@@ -132,7 +123,11 @@ int64_t gdb_work_of(const gdb_step *step) {
     const gdb_dots *d = (const gdb_dots *)step;
     const gdb_product *p = (const gdb_product *)step;
     const gdb_maps *m = &((const gdb_convolved *)step)->maps;
+    const gdb_indexed *indexed = (const gdb_indexed *)step;
+    const gdb_ranked *ranked = (const gdb_ranked *)step;
     switch (step->kind) {
+    case GDB_INDEXED: return indexed->outer * indexed->number * indexed->inner;
+    case GDB_RANKED: return ranked->outer * ranked->count * ranked->inner;
     case GDB_LOOP: return FUNCTION_COST * loop->width * loop->n_instructions;
     case GDB_DOTS: return 2 * d->matrices * d->m * d->k * d->n;
     case GDB_CONVOLVED:
@@ -213,6 +208,8 @@ void gdb_run_step(const gdb_step *step, const gdb_array *slots, int64_t rows, ch
     case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
     case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
     case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
+    case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
+    case GDB_RANKED: gdb_run_ranked((const gdb_ranked *)step, slots, rows); break;
     case GDB_GATHER: run_gather(p, slots, rows); break;
     default: gdb_run_product(p, slots, rows, 0, p->units);
     }

@@ -70,7 +70,7 @@ typedef struct {
     int64_t slot, column;
 } gdb_place;
 
-enum { GDB_LOOP, GDB_PRODUCT, GDB_GATHER, GDB_DOTS, GDB_CONVOLVED };
+enum { GDB_LOOP, GDB_PRODUCT, GDB_GATHER, GDB_DOTS, GDB_CONVOLVED, GDB_INDEXED, GDB_RANKED };
 
 /* The head of each step; `words` is the number of its members, with the head. */
 typedef struct {
@@ -99,6 +99,57 @@ typedef struct {
     gdb_place left, right, result, bias; /* no bias: slot -1 */
     gdb_maps maps;
 } gdb_convolved;
+
+/* Elements by index inside each row, which is an array of outer x count x inner, where count is the
+ * product of the sizes of the indexed axes. The index has a row of `number` indices per axis; or, if
+ * `each`, it is an array of outer x number x inner, with an index for each element. See
+ * `kernel.layout.Index`.
+ *
+ * GDB_GATHERED  copies from the indexed positions: the result is outer x number x inner
+ * GDB_ADDED     adds to the indexed positions, in the order of the indices; others are zero
+ * GDB_WRITTEN   writes to them; the last of several indices counts
+ *
+ * Indices beyond either end: GDB_CLIP takes the nearest, GDB_WRAP begins again at the other end.
+ * GDB_CHECKED and GDB_TRUNCATED count negative ones from the end, and fail for others; the former
+ * rounds down, the latter towards zero. */
+enum { GDB_GATHERED, GDB_ADDED, GDB_WRITTEN };
+enum { GDB_CLIP, GDB_WRAP, GDB_CHECKED, GDB_TRUNCATED };
+typedef struct {
+    gdb_step step;
+    gdb_place source, index, result;
+    int64_t operation, mode, outer, number, inner, each, axes;
+    int64_t sizes[]; /* of the indexed axes */
+} gdb_indexed;
+
+/* The positions of elements along an axis, in the order of their values: of each of outer x count x
+ * inner elements, the first `number` positions. Equal elements are in the order of MXNet's operators
+ * for up to GDB_MOST_SORTED elements, and for one position.
+ *
+ * GDB_ARGMAX, GDB_ARGMIN          one position; the first that is not a number counts as both
+ * GDB_DESCENDING, GDB_ASCENDING   compares only, so an element that is not a number equals all */
+enum { GDB_ARGMAX, GDB_ARGMIN, GDB_DESCENDING, GDB_ASCENDING };
+enum { GDB_MOST_SORTED = 16 };
+typedef struct {
+    gdb_step step;
+    gdb_place source, result;
+    int64_t order, outer, count, inner, number;
+} gdb_ranked;
+
+void gdb_run_ranked(const gdb_ranked *ranked, const gdb_array *slots, int64_t rows);
+void gdb_run_indexed(const gdb_indexed *indexed, const gdb_array *slots, int64_t rows);
+
+/* If an index failed since the last call, copy the message, of at most `size` bytes, and return 1.
+ * Programs that run at the same time share failures: one of them reports it. */
+int gdb_take_failure(char *message, int64_t size);
+
+/* Return the number of a row in [0, rows) that an index stands for. */
+static inline int64_t gdb_row_at(int64_t index, int64_t rows, int64_t wrap) {
+    if (wrap) {
+        index %= rows;
+        return index < 0 ? index + rows : index;
+    }
+    return index < 0 ? 0 : index < rows ? index : rows - 1;
+}
 
 /* A pointwise loop: an elementwise program over registers, which runs tile by tile: all loads, then
  * all instructions, then the stores in their order. A register has the type of the step, and holds
@@ -139,6 +190,9 @@ typedef struct {
     int64_t code, target, a, b, c; /* registers; those beyond the code's arity are ignored */
     double value, value2;
 } gdb_instruction;
+
+/* Return the functions of an integer type by code; NULL for those of floats only. */
+gdb_function *const *gdb_integer_functions(int64_t dtype);
 
 /* Return the bytes of scratch of a loop. */
 int64_t gdb_loop_scratch(const gdb_loop *loop);

@@ -182,9 +182,6 @@ static void *run_member(void *argument) {
     member *self = argument;
     int64_t idle_since = now();
     go_to_processor(self);
-#ifdef __linux__
-    pthread_setname_np(pthread_self(), GDB_MEMBER_NAME);
-#endif
     for (;;) {
         if (help(self)) {
             idle_since = now();
@@ -224,6 +221,9 @@ static void make_members(int count) {
         pthread_mutex_init(&new->lock, NULL);
         pthread_cond_init(&new->woken, NULL);
         if (pthread_create(&thread, &attributes, run_member, new)) break;
+#ifdef __linux__
+        pthread_setname_np(thread, GDB_MEMBER_NAME);
+#endif
         team.count_of_members++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,0 +1,166 @@
+/* Elements chosen by index inside each row: gathers, and sums and writes by index. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "steps.h"
+
+/* ------------------------------------------------------------------ indices that do not fit */
+
+static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
+static char failure[128];
+static int failed; /* read without the lock, so that programs without failures take none */
+
+static void fail(int64_t index, int64_t axis, int64_t size) {
+    pthread_mutex_lock(&failure_lock);
+    if (!failed) {
+        /* As MXNet words it; Python finds the class of the error at the beginning. */
+        snprintf(failure, sizeof failure,
+                 "IndexError: index %" PRId64 " is out of bounds for axis %" PRId64
+                 " with size %" PRId64, index, axis, size);
+        __atomic_store_n(&failed, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&failure_lock);
+}
+
+int gdb_take_failure(char *message, int64_t size) {
+    int found;
+    if (!__atomic_load_n(&failed, __ATOMIC_ACQUIRE))
+        return 0;
+    pthread_mutex_lock(&failure_lock);
+    found = failed;
+    snprintf(message, size, "%s", failure);
+    __atomic_store_n(&failed, 0, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&failure_lock);
+    return found;
+}
+
+/* ------------------------------------------------------------------ positions */
+
+/* Return the number that a checked index says: floats are rounded down, or towards zero. A number
+ * that is too large, or that is not a number, is out of bounds. */
+static inline int64_t whole(const gdb_array *array, int64_t row, int64_t column, int64_t mode) {
+    int64_t index = gdb_load_index(array, row, column);
+    if (mode == GDB_CHECKED && (array->dtype == GDB_FLOAT32 || array->dtype == GDB_FLOAT64))
+        index -= index > INT64_MIN && (double)index > gdb_load(array, row, column);
+    return index;
+}
+
+/* Return the position of an index along an axis of some size. */
+static inline int64_t position(const gdb_array *array, int64_t row, int64_t column, int64_t mode,
+                               int64_t axis, int64_t size) {
+    int64_t index;
+    if (mode == GDB_CLIP || mode == GDB_WRAP)
+        return gdb_row_at(gdb_load_index(array, row, column), size, mode == GDB_WRAP);
+    index = whole(array, row, column, mode);
+    if (index >= -size && index < size)
+        return index < 0 ? index + size : index;
+    fail(index, axis, size);
+    return 0;
+}
+
+/* Move a block of elements between position `numbered` of the chosen ones and `indexed` of all. */
+static inline void move(const gdb_indexed *d, const char *read, char *written, int64_t numbered,
+                        int64_t indexed, int64_t count) {
+    const int64_t size = gdb_size_of(d->step.dtype);
+    if (d->operation == GDB_GATHERED)
+        memcpy(written + numbered * size, read + indexed * size, count * size);
+    else if (d->operation == GDB_WRITTEN)
+        memcpy(written + indexed * size, read + numbered * size, count * size);
+    else
+        gdb_add(d->step.dtype, written + indexed * size, read + numbered * size, count);
+}
+
+void gdb_run_indexed(const gdb_indexed *d, const gdb_array *slots, int64_t rows) {
+    const int64_t size = gdb_size_of(d->step.dtype), chosen_count = d->outer * d->number * d->inner;
+    const gdb_array *from = &slots[d->source.slot], *to = &slots[d->result.slot];
+    const gdb_array *index = &slots[d->index.slot];
+    int64_t count = 1;
+    for (int64_t axis = 0; axis < d->axes; axis++)
+        count *= d->sizes[axis];
+    for (int64_t row = 0; row < rows; row++) {
+        const char *read = from->data + (row * from->pitch + d->source.column) * size;
+        char *written = to->data + (row * to->pitch + d->result.column) * size;
+        if (d->operation != GDB_GATHERED)
+            memset(written, 0, d->outer * count * d->inner * size);
+        for (int64_t at = 0; d->each && at < chosen_count; at++) {
+            const int64_t chosen = position(index, row, d->index.column + at, d->mode, 0, count);
+            const int64_t outer = at / (d->number * d->inner), inner = at % d->inner;
+            move(d, read, written, at, (outer * count + chosen) * d->inner + inner, 1);
+        }
+        for (int64_t j = 0; !d->each && j < d->number; j++) {
+            int64_t chosen = 0;
+            for (int64_t axis = 0; axis < d->axes; axis++)
+                chosen = chosen * d->sizes[axis]
+                    + position(index, row, d->index.column + axis * d->number + j, d->mode, axis,
+                               d->sizes[axis]);
+            for (int64_t o = 0; o < d->outer; o++)
+                move(d, read, written, (o * d->number + j) * d->inner,
+                     (o * count + chosen) * d->inner, d->inner);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ positions by value */
+
+/* Find the positions of the elements of one column, `r->inner` elements apart: by insertion, if they
+ * are few or all are wanted; else the first of the largest or the least ones. */
+#define RANK(T) \
+    { \
+        const T *const x = (const T *)from; \
+        const int64_t stride = r->inner; \
+        int64_t best = 0; \
+        if (r->order == GDB_ARGMAX || r->order == GDB_ARGMIN) { \
+            for (int64_t i = 1; i < r->count && x[best * stride] == x[best * stride]; i++) { \
+                const T a = x[i * stride], b = x[best * stride]; \
+                if (a != a || (r->order == GDB_ARGMAX ? a > b : a < b)) \
+                    best = i; \
+            } \
+            chosen[0] = best; \
+        } else if (r->count >= 8 * r->number) { \
+            for (int64_t i = 1; i < r->count; i++) { \
+                const T a = x[i * stride], b = x[best * stride]; \
+                if (r->order == GDB_DESCENDING ? a > b : a < b) \
+                    best = i; \
+            } \
+            chosen[0] = best; \
+        } else { \
+            for (int64_t i = 0; i < r->count; i++) { \
+                const T a = x[i * stride], first = x[chosen[0] * stride]; \
+                const int to_front = i && (r->order == GDB_DESCENDING ? a > first : a < first); \
+                int64_t at = i; \
+                for (; at > 0; at--) { \
+                    const T b = x[chosen[at - 1] * stride]; \
+                    if (!to_front && !(r->order == GDB_DESCENDING ? a > b : a < b)) \
+                        break; \
+                    chosen[at] = chosen[at - 1]; \
+                } \
+                chosen[at] = i; \
+            } \
+        } \
+    }
+
+#define STORE(T) ((T *)to)[at] = (T)chosen[j];
+
+void gdb_run_ranked(const gdb_ranked *r, const gdb_array *slots, int64_t rows) {
+    const gdb_array *source = &slots[r->source.slot], *result = &slots[r->result.slot];
+    const int64_t size = gdb_size_of(source->dtype), result_size = gdb_size_of(result->dtype);
+    int64_t chosen[GDB_MOST_SORTED] = {0};
+    for (int64_t row = 0; row < rows; row++) {
+        char *to = result->data + (row * result->pitch + r->result.column) * result_size;
+        for (int64_t o = 0; o < r->outer; o++)
+            for (int64_t i = 0; i < r->inner; i++) {
+                const char *from = source->data
+                    + (row * source->pitch + r->source.column + o * r->count * r->inner + i) * size;
+                if (source->dtype == GDB_FLOAT64)
+                    RANK(double)
+                else
+                    RANK(float)
+                for (int64_t j = 0; j < r->number; j++) {
+                    const int64_t at = (o * r->number + j) * r->inner + i;
+                    GDB_BY_TYPE(result->dtype, STORE)
+                }
+            }
+    }
+}

@@ -1,0 +1,236 @@
+"""Arrays are chosen by index arrays in a scope as without one, and this reads no value."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.cache import SizedCache
+from gluon_dynbatch.native import executing
+from gluon_dynbatch.scope import RUNTIME
+from tests.cells import cell, equal
+from tests.common import FIXED
+from tests.strategies import examples
+
+twice = cell(lambda F, x: x * 2)
+
+
+def outcome(arrays, choose, **options):
+    """Return values and gradients of `choose` for the doubles of some arrays, and the scope."""
+    for x in arrays:
+        x.attach_grad()
+    with autograd.record():
+        if options:
+            with gdb.batching(**options) as batch:
+                results = [choose(k, twice(x)) for k, x in enumerate(arrays)]
+        else:
+            batch, results = None, [choose(k, twice(x)) for k, x in enumerate(arrays)]
+    autograd.backward(results)
+    return [a.asnumpy() for a in [*results, *(x.grad for x in arrays)]], batch
+
+
+@st.composite
+def keys(draw):
+    """Draw the shape of an array, and for three samples keys of one form that it takes."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)))
+    dtype = draw(st.sampled_from(["float32", "int32", "int64", "uint8"]))
+    seed = draw(st.integers(0, 99))
+    axis = draw(st.integers(0, len(shape) - 1))
+    count = draw(st.integers(1, len(shape))) if axis == 0 else 1
+    slices = (slice(None),) * (axis if count == 1 else 0)
+    behind = (slice(None),) * draw(st.integers(0, len(shape) - len(slices) - 1)) * (count == 1)
+    rng = np.random.RandomState(seed)
+
+    def indices(extent):
+        # MXNet adds the gradient of negative indices to other memory.
+        return mx.nd.array(rng.randint(0, extent, sizes), dtype=dtype)
+
+    axes = range(len(slices), len(slices) + count)
+    return shape, [(*slices, *(indices(shape[i]) for i in axes), *behind) for _ in range(3)]
+
+
+@examples(60)
+@given(keys())
+def test_index_arrays_are_recorded(drawn):
+    shape, chosen = drawn
+    arrays = [mx.nd.array(np.random.RandomState(k).uniform(size=shape)) for k in range(3)]
+
+    def choose(k, x):
+        return x[chosen[k] if len(chosen[k]) > 1 else chosen[k][0]] * 3
+
+    got, batch = outcome(arrays, choose, **FIXED)
+    wanted, _ = outcome(arrays, choose)
+    equal(got, wanted)
+    assert len(batch.report.flushes) == 1 and not batch.report.forced
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_pending_indices_choose_from_ordinary_arrays():
+    table = mx.nd.array(np.arange(12).reshape(4, 3))
+    arrays = [mx.nd.array([n, 1]) for n in (0, 1, 0.5)]
+
+    def choose(k, x):
+        return table[x.detach()] + x.sum()
+
+    got, batch = outcome(arrays, choose, **FIXED)
+    equal(got, outcome(arrays, choose)[0])
+    assert len(batch.report.flushes) == 1 and not batch.report.forced
+
+
+def test_arrays_that_are_made_in_a_scope_choose_and_are_chosen_from():
+    arrays = [mx.nd.array(np.arange(12).reshape(4, 3)) + k for k in range(3)]
+
+    def choose(k, x):
+        made = mx.nd.array(np.arange(12).reshape(4, 3))
+        index = mx.nd.array([k, 2, 1], dtype="int32")
+        return made[index] * x[index] + made[1:][mx.nd.zeros((1,))] + x[:, index][index, index]
+
+    got, batch = outcome(arrays, choose, **FIXED)
+    equal(got, outcome(arrays, choose)[0])
+    assert len(batch.report.flushes) == 1 and not batch.report.forced
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+NEGATIVE = [[-1, 0, -4], [3.0, -2.0, 1.0], [-0.5, 2.7, -3.9]]
+
+
+@pytest.mark.parametrize("values", NEGATIVE)
+def test_negative_indices_count_from_the_end(values):
+    """Gradients go to the elements that were read."""
+    index = mx.nd.array(values)
+    arrays = [mx.nd.array(np.arange(12).reshape(4, 3)) + k for k in range(3)]
+    got, _ = outcome(arrays, lambda k, x: x[index], **FIXED)
+    with autograd.pause():
+        wanted = [(x * 2)[index].asnumpy() for x in arrays]
+    equal(got[:3], wanted)
+    total = np.zeros((4, 3), np.float32)
+    np.add.at(total, index.asnumpy().astype("int32"), 2)
+    equal(got[3:], [total] * 3)
+
+
+CHECKED = {
+    "rows": (lambda x, i: x[i], 0, 4),
+    "elements": (lambda x, i: mx.nd.gather_nd(x, mx.nd.stack(i * 0, i)), 1, 3),
+    "a sum by index": (
+        lambda x, i: mx.nd._internal._backward_gather_nd(
+            x[:1], mx.nd.stack(i.reshape((1,)), i.reshape((1,)) * 0), shape=(5, 3, 3)
+        ), 0, 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("late", [False, True])
+def test_indices_that_do_not_fit_are_errors_of_the_first_reader(name, late):
+    choose, axis, size = CHECKED[name]
+    for bad in (size, -size - 1):
+        with gdb.batching(**FIXED) as batch:
+            results = [
+                choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i], dtype="int32")) * 2
+                for i in (0, bad, 1)
+            ]
+        assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+        text = f"index {bad} is out of bounds for axis {axis} with size {size}"
+        with pytest.raises(IndexError, match=text):
+            results[2 * late].asnumpy()
+        with gdb.batching(**FIXED):
+            right = [choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i])) for i in (0, 1, 2)]
+        assert all(np.isin(x.asnumpy(), (0, 2)).all() for x in right)
+
+
+def passes(F, states, source, target):
+    """Gather the ends of edges, and add up what is computed of them at the nodes."""
+    ends = F.take(states, source, mode="wrap"), F.take(states, F.cast(target, dtype="int32"))
+    nodes = F.expand_dims(F.contrib.arange_like(states, axis=0), axis=0)
+    target = F.cast(target, dtype="float32")
+    leads_to = F.broadcast_equal(F.expand_dims(target, axis=1), nodes)
+    known = F.one_hot(F.slice_axis(target, axis=0, begin=0, end=1), depth=3)
+    total = F.dot(leads_to, F.tanh(ends[0] + F.broadcast_mul(ends[1], known)), transpose_a=True)
+    # Of the largest and of the second element of each node.
+    best = F.argmax(total, axis=1)
+    chosen = F.pick(total, best, axis=1) + F.pick(total, 1 - F.minimum(best, 1), axis=1)
+    return F.broadcast_add(F.concat(states, total, dim=1), F.expand_dims(chosen, axis=1))
+
+
+@examples(6)
+@given(
+    st.lists(st.sampled_from([(1, 1), (2, 5), (7, 3), (40, 36)]), min_size=2, max_size=3),
+    st.sampled_from(["float32", "float64", "int32", "int64"]),
+    st.integers(0, 99),
+)
+def test_graphs_of_all_sizes_share_launches(sizes, dtype, seed):
+    rng, net = np.random.RandomState(seed), cell(passes)
+
+    def indices(nodes, edges):
+        return mx.nd.array(rng.randint(0, nodes, edges), dtype=dtype)
+
+    graphs = []
+    for nodes, edges in sizes:
+        states = mx.nd.array(rng.normal(size=(nodes, 3)))
+        states.attach_grad()
+        graphs.append((states, indices(nodes, edges), indices(nodes, edges)))
+    batch = gdb.testing.check_against_loop(
+        lambda graph: net(graph[0] * 2, *graph[1:]), graphs, **{**FIXED, "granularity": "block"}
+    )
+    assert batch.report.launches <= 2 and not batch.report.split
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_sums_by_index_of_ragged_samples_share_a_launch():
+    rng, arrays = np.random.RandomState(0), []
+    for nodes, edges in [(2, 5), (7, 3), (4, 9)]:
+        x = mx.nd.array(rng.normal(size=(edges, 3)))
+        x.attach_grad()
+        arrays.append((nodes, x, mx.nd.array(rng.randint(0, nodes, (1, edges)))))
+
+    def total(nodes, x, index):
+        return mx.nd._internal._backward_gather_nd(twice(x), index, shape=(nodes, 3))
+
+    batch = gdb.testing.check_against_loop(lambda graph: total(*graph), arrays, **FIXED)
+    assert batch.report.launches == 2
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
+def test_without_a_way_to_report_indices_mxnet_runs_what_checks_them(monkeypatch):
+    """The reason names the operator that the user called, not those that merge it."""
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(executing, "can_fail", lambda: False)
+    index = mx.nd.array([[0, 2]])
+    arrays = [mx.nd.array(np.arange(6).reshape(3, 2) * 10.5 + k) for k in range(3)]
+    got, batch = outcome(arrays, lambda k, x: mx.nd.gather_nd(x, index), **FIXED)
+    equal(got, outcome(arrays, lambda k, x: mx.nd.gather_nd(x, index))[0])
+    (reason,) = (kernels for kernels in batch.plan.kernels if isinstance(kernels, str))
+    assert reason.startswith("operator gather_nd has no kernel here: native code cannot report")
+
+
+@pytest.fixture
+def use_threads():
+    yield executing.use_threads
+    executing.use_threads(1)
+
+
+@pytest.mark.parametrize("wrong", [[7], range(64)], ids=["one index", "an index of each sample"])
+def test_threads_that_share_a_launch_report_one_index(use_threads, wrong):
+    """A failure of any thread is an error of this launch, once, and of no later one."""
+    use_threads(4, 4)
+    table = mx.nd.array(np.arange(2**14).reshape(128, 128))
+    good = mx.nd.array(np.arange(2**9) % 128, dtype="int32")
+    bad = mx.nd.concat(good[:-1], mx.nd.array([128], dtype="int32"), dim=0)
+
+    def run(wrong):
+        with gdb.batching(**FIXED) as batch:
+            results = [twice(table + k)[bad if k in wrong else good] for k in range(64)]
+        assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+        return results
+
+    for _ in range(3):
+        results = run(wrong)
+        with pytest.raises(IndexError, match="index 128 is out of bounds for axis 0 with size 128"):
+            results[0].asnumpy()
+        for x in results:  # MXNet raises at the first read only
+            x.asnumpy()
+        equal(run([]), [twice(table + k)[good] for k in range(64)])
