@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_array
 
 from .errors import ArgumentError
 from .native import recording
@@ -243,19 +244,19 @@ class DynamicHybridBlock(HybridBlock):
     @recording.cached_op_hook
     def _call_cached_op(self, *args: Any) -> Any:
         """Run the cached graph for this structure of arguments, where no scope records the call."""
-        if self._backend or any(isinstance(arg, mx.np.ndarray) for arg in args):
+        if self._backend:
             return super()._call_cached_op(*args)
         try:
             leaves, spec = recording.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        compiled = RUNTIME.library.callee(self).compiled
-        if spec not in compiled:
+        compiled, key = RUNTIME.library.callee(self).compiled, (spec, is_np_array())
+        if key not in compiled:
             program = self._infer(leaves, spec)
             are_data = [is_data for is_data, _ in program.symbol_inputs]
             op = compile_symbol(program.symbol, are_data, *self._flags)
-            compiled[spec] = program, op, [mx.sym.var(name) for name in program.names]
-        program, op, variables = compiled[spec]
+            compiled[key] = program, op, [mx.sym.var(name) for name in program.names]
+        program, op, variables = compiled[key]
         self._cached_graph = variables, program.symbol
         # In place: the identity of the list shows whether compiled graphs are up to date.
         self._cached_op_args[:] = program.symbol_inputs

@@ -26,20 +26,24 @@ cdef class Constant(Owner):
     A part of one has it as the array whose memory it shares.
     """
 
-    #: The operator with its attributes, the array, and its type id.
+    #: The operator with its attributes, the array as one of ``mx.nd`` with axes, and its type id.
     cdef readonly object token, array, type
+    #: Whether the lazy arrays are arrays of ``mx.np``.
+    cdef bint numpy
     #: Views of the array by offset and type id: the external arrays for its parts.
     cdef readonly dict parts
 
     def __init__(self, token, array_):
-        self.token, self.array, self.type, self.parts = token, array_, type_id_of(array_), {}
+        self.token, self.type, self.parts = token, type_id_of(array_), {}
+        self.array, self.numpy = plain_array(array_), is_numpy(array_)
 
     def make(self, object offset, object type_id, whole=None):
         """Return a new lazy array, perhaps as a part of another one.
 
         Nothing has to be computed or copied when the scope ends.
         """
-        lazy = new_lazy(self, 0, offset, type_id)
+        numpy = self.numpy if whole is None else is_numpy(whole)
+        lazy = new_lazy(self, 0, offset, type_id, numpy)
         if whole is not None:
             change_slot(lazy, detached_from_at, whole)
         return lazy
@@ -75,7 +79,7 @@ cdef inline void *content_of(PyObject *handle) noexcept:
 cdef void *handle_of(object array_) except NULL:
     """Return the handle of a real array, or of a lazy one that has become real."""
     cdef void *handle
-    if type(array_) is lazy_type:
+    if is_lazy(array_):
         array_ = owner_of(array_)
         if not PyObject_TypeCheck(array_, <PyTypeObject *>array_type):
             raise RuntimeError("a lazy array that is not real yet has no handle")
@@ -109,12 +113,30 @@ cdef int64_t type_id_of(object array_) except -1:
     return type_id
 
 
+cpdef object plain_array(object array_):
+    """Return an array of ``mx.np`` as an array of ``mx.nd`` with the same memory and gradient.
+
+    An array without axes gets one: without NumPy's semantics, MXNet does not know such arrays.
+    """
+    cdef int[1] axes
+    cdef const int64_t *sizes
+    cdef void *handle
+    cdef void *shared = NULL
+    if not is_numpy(array_):
+        return array_
+    handle = handle_of(array_)
+    if mxnet.shape(handle, &axes[0], &sizes) or axes[0] < 1:
+        return without_axes(array_)
+    check_call(mxnet.share(handle, &shared))
+    return new_array(shared)
+
+
 cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
     The type of the array is found unless it is given.
     """
-    owner = owner_of(array_) if type(array_) is lazy_type else None
+    owner = owner_of(array_) if is_lazy(array_) else None
     if isinstance(owner, Constant) and is_constant(array_, owner):
         whole = slot(array_, detached_from_at)[0] is <PyObject *>None
         array_ = (<Constant>owner).array if whole else part_of_constant(owner, array_)
@@ -129,9 +151,11 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
         # The flush reads a new lazy array: this one may become real and be written to before.
         value, offset = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
         type_id = <object>slot(array_, type_at)[0]
-        operand = new_lazy(<Owner>owner, value, offset, <object>slot(array_, type_at)[0])
+        operand = new_lazy(<Owner>owner, value, offset, <object>slot(array_, type_at)[0], False)
     elif type(array_) is not array_type:
-        check_array(array_)
+        if type(array_) is not numpy_type:
+            check_array(array_)
+        operand = plain_array(array_)
     if type_id < 0:
         type_id = type_id_of(array_)
     cdef Py_ssize_t result = tape.value_type.ob_size
@@ -172,12 +196,14 @@ def keep(
 def become(list lazies not None, list reals not None):
     """Make lazy arrays real: each takes the values and memory of a real array, for good."""
     for lazy, real in zip(lazies, reals):
+        if type(lazy) is lazy_numpy_type and not is_numpy(real):
+            real = as_numpy(real, lazy.shape)
         change_slot(lazy, owner_at, real)
 
 
 cpdef bint is_unrealised(object array_) except -1:
     """Return whether an array is lazy and not real yet: it has no handle."""
-    return type(array_) is lazy_type and isinstance(owner_of(array_), Owner)
+    return is_lazy(array_) and isinstance(owner_of(array_), Owner)
 
 
 def addresses_and_handles(list arrays not None, bytes uses not None):

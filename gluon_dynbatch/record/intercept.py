@@ -15,14 +15,16 @@ from mxnet import autograd
 from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
+from mxnet.util import is_np_shape
 
-from ..modes import RECORDING, TRAINING
+from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
-from .lazy import LazyNDArray, as_index
+from .lazy import Lazy, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
+from .types import set_numpy_shapes
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -47,10 +49,10 @@ def _invoke_hook(original: Any) -> Any:
                 recorder.count_ordinary(info.name)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
-        if not records or out is not None or is_np:
+        if not records or out is not None:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np, as_list)
-        token = "op", info.name, tuple(keys), tuple(map(str, values))
+        token = "np" if is_np else "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             return recorder.constant(token)
         operands = arrays
@@ -116,7 +118,7 @@ def _index_hook(original: Any) -> Any:
             view = original(array, key)
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
-        if trace is not None and type(view) is not LazyNDArray:
+        if trace is not None and not isinstance(view, Lazy):
             trace.views[id(view)] = view, array, "part", key
         return view
 
@@ -135,7 +137,7 @@ def _reshape_hook(original: Any) -> Any:
 
 def _assign_hook(original: Any) -> Any:
     def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> Any:
-        value = value.real() if type(value) is LazyNDArray else value
+        value = value.real() if isinstance(value, Lazy) else value
         return original(array, value, *args, **kwargs)
 
     return prepare
@@ -169,9 +171,11 @@ def _named_hook(original: Any) -> Any:
 
 
 def set_mode(mode: int) -> None:
-    """Set autograd's mode in this thread."""
+    """Set autograd's mode, and whether there are NumPy's shapes, in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
     autograd.set_training(bool(mode & TRAINING))
+    if is_np_shape() != bool(mode & NUMPY_SHAPE):
+        set_numpy_shapes(bool(mode & NUMPY_SHAPE))
 
 
 def _c_functions(why: str, make: Any, *names: str) -> Tuple[Replaced, ...]:
@@ -226,6 +230,7 @@ OPEN: Tuple[Replaced, ...] = (
         "longer than recording the calls that read them",
         _index_hook,
     ),
+    Replaced(mx.np.ndarray, "__getitem__", "as for the class above", _index_hook),
     Replaced(
         NDArray,
         "reshape",

@@ -13,11 +13,11 @@ from mxnet import autograd
 from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
-from mxnet.util import is_np_shape
+from mxnet.util import _NumpyArrayScope, is_np_shape
 
 from ..native import recording
 from .state import STATE
-from .types import NODE_AT, TYPES
+from .types import NODE_AT, TYPES, name_of, numpy_shapes
 
 #: Types of basic indices: they select a part of an array or add an axis.
 BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
@@ -28,15 +28,15 @@ def _is_open(owner: Any) -> bool:
     return isinstance(owner, recording.Tape) and owner.open
 
 
-class LazyNDArray(NDArray):
+class Lazy:
     """An array that a scope has recorded and not yet computed.
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
     or elsewhere, makes it real: from then on, it behaves as any other array.
-    Native code creates lazy arrays.
+    Native code creates lazy arrays.  This is the base of its two classes.
     """
 
-    __slots__ = ("_owner", "_value", "_offset", "_type", "_detached_from", "__weakref__")
+    __slots__ = ()
 
     #: A tape, arenas (`run.keep.Kept`) or a `Constant`; or the real array, once there is one.  Code
     #: reads it once per decision, as another thread may make the array real in between.
@@ -46,8 +46,10 @@ class LazyNDArray(NDArray):
     _offset: int
     _type: int
     #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
-    _detached_from: Optional[LazyNDArray]
+    _detached_from: Optional[Any]
 
+    #: MXNet's class of such arrays.
+    _class: Any
     stype = "default"
     writable = True
 
@@ -63,7 +65,7 @@ class LazyNDArray(NDArray):
     @handle.setter
     def handle(self, value: Any) -> None:
         """Give the array other memory, as restoring a pickled state does."""
-        real = NDArray(value)
+        real = self._class(value)
         self._type = TYPES.of(real)
         recording.become([self], [real])
 
@@ -107,6 +109,64 @@ class LazyNDArray(NDArray):
         """Whether the value is still to be computed."""
         return _is_open(self._owner)
 
+    def _copied(self) -> Any:
+        """Record a copy."""
+        raise NotImplementedError
+
+    def _has_views(self) -> bool:
+        """Return whether a view needs no handle."""
+        return recording.has_views(self._owner) or isinstance(self._owner, recording.Constant)
+
+    def _view(
+        self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
+    ) -> Optional[NDArray]:
+        """Return a view at an offset within this array; None if it needs a handle.
+
+        `take` makes the same view of the array that this one is detached from.
+        """
+        base, owner = self._detached_from, self._owner
+        lazy: Optional[NDArray]
+        if isinstance(owner, recording.Constant):
+            lazy = owner.make(self._offset + offset, type_id, self if base is None else base)
+        else:
+            lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
+        return lazy
+
+    def copy(self) -> NDArray:
+        """Return a copy."""
+        return self._copied() if self.pending else self.real().copy()
+
+    def detach(self) -> NDArray:
+        """Return an array that shares the memory and is detached from the gradient graph."""
+        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
+            return self.real().detach()
+        with autograd.pause(autograd.is_training()):
+            detached = self._copied()
+        detached._detached_from = self if self._detached_from is None else self._detached_from
+        return detached
+
+    def __reduce__(self) -> Any:
+        return self.real().__reduce__()
+
+
+def _slots(array_class: type) -> Tuple[str, ...]:
+    """Return the slots of the lazy arrays of a class, which are at the same places in all of them.
+
+    An array of ``mx.np`` has fields that one of ``mx.nd`` does not have.  Python puts slots in the
+    order of their names.
+    """
+    names = ["_owner", "_value", "_offset", "_type", "_detached_from"]
+    missing = mx.np.ndarray.__basicsize__ - array_class.__basicsize__
+    names += [f"_at{i}" for i in range(missing // ctypes.sizeof(ctypes.c_void_p))]
+    return (*names, *(["__weakref__"] if not array_class.__weakrefoffset__ else []))
+
+
+class LazyNDArray(Lazy, NDArray):
+    """A lazy array of ``mx.nd``."""
+
+    __slots__ = _slots(NDArray)
+    _class = NDArray
+
     # MXNet's own methods go through `mx.nd`, which takes several times as long.
     __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
     __sub__ = recording.arithmetic(NDArray.__sub__, "_minus_scalar", "broadcast_sub")
@@ -131,25 +191,6 @@ class LazyNDArray(NDArray):
         lazy = self._view(*view, lambda base: base[key])
         return self.real()[key] if lazy is None else lazy
 
-    def _has_views(self) -> bool:
-        """Return whether a view needs no handle."""
-        return recording.has_views(self._owner) or isinstance(self._owner, recording.Constant)
-
-    def _view(
-        self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
-    ) -> Optional[NDArray]:
-        """Return a view at an offset within this array; None if it needs a handle.
-
-        `take` makes the same view of the array that this one is detached from.
-        """
-        base, owner = self._detached_from, self._owner
-        lazy: Optional[NDArray]
-        if isinstance(owner, recording.Constant):
-            lazy = owner.make(self._offset + offset, type_id, self if base is None else base)
-        else:
-            lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
-        return lazy
-
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
         if not self._has_views():
@@ -166,21 +207,78 @@ class LazyNDArray(NDArray):
         lazy = self._view(0, type_id, lambda base: base.reshape(*shape, **kwargs))
         return self.real().reshape(*shape, **kwargs) if lazy is None else lazy
 
-    def copy(self) -> NDArray:
-        """Return a copy."""
-        return mx.nd.identity(self) if self.pending else self.real().copy()
+    def _copied(self) -> Any:
+        return mx.nd.identity(self)
 
-    def detach(self) -> NDArray:
-        """Return an array that shares the memory and is detached from the gradient graph."""
-        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
-            return self.real().detach()
-        with autograd.pause(autograd.is_training()):
-            detached: LazyNDArray = mx.nd.identity(self)
-        detached._detached_from = self if self._detached_from is None else self._detached_from
-        return detached
+    def as_np_ndarray(self) -> Any:
+        """Return an array of ``mx.np`` with the same memory."""
+        return _as_other(self)
 
-    def __reduce__(self) -> Any:
-        return self.real().__reduce__()
+
+class LazyNumPy(Lazy, mx.np.ndarray):  # type: ignore[misc]
+    """A lazy array of ``mx.np``."""
+
+    __slots__ = _slots(mx.np.ndarray)
+    _class = mx.np.ndarray
+
+    __add__ = recording.arithmetic(mx.np.ndarray.__add__, "_npi_add_scalar", "_npi_add", True)
+    __sub__ = recording.arithmetic(
+        mx.np.ndarray.__sub__, "_npi_subtract_scalar", "_npi_subtract", True
+    )
+    __rsub__ = recording.arithmetic(mx.np.ndarray.__rsub__, "_npi_rsubtract_scalar", None, True)
+    __mul__ = recording.arithmetic(
+        mx.np.ndarray.__mul__, "_npi_multiply_scalar", "_npi_multiply", True
+    )
+    __truediv__ = recording.arithmetic(
+        mx.np.ndarray.__truediv__, "_npi_true_divide_scalar", "_npi_true_divide", True
+    )
+    __rtruediv__ = recording.arithmetic(
+        mx.np.ndarray.__rtruediv__, "_npi_rtrue_divide_scalar", None, True
+    )
+    __getitem__ = recording.index
+
+    def _index(self, key: Any) -> Any:
+        parts = key if type(key) is tuple else (key,)
+        basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
+        if not basic or not self._has_views():
+            return self.real()[as_index(key)]
+        view = TYPES.view(self._type, key, numpy=True)
+        if view is None:  # not contiguous: record a ``slice``
+            return super().__getitem__(key)
+        if not TYPES[view[1]].elements:
+            return self.real()[key]
+        lazy = self._view(*view, lambda base: base[key])
+        return self.real()[key] if lazy is None else lazy
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # MXNet's own method tests whether the value is of the class of this array.
+        self.real()[as_index(key)] = value
+
+    def reshape_view(self, *shape: Any, **kwargs: Any) -> Any:
+        """Return a view with another shape; ``reshape`` returns a copy."""
+        if not self._has_views():
+            return self.real().reshape_view(*shape, **kwargs)
+        if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+            shape = (tuple(shape[0]),)
+        new_shape = _infer_reshape_view(self.shape, *shape, **kwargs)
+        type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
+        lazy = self._view(0, type_id, lambda base: base.reshape_view(*shape, **kwargs))
+        return self.real().reshape_view(*shape, **kwargs) if lazy is None else lazy
+
+    def astype(self, dtype: Any, *args: Any, copy: bool = True, **kwargs: Any) -> Any:
+        """Return a copy with another dtype; the arguments are those of ``mx.np.ndarray.astype``."""
+        if not self.pending or args or kwargs:
+            return self.real().astype(dtype, *args, copy=copy, **kwargs)
+        if not copy and np.dtype(dtype) == self.dtype:
+            return self
+        return mx.nd.np._internal.cast(self, dtype=name_of(dtype))
+
+    def _copied(self) -> Any:
+        return mx.nd.np.copy(self)
+
+    def as_nd_ndarray(self) -> Any:
+        """Return an array of ``mx.nd`` with the same memory."""
+        return _as_other(self)
 
 
 def as_index(key: Any) -> Any:
@@ -191,7 +289,7 @@ def as_index(key: Any) -> Any:
     """
     if type(key) is tuple:
         return tuple(map(as_index, key))
-    return key.real().detach() if type(key) is LazyNDArray else key
+    return key.real().detach() if isinstance(key, Lazy) else key
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -200,21 +298,67 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
-def _part(array: NDArray, part: LazyNDArray) -> NDArray:
+@functools.lru_cache(maxsize=10_000)
+def _infer_reshape_view(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Do as `infer_reshape` for an array of ``mx.np``."""
+    with numpy_shapes(True):
+        array_: Any = mx.np.ndarray(_new_alloc_handle(old, mx.cpu(), True))
+        return array_.reshape_view(*args, **kwargs).shape
+
+
+def _as_other(array: Lazy) -> Any:
+    """Return an array of the other class with the same memory."""
+    base, lazy = array._detached_from, None
+    if array._has_views() and base is None and array.shape:
+        lazy = recording.view_of(array, 0, array._type, other_class=True)
+    if lazy is not None:
+        return lazy
+    real = array.real()
+    return real.as_nd_ndarray() if isinstance(real, mx.np.ndarray) else real.as_np_ndarray()
+
+
+def _reshaped(array: NDArray, shape: Tuple[int, ...], array_class: Any) -> Any:
+    """Return a view of an array; it has the gradient of the array."""
+    handle = NDArrayHandle()
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    in_graph = recording.in_graph([array])[0]
+    mode = autograd.record if in_graph else autograd.pause
+    with numpy_shapes(True), mode(autograd.is_training()):
+        check_call(
+            _LIB.MXNDArrayReshape64(array.handle, len(shape), sizes, False, ctypes.byref(handle))
+        )
+    return array_class(handle)
+
+
+def _as_numpy(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
+    """Return an array as one of ``mx.np``, with the same memory and gradient."""
+    return recording.shared_array(array) if shape else _reshaped(array, (), mx.np.ndarray)
+
+
+def _without_axes(array: NDArray) -> NDArray:
+    """Return an array of ``mx.np`` without axes as one of ``mx.nd`` with one axis."""
+    view: NDArray = _reshaped(array, (1,), NDArray)
+    return view
+
+
+recording.as_numpy, recording.without_axes = _as_numpy, _without_axes
+
+
+def _part(array: NDArray, part: Lazy) -> NDArray:
     """Return the elements of an array that are those of a part of a `Constant`, as a view."""
     with autograd.pause(autograd.is_training()):
-        elements = array.reshape((-1,))[part._offset : part._offset + part.size]
-        return elements.reshape(part.shape)
+        elements = recording.plain_array(array).reshape((-1,))
+        return elements[part._offset : part._offset + part.size].reshape(part.shape or (1,))
 
 
-def _part_of_constant(constant: recording.Constant, part: LazyNDArray) -> NDArray:
+def _part_of_constant(constant: recording.Constant, part: Lazy) -> NDArray:
     key = part._offset, part._type
     if key not in constant.parts:
         constant.parts[key] = _part(constant.array, part)
     return constant.parts[key]
 
 
-def _realise_constant(constant: recording.Constant, lazy: LazyNDArray) -> None:
+def _realise_constant(constant: recording.Constant, lazy: Lazy) -> None:
     if STATE.recorder is not None:
         STATE.recorder.refuse("it needs the memory of an array that zeros or ones makes")
     whole = lazy._detached_from
@@ -228,7 +372,11 @@ _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
+    *("MXIsNumpyShape", "MXShallowCopyNDArray"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call
-recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, NODE_AT, array("Q", _ADDRESSES))
+recording.connect(
+    *(STATE, (LazyNDArray, LazyNumPy), (NDArray, mx.np.ndarray), NDArrayHandle),
+    *(_NumpyArrayScope._current, NODE_AT, array("Q", _ADDRESSES)),
+)

@@ -24,7 +24,7 @@ from ..errors import (
 from ..modes import FLOATS
 from ..native import recording
 from ..report import Alone, Report, add_calls
-from .lazy import LazyNDArray
+from .lazy import Lazy
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import Tape
@@ -91,7 +91,7 @@ class Recorder(recording.Calls):
         #: By dtype and context, the buffer that takes the next number.
         self._numbers: Dict[Any, NumberBuffer] = {}
 
-    def compute(self, lazy: LazyNDArray) -> None:
+    def compute(self, lazy: Lazy) -> None:
         """Compute the value of a lazy array that is being read."""
         tape = lazy._owner
         if tape.open:
@@ -142,18 +142,22 @@ class Recorder(recording.Calls):
             self.scope.run_ahead()
             tape.next_check = len(tape.node_entry) + recording.CALLS_PER_CHECK
 
-    def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
+    def constant(self, token: Tuple[Any, ...]) -> Lazy:
         """Return the result of a creation operator, which runs once per scope.
 
         Many samples start from equal zeros.  All of these are one value on the tape.
         """
         constant = self.constants.get(token)
         if constant is None:
-            _, name, keys, values = token
-            create = getattr(mx.nd._internal, name)
+            kind, name, keys, values = token
+            create = (
+                getattr(mx.nd._internal, name)
+                if kind == "op"
+                else getattr(mx.nd.np._internal, name.rsplit("_", 1)[1])
+            )
             created = self.scope.unrecorded(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, created)
-        lazy: LazyNDArray = constant.make(0, constant.type)
+        lazy: Lazy = constant.make(0, constant.type)
         return lazy
 
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
@@ -163,7 +167,7 @@ class Recorder(recording.Calls):
         called the operator with two numbers, it calls the operator of two arrays.  The result is
         the token, as in `Operator`, and its operands.
         """
-        _, name, *attributes = token
+        kind, name, *attributes = token
         number = float(dict(zip(*attributes)).get("scalar", 1))
         place = recording.user_place(), name
         last = self.library.numbers.setdefault(place, number)
@@ -175,9 +179,9 @@ class Recorder(recording.Calls):
         self.library.numbers[place] = math.nan
         array_operator, number_first = SCALAR_OPERATORS[name]
         operands = [*arrays, self._lazy_number(number, array_type)]
-        return ("op", array_operator, (), ()), operands[::-1] if number_first else operands
+        return (kind, array_operator, (), ()), operands[::-1] if number_first else operands
 
-    def _lazy_number(self, number: float, like: ArrayType) -> LazyNDArray:
+    def _lazy_number(self, number: float, like: ArrayType) -> Lazy:
         """Append a number to the buffer of a dtype and context; return its element."""
         buffer = self._numbers.get(like[1:])
         if buffer is None or buffer.used == len(buffer.values):
@@ -190,7 +194,7 @@ class Recorder(recording.Calls):
         buffer.used += 1
         buffer.values[index] = number
         type_id = TYPES.id_of(like._replace(shape=(1,) * len(like.shape)))
-        lazy: LazyNDArray = buffer.owner.make(index, type_id)
+        lazy: Lazy = buffer.owner.make(index, type_id)
         return lazy
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
@@ -214,7 +218,7 @@ class Recorder(recording.Calls):
         self.report_immediate(self.library.callee(block), why)
         leaves = recording.flatten(args)[0]
         for leaf in leaves:
-            if type(leaf) is LazyNDArray:
+            if isinstance(leaf, Lazy):
                 leaf.real()
         with leaves[0].context:
             return self.scope.unrecorded(lambda: block._call_cached_op(*args))
@@ -225,7 +229,7 @@ class Recorder(recording.Calls):
 
     def report_immediate(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
-        noun = "operator" if callee.token[0] == "op" else "block"
+        noun = "block" if callee.token[0] == "block" else "operator"
         reason = f"Calls of {noun} {callee.name} run at once: {why}."
         self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()

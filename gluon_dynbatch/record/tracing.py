@@ -14,7 +14,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from .lazy import LazyNDArray
+from .lazy import Lazy
 from .recorder import Recorder
 from .tape import Tape
 from .types import TYPES, ArrayType
@@ -62,7 +62,7 @@ class Trace:
             self._arguments.setdefault(id(leaf), number)
             # A lazy array that is computed by now is an external as its real array.
             self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
-            if type(leaf) is LazyNDArray and leaf._owner is tape:
+            if isinstance(leaf, Lazy) and leaf._owner is tape:
                 range_ = leaf._offset, leaf._offset + leaf.size, number
                 self._ranges.setdefault(leaf._value, []).append(range_)
         recorder.tracing = self
@@ -162,22 +162,22 @@ class Trace:
         for number, array in enumerate(arrays):
             first = numbers.setdefault(id(array), number)
             if first < number:
-                yield first, None, None
+                yield first, None, None, None
             elif id(array) in self._arguments:
-                yield -1 - self._arguments[id(array)], None, None
-            elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
+                yield -1 - self._arguments[id(array)], None, None, None
+            elif isinstance(array, Lazy) and isinstance(array._owner, recording.Constant):
                 if array._detached_from is not None:
                     raise Refused("it returns a part of an array that zeros or ones makes")
                 # As an input, too, so that a call with another context is traced anew.
                 self._find(recording.external(self._tape, array), 0, TYPES[array._type])
-                yield array._owner.token, None, None
-            elif type(array) is not LazyNDArray or array._owner is not self._tape:
+                yield array._owner.token, None, None, None
+            elif not isinstance(array, Lazy) or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif array._detached_from is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
                 operand = self._find(array._value, array._offset, TYPES[array._type])
-                yield *operand, array._type
+                yield *operand, array._type, isinstance(array, mx.np.ndarray)
 
 
 def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:

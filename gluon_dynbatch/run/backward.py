@@ -17,7 +17,7 @@ from ..native import resolving
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
@@ -80,7 +80,7 @@ class BackwardPass:
             id(array): array
             for array in arrays
             # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
-            if type(array) is not LazyNDArray and array not in self.targets
+            if not isinstance(array, Lazy) and array not in self.targets
         }
         return list(map(with_dense_gradient, idle.values()))
 
@@ -95,6 +95,10 @@ class BackwardPass:
     def pull(self, pieces: List[Piece], requests: List[Request]) -> List[Optional[Elements]]:
         """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
         return Pull(self, requests).run(pieces)
+
+
+def _zeros_like(array: NDArray) -> NDArray:
+    return mx.nd.zeros(array.shape, array.context, array.dtype)
 
 
 def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:
@@ -196,7 +200,7 @@ class Pull(Pass):
             if not is_wanted:
                 gradients.append(None)
             elif place is None:
-                gradients.append((mx.nd.zeros_like(array), 0, array.size))
+                gradients.append((_zeros_like(array), 0, array.size))
             else:
                 fill = fills[place[0]]
                 gradients.append((fill, place[1] * fill.shape[1], array.size))

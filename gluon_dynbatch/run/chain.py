@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 from ..errors import ShapeError
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, recorded_segments
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array
@@ -73,7 +73,7 @@ class Chain:
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
-        lazies = [array for array in tape.externals if type(array) is LazyNDArray]
+        lazies = [array for array in tape.externals if isinstance(array, Lazy)]
         spots = find_spots(lazies)
         members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):

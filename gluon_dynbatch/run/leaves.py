@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from .buffers import zero
 from .gradient import Request
 
@@ -97,7 +97,7 @@ def with_dense_gradient(array: NDArray) -> NDArray:
     A custom function cannot return a sparse gradient; a recorded view takes a dense one.
     """
     # An array that is kept in an arena has no gradient attached.
-    gradient = None if type(array) is LazyNDArray else array.grad
+    gradient = None if isinstance(array, Lazy) else array.grad
     if gradient is None or gradient.stype == "default":
         return array
     with autograd.record(autograd.is_training()):
