@@ -22,6 +22,7 @@ IMAGES = Rule(same, vision.images_stack)
 BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(axes.reduce, axes.reduce)
+NUMPY_BINARY = Rule(call, elementwise.numpy_stack)
 BROADCAST = Rule(call, shape.broadcast_stack)
 RESHAPE = Rule(shape.reshape, shape.reshape)
 
@@ -212,6 +213,25 @@ MERGED: Tuple[Family, ...] = (
         each("_contrib_box_iou", SAME, parameters=(1,), called="boxes to compare with"),
         each("_contrib_box_nms", SAME, row_dims=3, overwrites=True),
         each("_contrib_bipartite_matching", SAME, row_dims=3),
+    ),
+    family(
+        "functions of `mx.np` that `mx.nd` does not have",
+        "of two arrays: shared arrays have one row, or the samples' shapes are equal; `tril`: of "
+        "matrices",
+        each("arctan2 copysign", NUMPY_BINARY, "_npi_{}", overwrites=True),
+        each("bitwise_and bitwise_or bitwise_xor lcm", NUMPY_BINARY, "_npi_{}", no_gradient=(0, 1)),
+        each("_npi_where_lscalar _npi_where_rscalar", NUMPY_BINARY, no_gradient=(0,), overwrites=True),
+        each("arctan2 rarctan2 copysign", SAME, "_npi_{}_scalar", overwrites=True),
+        each(
+            "bitwise_and_scalar bitwise_or_scalar bitwise_xor_scalar lcm_scalar bitwise_not",
+            SAME,
+            "_npi_{}",
+            no_gradient=(0,),
+        ),
+        each("isnan isinf isfinite isposinf isneginf", SAME, "_npi_{}", no_gradient=(0,)),
+        each("_npi_around", SAME, no_gradient=(0,)),
+        each("_npi_nan_to_num", SAME, overwrites=True),
+        each("_npi_tril", BY_ROW, row_dims=3, overwrites=True),
     ),
     family(
         "`MakeLoss`",

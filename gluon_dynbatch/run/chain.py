@@ -115,7 +115,9 @@ def link(links: Sequence[Link]) -> None:
         held = kept.held()
         spots = find_spots(held)
         heads = backward.heads_at(spots.container, spots.first, spots.size)
-        memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
+        memories = find_memories(
+            [lazy for lazy, (head, _) in zip(held, heads) if head >= 0 and _may_have_gradient(lazy)]
+        )
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
         outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
@@ -130,6 +132,11 @@ def link(links: Sequence[Link]) -> None:
         memories.become(copies, recorded=True)
     for _, kept, _ in links:
         kept.empty()
+
+
+def _may_have_gradient(lazy: Lazy) -> bool:
+    """Return whether MXNet can make a gradient of an array: not of booleans."""
+    return TYPES[lazy._type].dtype != "bool"
 
 
 class Node:

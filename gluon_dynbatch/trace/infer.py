@@ -19,6 +19,10 @@ Shape = Tuple[int, ...]
 Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 
+#: Operators for which MXNet infers other shapes of inputs than they have.
+FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack"])
+
+
 class IncompleteError(MXNetError):
     """MXNet cannot infer shapes of results, without a contradiction."""
 
@@ -58,10 +62,13 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
         )
     shapes = dict(zip(program.internals.list_arguments(), arguments))
     shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
+    joins_any = any(op.op in FLATTENING for op in program.ops)
     for name, shape in given.items():
-        if shapes[name] != shape:  # MXNet would read other elements than those of the array
+        if shapes[name] != shape and not joins_any:  # MXNet would read other elements than those of the array
             raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
     shape_of = dict(zip(chain(*program.outputs), outputs))
+    arguments_at = {(at, 0): types[i].shape for at, i in program.argument_at.items()}
+    shape_of.update(arguments_at)
     for op in program.ops:
         # MXNet checks these only when it runs the operator.
         if op.op == "stack" and len({shape_of[ref] for ref in op.inputs}) > 1:

@@ -15,6 +15,7 @@ from mxnet.base import MXNetError
 from ..errors import Where
 from ..record.types import ArrayType, name_of, numpy_shapes
 from ..rules.numpy import Array, NumPyCall, translate
+from ..rules.site import RefuseError
 from .infer import IncompleteError, Inferred, Shape, infer
 from .program import Program, read_program
 from .symbols import VARIABLE, Builder, Op, Ref, make_symbol
@@ -36,7 +37,7 @@ def translate_program(
     try:
         inferred = infer(program, types, name, where, numpy=True)
     except IncompleteError:
-        return "the shapes of its results depend on values"
+        return "MXNet cannot infer the shapes of its results; they may depend on values"
     shapes, dtypes = inferred
     if any(0 in shape for shape in shapes.values()):
         return "an array is empty"
@@ -44,7 +45,10 @@ def translate_program(
     results = tuple(ArrayType(shapes[ref], dtypes[ref], context) for ref in program.heads)
     with_axes = tuple(t._replace(shape=_axed(t.shape)) for t in types)
     with numpy_shapes(False):
-        rewritten = _rewrite(program, inferred)
+        try:
+            rewritten = _rewrite(program, inferred)
+        except RefuseError as refused:
+            return str(refused)
         if not _agrees(program, rewritten, inferred):
             operators = dict.fromkeys(op.op for op in program.ops if op.op != VARIABLE)
             return f"operators of mx.nd do not do the same as {', '.join(operators)} here"

@@ -94,7 +94,8 @@ class NumPyCall(Site):
     def done(self, array: Array, number: int = 0) -> Tuple[Ref, ...]:
         """Return an array as the only result, in its dtype and shape."""
         array = self.cast(array, self.out_dtypes[number])
-        return (self.reshape(array, self.outputs[number]).ref,)
+        assert array.axed == (self.outputs[number] or (1,)), (self.op, self.inputs, array)
+        return (array.ref,)
 
     def same(self) -> Tuple[Ref, ...]:
         """Append the operator itself; if an input has no axes, results may need another shape."""

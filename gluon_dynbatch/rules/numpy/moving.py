@@ -12,7 +12,7 @@ from .call import Array, NumPyCall, Translator
 def reshaped(call: NumPyCall) -> Tuple[Ref, ...]:
     """Return the same elements in the shape of the result."""
     require(call.attrs.get("order", "C") == "C", "MXNet reshapes in the order of C.")
-    return call.done(call.arrays[0])
+    return call.done(call.reshape(call.arrays[0], call.outputs[0]))
 
 
 def copied(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -60,7 +60,7 @@ def roll(call: NumPyCall) -> Tuple[Ref, ...]:
         if cut:
             parts = [_part(call, x, axis, cut, x.shape[axis]), _part(call, x, axis, 0, cut)]
             x = _joined(call, parts, axis)
-    return call.done(x)
+    return call.done(call.reshape(x, call.outputs[0]))
 
 
 def _part(call: NumPyCall, x: Array, axis: int, begin: int, end: int) -> Array:
@@ -77,9 +77,10 @@ def _joined(call: NumPyCall, arrays: Sequence[Array], axis: int) -> Array:
 
 
 def concatenate(call: NumPyCall) -> Tuple[Ref, ...]:
-    axis = call.integer("dim", 1)
+    # MXNet takes both names.
+    axis = call.integer("axis", call.integer("dim", 1))
     arrays = list(call.arrays)
-    if axis is None or call.attrs.get("axis") == "None":
+    if axis is None:
         arrays, axis = [call.reshape(array, (prod(array.shape),)) for array in arrays], 0
     return call.done(_joined(call, arrays, call.normalize_axis(axis, len(arrays[0].shape))))
 
@@ -123,8 +124,9 @@ def column_stack(call: NumPyCall) -> Tuple[Ref, ...]:
 
 def at_least(call: NumPyCall) -> Tuple[Ref, ...]:
     """Give each array more axes."""
-    pairs = zip(call.arrays, call.outputs)
-    return tuple(call.reshape(array, shape).ref for array, shape in pairs)
+    # In MXNet 1.9.1, the gradient is zero.
+    reshaped_ = (call.reshape(array, shape) for array, shape in zip(call.arrays, call.outputs))
+    return tuple(call.add("BlockGrad", array.ref) for array in reshaped_)
 
 
 def split(axis: int) -> Translator:

@@ -73,6 +73,14 @@ def logical(op: str) -> Translator:
     return translator
 
 
+def ldexp(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Multiply by a power of two."""
+    dtype = working_dtype(call)
+    lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
+    rhs = call.apply("_rpower_scalar", rhs, shape=rhs.shape, scalar=2)
+    return call.done(call.apply("broadcast_mul", lhs, rhs, shape=call.outputs[0]))
+
+
 def around(call: NumPyCall) -> Tuple[Ref, ...]:
     require(not call.integer("decimals", 0), "Operator _npi_around to decimals has no translation.")
     return unary("rint")(call)
@@ -94,15 +102,15 @@ def _filled(call: NumPyCall, like: Array, number: float) -> Array:
 
 
 def where(call: NumPyCall) -> Tuple[Ref, ...]:
-    """Select elements of two arrays, or of an array and a number, by a condition."""
+    """Select elements of two arrays, or one of two numbers, by a condition.
+
+    For an array and a number, the operator itself is repeated: in MXNet 1.9.1, its gradient is that
+    of the other elements.
+    """
     condition, *arrays = (call.broadcast(array, call.outputs[0]) for array in call.arrays)
     if condition.dtype == "bool":
         condition = call.cast(condition, "float32")
-    if call.op == "_npi_where_lscalar":
-        arrays.append(_filled(call, arrays[0], call.number("scalar", 0)))
-    elif call.op == "_npi_where_rscalar":
-        arrays.insert(0, _filled(call, arrays[0], call.number("scalar", 0)))
-    elif call.op == "_npi_where_scalar2":
+    if call.op == "_npi_where_scalar2":
         arrays = [_filled(call, condition, call.number(name, 0)) for name in ("x", "y")]
     x, y = (call.cast(array, call.out_dtypes[0]) for array in arrays)
     ref = call.add("where", condition.ref, x.ref, y.ref)

@@ -110,8 +110,10 @@ def matmul(call: NumPyCall) -> Tuple[Ref, ...]:
     names = ascii_letters[:outer]
     left = _matrix_labels(lhs, names, "YZ"[-min(len(lhs.shape), 2) :])
     right = _matrix_labels(rhs, names, "ZX"[: min(len(rhs.shape), 2)])
-    lhs, left = _without_ones(call, lhs, left, outer and len(lhs.shape) - 2, right, rhs)
-    rhs, right = _without_ones(call, rhs, right, outer and len(rhs.shape) - 2, left, lhs)
+    size = dict(zip(right, rhs.shape))
+    # In MXNet 1.9.1, the gradient of a matrix that is repeated along an axis of extent 1 is wrong.
+    fits = all(size.get(label, n) == n for label, n in zip(left, lhs.shape))
+    require(fits, "Operator _npi_matmul that repeats a matrix has no translation.")
     result = "".join(label for label in names + "YX" if label in left + right)
     x, labels = contract(call, lhs, left, rhs, right, result)
     return _result(call, x, labels, result)
@@ -120,18 +122,6 @@ def matmul(call: NumPyCall) -> Tuple[Ref, ...]:
 def _matrix_labels(x: Array, names: str, matrix: str) -> str:
     outer = len(x.shape) - len(matrix)
     return names[len(names) - outer :] + matrix
-
-
-def _without_ones(
-    call: NumPyCall, x: Array, labels: str, outer: int, others: str, other: Array
-) -> Tuple[Array, str]:
-    """Remove leading axes of extent 1 that the other array repeats."""
-    size = dict(zip(others, other.shape))
-    ones = [axis for axis in range(max(outer, 0))
-            if x.shape[axis] == 1 and size.get(labels[axis], 1) != 1]  # fmt: skip
-    shape = tuple(n for axis, n in enumerate(x.shape) if axis not in ones)
-    kept = "".join(label for axis, label in enumerate(labels) if axis not in ones)
-    return call.reshape(x, shape), kept
 
 
 def tensordot(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -155,10 +145,24 @@ def tensordot(call: NumPyCall) -> Tuple[Ref, ...]:
 
 def einsum(call: NumPyCall) -> Tuple[Ref, ...]:
     """Contract two arrays after another, from the left."""
-    text = call.attrs["subscripts"].replace(" ", "")
-    require("." not in text, "Operator _npi_einsum with an ellipsis has no translation.")
-    terms, arrow, result = text.partition("->")
+    terms, arrow, result = call.attrs["subscripts"].replace(" ", "").partition("->")
     labels = terms.split(",")
+    require(
+        "..." not in terms or bool(arrow),
+        "Operator _npi_einsum with an ellipsis and no result has no translation.",
+    )
+    # Each axis that an ellipsis stands for has a label, counted from the last one.
+    outer = [len(shape) - len(own.replace("...", "")) for shape, own in zip(call.inputs, labels)]
+    free = [label for label in reversed(ascii_letters) if label not in terms]
+    named = "".join(free[: max(outer)])
+    labels = [own.replace("...", named[len(named) - n :]) for n, own in zip(outer, labels)]
+    result = result.replace("...", named)
+    sizes: Dict[str, int] = {}
+    for own, shape in zip(labels, call.inputs):
+        for label, n in zip(own, shape):
+            require(
+                sizes.setdefault(label, n) == n, "Operator _npi_einsum that repeats elements."
+            )
     repeated = any(len(set(label)) < len(label) for label in labels)
     require(not repeated, "Operator _npi_einsum of diagonals has no translation.")
     if not arrow:

@@ -32,7 +32,10 @@ def reduction(op: str) -> Translator:
 
 
 def variance(call: NumPyCall) -> Tuple[Ref, ...]:
-    """Compute the variance, or its root, from the differences to the mean."""
+    """Compute the variance, or its root, from the differences to the mean.
+
+    In MXNet 1.9.1, its gradient is zero.
+    """
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
     require(count > ddof, f"Operator {call.op} of too few elements has no translation.")
@@ -43,7 +46,8 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
     x = _reduced(call, "mean", x, axes, call.flag("keepdims"))
     if ddof:
         x = call.apply("_mul_scalar", x, shape=x.shape, scalar=count / (count - ddof))
-    return call.done(call.apply("sqrt", x, shape=x.shape) if call.op == "_npi_std" else x)
+    x = call.apply("sqrt", x, shape=x.shape) if call.op == "_npi_std" else x
+    return call.done(call.apply("BlockGrad", x, shape=x.shape))
 
 
 def extreme(op: str) -> Translator:
@@ -74,3 +78,36 @@ def truth(op: str) -> Translator:
         return call.done(_reduced(call, op, x, call.given_axes(), call.flag("keepdims")))
 
     return translator
+
+
+def norm(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Compute the norm of vectors, or of all elements."""
+    axes, order = call.given_axes(), call.number("ord", 2)
+    vector = len(axes) == 1 and order in (1, 2)
+    require(vector or order == 2, "Operator _npi_norm of matrices has no translation.")
+    keepdims, x = call.flag("keepdims"), call.arrays[0]
+    shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    shape = shape if keepdims else tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
+    if not vector:  # the operator of `mx.nd` takes two axes at most
+        x = call.apply("square", x, shape=x.shape)
+        x = _reduced(call, "sum", x, axes, keepdims)
+        return call.done(call.apply("sqrt", x, shape=shape))
+    attrs = {"ord": int(order), "axis": axes, "keepdims": keepdims}
+    return call.done(call.apply("norm", x, shape=shape, **attrs))
+
+
+def average(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Compute the mean, or the weighted mean, along an axis or several, or of all elements."""
+    require(not call.flag("returned"), "Operator _npi_average with two results.")
+    axes, dtype = call.given_axes(), call.out_dtypes[0]
+    x = call.cast(call.arrays[0], dtype)
+    if len(call.arrays) == 1:
+        return call.done(_reduced(call, "mean", x, axes, False))
+    weights = call.cast(call.arrays[1], dtype)
+    if len(weights.shape) < len(x.shape):  # one weight per index along the axis
+        shape = tuple(n if axis in axes else 1 for axis, n in enumerate(x.shape))
+        weights = call.reshape(weights, shape)
+    weights = call.broadcast(weights, x.shape)
+    product = call.apply("broadcast_mul", x, weights, shape=x.shape)
+    total, count = (_reduced(call, "sum", array, axes, False) for array in (product, weights))
+    return call.done(call.apply("broadcast_div", total, count, shape=total.shape))
