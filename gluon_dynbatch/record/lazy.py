@@ -65,9 +65,10 @@ class Lazy:
     @handle.setter
     def handle(self, value: Any) -> None:
         """Give the array other memory, as restoring a pickled state does."""
+        lazy: Any = self
         real = self._class(value)
-        self._type = TYPES.of(real)
-        recording.become([self], [real])
+        lazy._type = TYPES.of(real)
+        recording.become([lazy], [real])
 
     def real(self) -> NDArray:
         """Return the computed array; if it is pending, compute everything that is pending."""
@@ -125,9 +126,10 @@ class Lazy:
         `take` makes the same view of the array that this one is detached from.
         """
         base, owner = self._detached_from, self._owner
+        whole: Any = self if base is None else base
         lazy: Optional[NDArray]
         if isinstance(owner, recording.Constant):
-            lazy = owner.make(self._offset + offset, type_id, self if base is None else base)
+            lazy = owner.make(self._offset + offset, type_id, whole)
         else:
             lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
         return lazy
@@ -136,7 +138,7 @@ class Lazy:
         """Return a copy."""
         return self._copied() if self.pending else self.real().copy()
 
-    def detach(self) -> NDArray:
+    def detach(self) -> Any:
         """Return an array that shares the memory and is detached from the gradient graph."""
         if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
             return self.real().detach()
@@ -215,7 +217,7 @@ class LazyNDArray(Lazy, NDArray):
         return _as_other(self)
 
 
-class LazyNumPy(Lazy, mx.np.ndarray):  # type: ignore[misc]
+class LazyNumPy(Lazy, mx.np.ndarray):
     """A lazy array of ``mx.np``."""
 
     __slots__ = _slots(mx.np.ndarray)
@@ -257,18 +259,26 @@ class LazyNumPy(Lazy, mx.np.ndarray):  # type: ignore[misc]
     def reshape_view(self, *shape: Any, **kwargs: Any) -> Any:
         """Return a view with another shape; ``reshape`` returns a copy."""
         if not self._has_views():
-            return self.real().reshape_view(*shape, **kwargs)
+            return self._numpy().reshape_view(*shape, **kwargs)
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             shape = (tuple(shape[0]),)
         new_shape = _infer_reshape_view(self.shape, *shape, **kwargs)
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
-        lazy = self._view(0, type_id, lambda base: base.reshape_view(*shape, **kwargs))
-        return self.real().reshape_view(*shape, **kwargs) if lazy is None else lazy
+
+        def take(base: Any) -> NDArray:
+            view: NDArray = base.reshape_view(*shape, **kwargs)
+            return view
+
+        lazy = self._view(0, type_id, take)
+        return self._numpy().reshape_view(*shape, **kwargs) if lazy is None else lazy
+
+    def _numpy(self) -> Any:
+        return self.real()
 
     def astype(self, dtype: Any, *args: Any, copy: bool = True, **kwargs: Any) -> Any:
         """Return a copy with another dtype; the arguments are those of ``mx.np.ndarray.astype``."""
         if not self.pending or args or kwargs:
-            return self.real().astype(dtype, *args, copy=copy, **kwargs)
+            return self._numpy().astype(dtype, *args, copy=copy, **kwargs)
         if not copy and np.dtype(dtype) == self.dtype:
             return self
         return mx.nd.np._internal.cast(self, dtype=name_of(dtype))
@@ -313,7 +323,7 @@ def _as_other(array: Lazy) -> Any:
         lazy = recording.view_of(array, 0, array._type, other_class=True)
     if lazy is not None:
         return lazy
-    real = array.real()
+    real: Any = array.real()
     return real.as_nd_ndarray() if isinstance(real, mx.np.ndarray) else real.as_np_ndarray()
 
 

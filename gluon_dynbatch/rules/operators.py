@@ -220,7 +220,9 @@ MERGED: Tuple[Family, ...] = (
         "matrices",
         each("arctan2 copysign", NUMPY_BINARY, "_npi_{}", overwrites=True),
         each("bitwise_and bitwise_or bitwise_xor lcm", NUMPY_BINARY, "_npi_{}", no_gradient=(0, 1)),
-        each("_npi_where_lscalar _npi_where_rscalar", NUMPY_BINARY, no_gradient=(0,), overwrites=True),
+        each(
+            "_npi_where_lscalar _npi_where_rscalar", NUMPY_BINARY, no_gradient=(0,), overwrites=True
+        ),
         each("arctan2 rarctan2 copysign", SAME, "_npi_{}_scalar", overwrites=True),
         each(
             "bitwise_and_scalar bitwise_or_scalar bitwise_xor_scalar lcm_scalar bitwise_not",

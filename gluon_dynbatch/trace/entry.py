@@ -43,7 +43,7 @@ class Entry(TypedProgram):
         where: Where,
         results: Optional[Tuple[ArrayType, ...]] = None,
     ):
-        """Analyse a kind of call; `results` are types of lazy arrays if not those of the program."""
+        """Analyse a kind of call; `results` are the types of lazy arrays, if they are others."""
         without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in in_types)
         first: Optional[Entry] = program.representatives.get(without_rows)
         inferred: Optional[Inferred] = first.infer_rows(in_types) if first else None

@@ -57,21 +57,20 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     given.update((p.name, p._data[0].shape) for p in parameters if p._data is not None)
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **given)
     if outputs is None:
-        raise IncompleteError(
-            "the shapes of the results cannot be inferred; is an argument empty?"
-        )
+        raise IncompleteError("the shapes of the results cannot be inferred; is an argument empty?")
     shapes = dict(zip(program.internals.list_arguments(), arguments))
     shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
     joins_any = any(op.op in FLATTENING for op in program.ops)
     for name, shape in given.items():
-        if shapes[name] != shape and not joins_any:  # MXNet would read other elements than those of the array
+        # MXNet would read other elements than those of the array.
+        if shapes[name] != shape and not joins_any:
             raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
     shape_of = dict(zip(chain(*program.outputs), outputs))
     arguments_at = {(at, 0): types[i].shape for at, i in program.argument_at.items()}
     shape_of.update(arguments_at)
     for op in program.ops:
         # MXNet checks these only when it runs the operator.
-        if op.op == "stack" and len({shape_of[ref] for ref in op.inputs}) > 1:
+        if op.op in ("stack", "_npi_stack") and len({shape_of[ref] for ref in op.inputs}) > 1:
             raise MXNetError("stack takes arrays of one shape")
         if op.op == "norm" and op.attrs.get("ord", "2") not in ("1", "2"):
             raise MXNetError("norm takes ord=1 or ord=2")
@@ -95,9 +94,9 @@ def infer(
     described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
     try:
         shapes = infer_shapes(program, types)
-    except IncompleteError if numpy else ():
-        raise
     except (MXNetError, DeferredInitializationError, AssertionError) as error:
+        if numpy and isinstance(error, IncompleteError):
+            raise
         text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
         advice = "check the shapes of this call"
         if any(len(t.shape) == 1 for t in types):

@@ -79,8 +79,8 @@ class NumPyCall(Site):
 
     def number(self, name: str, default: float) -> float:
         """Read a number."""
-        text = self.attrs.get(name)
-        return default if text in (None, "None") else float(text)
+        text = self.attrs.get(name, "None")
+        return default if text == "None" else float(text)
 
     def given_axes(self, name: str = "axis") -> Tuple[int, ...]:
         """Read axes of the first input, counted from the front; all of them for None."""

@@ -49,6 +49,7 @@ def flip(call: NumPyCall) -> Tuple[Ref, ...]:
 def roll(call: NumPyCall) -> Tuple[Ref, ...]:
     """Put the end of an axis in front of it."""
     x, shifts = call.arrays[0], call.integers("shift")
+    axes: Tuple[int, ...]
     if call.attrs.get("axis", "None") == "None":
         x, axes = call.reshape(x, (prod(x.shape),)), (0,)
         shifts = (sum(shifts),)

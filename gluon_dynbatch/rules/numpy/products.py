@@ -160,9 +160,7 @@ def einsum(call: NumPyCall) -> Tuple[Ref, ...]:
     sizes: Dict[str, int] = {}
     for own, shape in zip(labels, call.inputs):
         for label, n in zip(own, shape):
-            require(
-                sizes.setdefault(label, n) == n, "Operator _npi_einsum that repeats elements."
-            )
+            require(sizes.setdefault(label, n) == n, "Operator _npi_einsum that repeats elements.")
     repeated = any(len(set(label)) < len(label) for label in labels)
     require(not repeated, "Operator _npi_einsum of diagonals has no translation.")
     if not arrow:

@@ -106,7 +106,6 @@ TRANSLATED: Dict[str, Translator] = {
 """How to translate an operator, by canonical name."""
 
 
-
 def _kind(call: NumPyCall) -> Dict[str, str]:
     return {name: call.attrs[name] for name in ("ctx", "dtype") if name in call.attrs}
 

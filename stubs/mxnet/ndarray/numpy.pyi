@@ -1,0 +1,7 @@
+from typing import Any
+
+from ..numpy import ndarray
+
+_internal: Any
+
+def copy(a: ndarray) -> ndarray: ...
