@@ -232,7 +232,7 @@ class DynamicHybridBlock(HybridBlock):
             leaves = []
         if not leaves:
             return super().forward(*args)
-        contexts = {leaf.context for leaf in leaves}
+        contexts = {leaf.ctx for leaf in leaves}
         if len(contexts) > 1:
             raise context_error(contexts, self.name)
         context = contexts.pop()
@@ -262,7 +262,7 @@ class DynamicHybridBlock(HybridBlock):
         self._cached_op_args[:] = program.symbol_inputs
         if self._callback:
             op._register_op_hook(self._callback, self._monitor_all)
-        context = leaves[0].context if leaves else None
+        context = leaves[0].ctx if leaves else None
         inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.symbol_inputs]
         with op.lock:
             results = op(*inputs)

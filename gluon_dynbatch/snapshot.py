@@ -201,7 +201,7 @@ def _put_back_array(array: NDArray, content: np.ndarray[Any, Any]) -> None:
         # Only operators can write to an array in a layout of oneDNN.
         with autograd.pause(autograd.is_training()):
             plain = plain_array(array)
-            values = mx.nd.array(content.reshape(plain.shape), array.context, content.dtype)
+            values = mx.nd.array(content.reshape(plain.shape), array.ctx, content.dtype)
             mx.nd.identity(values, out=plain)
 
 

@@ -132,5 +132,5 @@ def _anchored(array: NDArray) -> NDArray:
 def _array_like(array: NDArray, values: np.ndarray[Any, Any]) -> NDArray:
     """Return an array of the class, dtype and device of another one."""
     create: Any = mx.np.array if isinstance(array, mx.np.ndarray) else mx.nd.array
-    created: NDArray = create(values, ctx=array.context, dtype=array.dtype)
+    created: NDArray = create(values, ctx=array.ctx, dtype=array.dtype)
     return created

@@ -203,7 +203,7 @@ class Recorder(recording.Calls):
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)
-        context = recording.flatten(args)[0][0].context
+        context = recording.flatten(args)[0][0].ctx
         try:
             with context:
                 return run_as_python(block, args, context, self.scope.unrecorded)
@@ -220,7 +220,7 @@ class Recorder(recording.Calls):
         for leaf in leaves:
             if isinstance(leaf, Lazy):
                 leaf.real()
-        with leaves[0].context:
+        with leaves[0].ctx:
             return self.scope.unrecorded(lambda: block._call_cached_op(*args))
 
     def watch_call(self) -> None:

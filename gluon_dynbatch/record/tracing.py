@@ -153,7 +153,7 @@ class Trace:
                 return "attribute", number
             data = attribute._data if isinstance(attribute, Parameter) else None
             if any(array is copy for copy in data or ()):
-                return "parameter", number, array.context
+                return "parameter", number, array.ctx
         return None
 
     def _results(self, arrays: List[NDArray]) -> Iterator[Any]:

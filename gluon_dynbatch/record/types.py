@@ -174,7 +174,7 @@ class TypeTable(List[ArrayType]):
         """Return the id of the type of a real array."""
         dtype = value.dtype
         return self.id_of(
-            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
+            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.ctx)
         )
 
 

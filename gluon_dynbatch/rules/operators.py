@@ -220,10 +220,7 @@ MERGED: Tuple[Family, ...] = (
         "matrices",
         each("arctan2 copysign", NUMPY_BINARY, "_npi_{}", overwrites=True),
         each("bitwise_and bitwise_or bitwise_xor lcm", NUMPY_BINARY, "_npi_{}", no_gradient=(0, 1)),
-        each(
-            "_npi_where_lscalar _npi_where_rscalar", NUMPY_BINARY, no_gradient=(0,), overwrites=True
-        ),
-        each("arctan2 rarctan2 copysign", SAME, "_npi_{}_scalar", overwrites=True),
+        each("arctan2 rarctan2", SAME, "_npi_{}_scalar", overwrites=True),
         each(
             "bitwise_and_scalar bitwise_or_scalar bitwise_xor_scalar lcm_scalar bitwise_not",
             SAME,
@@ -247,6 +244,8 @@ CREATION = family(
     "creation",
     "all samples use one result",
     each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype", Rule()),
+    each("zeros ones arange eye identity indices logspace", Rule(), "_npi_{}"),
+    each("blackman hamming hanning", Rule(), "_npi_{}"),
 )
 """Operators without inputs that create the same array each time."""
 

@@ -98,7 +98,7 @@ class BackwardPass:
 
 
 def _zeros_like(array: NDArray) -> NDArray:
-    return mx.nd.zeros(array.shape, array.context, array.dtype)
+    return mx.nd.zeros(array.shape, array.ctx, array.dtype)
 
 
 def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:

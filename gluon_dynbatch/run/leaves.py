@@ -88,7 +88,7 @@ class Leaves:
 
 
 def _empty_like(array: NDArray) -> NDArray:
-    return mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+    return mx.nd.empty(array.shape, ctx=array.ctx, dtype=array.dtype)
 
 
 def with_dense_gradient(array: NDArray) -> NDArray:

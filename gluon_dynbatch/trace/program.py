@@ -175,6 +175,13 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
     except (NotImplementedForSymbol, *_MISUSE) as error:
+        if "legacy ndarrays" in str(error) or "numpy operator which" in str(error):
+            text = "hybrid_forward mixes arrays and operators of mx.nd and mx.np"
+            advice = (
+                "call npx.set_np() before the block is made, so that Gluon's blocks use mx.np, too; "
+                "or convert arrays with .as_nd_ndarray() and .as_np_ndarray()"
+            )
+            raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         if _gluon_refuses(block, args):
             text = f"hybrid_forward does not take these arguments: {error}"
             advice = "pass the arguments that it takes, with the same nesting in each call"

@@ -102,15 +102,18 @@ def _filled(call: NumPyCall, like: Array, number: float) -> Array:
 
 
 def where(call: NumPyCall) -> Tuple[Ref, ...]:
-    """Select elements of two arrays, or one of two numbers, by a condition.
+    """Select elements of two arrays, or of an array and a number, by a condition.
 
-    For an array and a number, the operator itself is repeated: in MXNet 1.9.1, its gradient is that
-    of the other elements.
+    For an array and a number, MXNet 1.9.1 computes wrong gradients; these are right.
     """
     condition, *arrays = (call.broadcast(array, call.outputs[0]) for array in call.arrays)
     if condition.dtype == "bool":
         condition = call.cast(condition, "float32")
-    if call.op == "_npi_where_scalar2":
+    if call.op == "_npi_where_lscalar":
+        arrays.insert(0, _filled(call, arrays[0], call.number("scalar", 0)))
+    elif call.op == "_npi_where_rscalar":
+        arrays.append(_filled(call, arrays[0], call.number("scalar", 0)))
+    elif call.op == "_npi_where_scalar2":
         arrays = [_filled(call, condition, call.number(name, 0)) for name in ("x", "y")]
     x, y = (call.cast(array, call.out_dtypes[0]) for array in arrays)
     ref = call.add("where", condition.ref, x.ref, y.ref)

@@ -55,7 +55,7 @@ TRANSLATED: Dict[str, Translator] = {
     "_npi_ldexp": pointwise.ldexp,
     "_npi_around": pointwise.around,
     "_npi_full_like": pointwise.full_like,
-    **dict.fromkeys(["_npi_where", "_npi_where_scalar2"], pointwise.where),
+    **{f"_npi_where{kind}": pointwise.where for kind in ("", "_lscalar", "_rscalar", "_scalar2")},
     "_np_copy": moving.copied,
     **dict.fromkeys(
         ["_np_reshape", "_npx_reshape", "_np_squeeze", "expand_dims", "Flatten"], moving.reshaped
