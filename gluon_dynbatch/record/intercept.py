@@ -15,6 +15,7 @@ from mxnet import autograd
 from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
+from mxnet.ndarray.numpy import _api_internal
 from mxnet.util import is_np_shape
 
 from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
@@ -170,6 +171,28 @@ def _named_hook(original: Any) -> Any:
     return call
 
 
+def _zeros_hook(original: Any) -> Any:
+    def zeros(shape: Any, dtype: Any, ctx: Any) -> Any:
+        if STATE.recorder is None:
+            return original(shape, dtype, ctx)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return mx.nd.np._internal.zeros(shape=shape, ctx=ctx, dtype=dtype or "float32")
+
+    return zeros
+
+
+def _tensordot_hook(original: Any) -> Any:
+    def tensordot(a: Any, b: Any, axes: Any) -> Any:
+        if STATE.recorder is None:
+            return original(a, b, axes)
+        if isinstance(axes, int):
+            return mx.nd.np._internal.tensordot_int_axes(a, b, axes)
+        pair = [(axis,) if isinstance(axis, int) else tuple(axis) for axis in axes]
+        return mx.nd.np._internal.tensordot(a, b, *pair)
+
+    return tensordot
+
+
 def set_mode(mode: int) -> None:
     """Set autograd's mode, and whether there are NumPy's shapes, in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
@@ -231,6 +254,10 @@ OPEN: Tuple[Replaced, ...] = (
         _index_hook,
     ),
     Replaced(mx.np.ndarray, "__getitem__", "as for the class above", _index_hook),
+    *(
+        Replaced(_api_internal, name, "it does not call the function for operators above", make)
+        for name, make in (("zeros", _zeros_hook), ("tensordot", _tensordot_hook))
+    ),
     Replaced(
         NDArray,
         "reshape",
