@@ -105,6 +105,8 @@ class Lazy:
         """Device of the array."""
         return TYPES[self._type].context
 
+    ctx = context
+
     @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""

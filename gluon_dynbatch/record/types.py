@@ -173,9 +173,7 @@ class TypeTable(List[ArrayType]):
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
         dtype = value.dtype
-        return self.id_of(
-            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.ctx)
-        )
+        return self.id_of(ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.ctx))
 
 
 #: Size of the cache of views; it is cleared when it is full.

@@ -37,7 +37,11 @@ TRANSLATED: Dict[str, Translator] = {
     "_npi_absolute": unary("abs"),
     **{f"_npx_{name}": unary(name) for name in ("relu", "sigmoid")},
     **{f"_npi_{name}": binary(op) for name, op, _ in _BINARY},
-    **{f"_npi_{name}_scalar": with_scalar(f"_{op}_scalar") for name, _, op in _BINARY},
+    **{
+        f"_npi_{name}_scalar": with_scalar(f"_{op}_scalar")
+        for name, _, op in _BINARY
+        if name != "hypot"
+    },
     **{
         f"_npi_r{name}_scalar": with_scalar(f"_r{op}_scalar")
         for name, _, op in _BINARY
