@@ -153,8 +153,9 @@ _PAGE = """\
 # Operators
 
 This page lists every operator of MXNet 1.9.1 that models call, and whether calls of many samples
-share a launch. Other operators (steps of optimizers, backward passes) run one call at a time. Those
-of `mx.np` and `mx.npx` [are at the end](#mx-np-and-mx-npx). `python docs/list_operators.py` writes this page from the rules.
+share a launch. Other operators (steps of optimizers, backward passes) run one call at a time.
+Those of `mx.np` and `mx.npx` [are at the end](#mx-np-and-mx-npx). `python docs/list_operators.py`
+writes this page from the rules.
 
 {summary}
 ## Merged
@@ -192,8 +193,8 @@ reason that is listed here.
 
 ## mx.np and mx.npx
 
-These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are not
-listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules, native
+These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are
+not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules, native
 steps and launches.
 
 {numpy}

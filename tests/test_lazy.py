@@ -187,7 +187,8 @@ NUMPY_USES = {
     ],
     "views": lambda y: [y.reshape_view(2, -1), y.reshape_view((-1,)), y.reshape_view((4, 6))[1]],
     "NumPy's protocol": lambda y: [
-        np.sum(y, axis=1), np.concatenate([y, y]), np.exp(y), np.add(y, 1), np.mean(y), np.dot(y, y[0, 0]),
+        np.sum(y, axis=1), np.concatenate([y, y]), np.exp(y), np.add(y, 1), np.mean(y),
+        np.dot(y, y[0, 0]),
     ],
     "print": lambda y: [str(y), repr(y), f"{y.sum():.3f}", repr(y > 1), repr(y.astype("int32"))],
     "as_nd_ndarray and back": lambda y: [(y.as_nd_ndarray() * 2).as_np_ndarray() + 1],

@@ -105,7 +105,10 @@ class Lazy:
         """Device of the array."""
         return TYPES[self._type].context
 
-    ctx = context
+    @property
+    def ctx(self) -> mx.Context:
+        """Device of the array, by the name that ``mx.np`` uses."""
+        return TYPES[self._type].context
 
     @property
     def pending(self) -> bool:

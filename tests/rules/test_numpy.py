@@ -153,7 +153,9 @@ CASES["reductions"] = [
 CASES["where"] = [
     (mnp.where, N(*c, dtype=dtype), N(*a), N(*b))
     for dtype in ("bool", "float32", "int32")
-    for c, a, b in (((2, 3), (2, 3), (2, 3)), ((3,), (2, 3), ()), ((), (), ()), ((2, 1), (3,), (2, 3)))
+    for c, a, b in (
+        ((2, 3), (2, 3), (2, 3)), ((3,), (2, 3), ()), ((), (), ()), ((2, 1), (3,), (2, 3)),
+    )
 ]  # fmt: skip
 CASES["where"] += [(lambda m: mnp.where(m, 2.5, 0), N(3, dtype="bool"))]
 CASES["shapes"] = [
@@ -176,13 +178,15 @@ CASES["shapes"] = [
     )),
     (mnp.copy, N()), (npx.batch_flatten, N(2, 3, 2)), (lambda x: mnp.repeat(x, 2), N(2, 3)),
     (lambda x: mnp.tile(x, (2, 1)), N(2, 3)), (lambda x: mnp.full_like(x, 2.5), N(2, 3)),
-    (mnp.zeros_like, N()), (mnp.ones_like, N(2)), (lambda x: (x > 0).astype("float32") * x, N(2, 3)),
+    (mnp.zeros_like, N()), (mnp.ones_like, N(2)),
+    (lambda x: (x > 0).astype("float32") * x, N(2, 3)),
 ]  # fmt: skip
 CASES["joins"] = [
     *((lambda a, b, axis=axis: mnp.concatenate([a, b], axis=axis), N(2, 3), N(2, 3))
       for axis in (0, 1, -1, None)),
     (lambda a, b: mnp.concatenate([a, b], axis=1), N(2, 3), N(2, 1)),
-    *((lambda a, b, axis=axis: mnp.stack([a, b], axis=axis), N(2, 3), N(2, 3)) for axis in (0, 1, -1)),
+    *((lambda a, b, axis=axis: mnp.stack([a, b], axis=axis), N(2, 3), N(2, 3))
+      for axis in (0, 1, -1)),
     (lambda a, b: mnp.stack([a, b]), N(), N()),
     *((lambda a, b: mnp.vstack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3), ())),
     *((lambda a, b: mnp.column_stack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3))),
@@ -205,7 +209,8 @@ CASES["products"] = [
     )),
     *((mnp.matmul, N(*a), N(*b)) for a, b in (
         ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 4)), ((2, 4, 3), (3, 5)),
-        ((2, 4, 3), (2, 3, 5)), ((2, 3), (4, 3, 5)), ((2, 2, 4, 3), (2, 2, 3, 5)), ((3,), (2, 3, 4)),
+        ((2, 4, 3), (2, 3, 5)), ((2, 3), (4, 3, 5)), ((2, 2, 4, 3), (2, 2, 3, 5)),
+        ((3,), (2, 3, 4)),
     )),
     *((lambda a, b, n=n: mnp.tensordot(a, b, n), N(*a), N(*b)) for n, a, b in (
         (1, (2, 3), (3, 4)), (2, (2, 3, 4), (3, 4, 5)), (0, (2,), (3,)), (2, (2, 3), (2, 3)),
@@ -230,7 +235,8 @@ CASES["networks"] = [
     (lambda x: npx.topk(x, k=2), N(2, 3)), (lambda x: mnp.sort(x, axis=-1), N(2, 3)),
     (lambda x, i: mnp.take(x, i, axis=0, mode="clip"), N(4, 3), A((), "int32", "index")),
     (lambda x, i: mnp.take(x, i, axis=0, mode="clip"), N(4, 3), A((2,), "int32", "index")),
-    (lambda x: x[:, 1:3], N(2, 4)), (lambda x: x[1, 2] + x[0], N(2, 4)), (lambda x: x[::2], N(4, 3)),
+    (lambda x: x[:, 1:3], N(2, 4)), (lambda x: x[1, 2] + x[0], N(2, 4)),
+    (lambda x: x[::2], N(4, 3)),
     (lambda x: 1 / x - 2 + x / 3 * (-x), P(2, 3)), (lambda x, y: x @ y, N(2, 3), N(3, 2)),
 ]  # fmt: skip
 
@@ -256,7 +262,8 @@ def test_others_run_one_by_one(fn, arguments):
 def test_a_condition_with_a_number_has_the_right_gradient():
     """In MXNet 1.9.1, the gradient of the loop is wrong."""
     for fn, mask in (
-        (lambda m, x: mnp.where(m, x, 2.0), [1, 0, 1]), (lambda m, x: mnp.where(m, 2.0, x), [0, 1, 0]),
+        (lambda m, x: mnp.where(m, x, 2.0), [1, 0, 1]),
+        (lambda m, x: mnp.where(m, 2.0, x), [0, 1, 0]),
     ):  # fmt: skip
         with semantics("np"):
             condition, x = mnp.array([True, False, True]), mnp.array([1.0, 2.0, 3.0])
