@@ -194,8 +194,8 @@ reason that is listed here.
 ## mx.np and mx.npx
 
 These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are
-not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules, native
-steps and launches.
+not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules,
+native steps and launches.
 
 {numpy}
 """
