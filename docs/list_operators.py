@@ -154,7 +154,7 @@ _PAGE = """\
 
 This page lists every operator of MXNet 1.9.1 that models call, and whether calls of many samples
 share a launch. Other operators (steps of optimizers, backward passes) run one call at a time.
-Those of `mx.np` and `mx.npx` [are at the end](#mx-np-and-mx-npx). `python docs/list_operators.py`
+Those of `mx.np` and `mx.npx` [are at the end](#numpy). `python docs/list_operators.py`
 writes this page from the rules.
 
 {summary}
@@ -191,7 +191,7 @@ reason that is listed here.
 
 {unsupported}
 
-## mx.np and mx.npx
+## NumPy
 
 These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are
 not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules,

@@ -1,4 +1,4 @@
-"""Classify sentences with a bidirectional LSTM in mx.np: per sentence, and padded for comparison."""
+"""Classify sentences with a bidirectional LSTM in mx.np: one by one, and padded to compare."""
 
 import mxnet as mx
 import numpy as np
@@ -25,7 +25,8 @@ class Sentiment(gdb.DynamicHybridBlock):
 
     def forward(self, words):
         """Score sentences: (sentences, length) -> (sentences, 2)."""
-        outputs = self.encoder(self.embedding(words.T))
+        states = self.encoder.begin_state(len(words))
+        outputs, _ = self.encoder(self.embedding(words.T), states)
         return self.score(mx.np.concatenate([outputs[0], outputs[-1]], axis=1))
 
 

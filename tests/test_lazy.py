@@ -216,7 +216,8 @@ def test_uses_of_arrays_of_mx_np(use):
 
 def test_arrays_of_both_classes_share_memory():
     with semantics("np"):
-        for whole in (lazy, lambda: lazy()[1:]):
+        zeros = mx.np.zeros
+        for whole in (lazy, lambda: lazy()[1:], lambda: zeros(SHAPE), lambda: zeros(SHAPE)[1:]):
             with gdb.batching(policy="depth"):
                 y = whole()
                 other = y.as_nd_ndarray()

@@ -37,12 +37,12 @@ cdef class Constant(Owner):
         self.token, self.type, self.parts = token, type_id_of(array_), {}
         self.array, self.numpy = plain_array(array_), is_numpy(array_)
 
-    def make(self, object offset, object type_id, whole=None):
-        """Return a new lazy array, perhaps as a part of another one.
+    def make(self, object offset, object type_id, whole=None, bint numpy=False):
+        """Return a new lazy array, perhaps as a part of another one, whose class may be given.
 
         Nothing has to be computed or copied when the scope ends.
         """
-        numpy = self.numpy if whole is None else is_numpy(whole)
+        numpy = self.numpy if whole is None else numpy
         lazy = new_lazy(self, 0, offset, type_id, numpy)
         if whole is not None:
             change_slot(lazy, detached_from_at, whole)

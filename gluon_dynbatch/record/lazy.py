@@ -134,7 +134,8 @@ class Lazy:
         whole: Any = self if base is None else base
         lazy: Optional[NDArray]
         if isinstance(owner, recording.Constant):
-            lazy = owner.make(self._offset + offset, type_id, whole)
+            numpy = isinstance(self, mx.np.ndarray)
+            lazy = owner.make(self._offset + offset, type_id, whole, numpy)
         else:
             lazy = recording.view_of(self, offset, type_id, None if base is None else take(base))
         return lazy
@@ -323,13 +324,17 @@ def _infer_reshape_view(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> A
 
 def _as_other(array: Lazy) -> Any:
     """Return an array of the other class with the same memory."""
-    base, lazy = array._detached_from, None
-    if array._has_views() and base is None and array.shape:
+    base, owner, lazy = array._detached_from, array._owner, None
+    is_numpy = isinstance(array, mx.np.ndarray)
+    if array.shape and isinstance(owner, recording.Constant):
+        whole: Any = array if base is None else base
+        return owner.make(array._offset, array._type, whole, not is_numpy)
+    if array.shape and base is None and array._has_views():
         lazy = recording.view_of(array, 0, array._type, other_class=True)
     if lazy is not None:
         return lazy
     real: Any = array.real()
-    return real.as_nd_ndarray() if isinstance(real, mx.np.ndarray) else real.as_np_ndarray()
+    return real.as_nd_ndarray() if is_numpy else real.as_np_ndarray()
 
 
 def _reshaped(array: NDArray, shape: Tuple[int, ...], array_class: Any) -> Any:

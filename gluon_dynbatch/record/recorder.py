@@ -293,7 +293,7 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
         f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
         name,
-        "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+        "pass arrays of MXNet, numbers, strings, None, or lists, tuples and dictionaries of these",
     )
 
 
