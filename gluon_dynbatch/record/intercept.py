@@ -18,14 +18,14 @@ from mxnet.ndarray import NDArray, register
 from mxnet.ndarray.numpy import _api_internal
 from mxnet.util import is_np_shape
 
-from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
+from ..modes import NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 from . import hazards
 from .hooks import Hooks, Replaced
 from .lazy import Lazy, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
-from .types import set_numpy_shapes
+from .types import set_numpy
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -194,11 +194,11 @@ def _tensordot_hook(original: Any) -> Any:
 
 
 def set_mode(mode: int) -> None:
-    """Set autograd's mode, and whether there are NumPy's shapes, in this thread."""
+    """Set autograd's mode and NumPy's semantics in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
     autograd.set_training(bool(mode & TRAINING))
     if is_np_shape() != bool(mode & NUMPY_SHAPE):
-        set_numpy_shapes(bool(mode & NUMPY_SHAPE))
+        set_numpy(bool(mode & NUMPY_SHAPE), bool(mode & NUMPY_ARRAY))
 
 
 def _c_functions(why: str, make: Any, *names: str) -> Tuple[Replaced, ...]:

@@ -16,6 +16,7 @@ from mxnet import autograd
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
+from mxnet.util import _NumpyArrayScope, is_np_array, is_np_shape
 
 from ..modes import FLOATS
 from ..native import recording
@@ -35,26 +36,29 @@ def in_host_memory(context: mx.Context) -> bool:
     return context.device_type in ("cpu", "cpu_pinned", "cpu_shared")
 
 
-def set_numpy_shapes(active: bool) -> bool:
-    """Switch NumPy's shapes on or off in this thread: arrays without axes or without elements.
+def set_numpy(shapes: bool, arrays: bool) -> None:
+    """Switch NumPy's shapes, without axes or without elements, and arrays on or off in this thread.
 
-    Returns whether they were on.  MXNet's own function refuses to switch them off while there are
-    arrays of ``mx.np``.
+    MXNet refuses to switch off shapes before arrays.
     """
-    before = ctypes.c_int()
-    check_call(_LIB.MXSetIsNumpyShape(int(active), ctypes.byref(before)))
-    return bool(before.value)
+    check_call(_LIB.MXSetIsNumpyShape(int(shapes), ctypes.byref(ctypes.c_int())))
+    _NumpyArrayScope._current.value = _NumpyArrayScope(arrays)
 
 
 @contextlib.contextmanager
 def numpy_shapes(active: bool) -> Iterator[None]:
-    """Switch NumPy's shapes on or off in this thread for a ``with`` statement."""
-    before = set_numpy_shapes(active)
+    """Switch NumPy's shapes on or off in this thread for a ``with`` statement.
+
+    Without them, there are no arrays of ``mx.np``, either.
+    """
+    before = is_np_shape(), is_np_array()
+    if before[0] != active:
+        set_numpy(active, active and before[1])
     try:
         yield
     finally:
-        if before != active:
-            set_numpy_shapes(before)
+        if before[0] != active:
+            set_numpy(*before)
 
 
 class ArrayType(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-from ..site import Ref, RefuseError
+from ..operators import of
+from ..site import Ref, RefuseError, require
 from . import moving, pointwise, products, reducing
 from .call import NumPyCall, Translator
 from .pointwise import NEGATIVE_INFINITY, POSITIVE_INFINITY, binary, unary, with_scalar
@@ -133,11 +134,13 @@ def translate(call: NumPyCall) -> Tuple[Ref, ...]:
     Raises `RefuseError` if it has to run at once.
     """
     translator = TRANSLATED.get(call.op)
-    if translator is None:
-        return call.same()
-    try:
-        return translator(call)
-    except RefuseError:
-        if call.op in ONLY_TRANSLATED:
-            raise
-        return call.same()
+    if translator is not None:
+        try:
+            return translator(call)
+        except RefuseError:
+            if call.op in ONLY_TRANSLATED:
+                raise
+    # With one axis instead of none, an axis may be valid that is not.
+    own = call.op.startswith("_np") and not of(call.op).merges
+    require(all(call.inputs) or not own, f"Operator {call.op} of an array without axes.")
+    return call.same()
