@@ -3,11 +3,12 @@
 @cython.binding(True)  # becomes a method of lazy arrays
 def index(self, key):
     """Return a view from the cache, or else call the method `_index` of the lazy array."""
+    cdef dict views
     owner = owner_of(self)
     detached = slot(self, detached_from_at)[0] is not <PyObject *>None
     if has_views(owner) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
-        views = <dict>known_views if type(self) is lazy_type else <dict>known_numpy_views
+        views = known_views if type(self) is lazy_type else known_numpy_views
         view = None if cache_key is None else views.get(cache_key)
         if view is not None:
             lazy = view_of(self, (<tuple>view)[0], (<tuple>view)[1])
