@@ -5,11 +5,16 @@ Run ``python docs/list_operators.py`` after a change of a rule; a test fails if 
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Iterable, Sequence, Tuple
 
+import mxnet as mx
+from mxnet.base import _LIB, check_call
+
 from gluon_dynbatch.kernel.operators import NATIVE
-from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
+from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family, of
+from gluon_dynbatch.rules.numpy import TRANSLATED
 
 PAGE = Path(__file__).with_name("operators.md")
 REPLACED = frozenset(
@@ -95,15 +100,69 @@ def reference() -> str:
         mxnet=_listed(op for op in TABLE if op not in NATIVE | REPLACED),
         creation=_names(CREATION),
         unsupported=table("reason", UNSUPPORTED),
+        numpy=numpy_table(),
     )
+
+
+def numpy_table() -> str:
+    """Return the table of the operators of ``mx.np`` and ``mx.npx``, by how they merge."""
+    same, written, own, others = [], [], [], []
+    for name in sorted(filter(_of_numpy, mx.operator.get_all_registered_operators())):
+        op = canonical_name(name)
+        if "backward" in name:
+            continue
+        if op in TRANSLATED:
+            written.append(f"`{name}`")
+        elif not _of_numpy(op):
+            same.append(f"`{name}` (`{spelling(op)}`)")
+        elif of(op).merges or op in CREATION.rules:
+            own.append(f"`{name}`")
+        else:
+            others.append(f"`{name}`")
+    rows = [
+        ("an operator of `mx.nd` by another name, and merges as that one", ", ".join(same)),
+        ("written with operators of `mx.nd`, and merges as these do", ", ".join(written)),
+        ("has a rule of its own, see above", ", ".join(own)),
+        ("never merges, see above", ", ".join(others)),
+    ]
+    return _table(("it is", "operators"), rows)
+
+
+def _of_numpy(op: str) -> bool:
+    return op.startswith(("_np_", "_npi_", "_npx_"))
+
+
+def canonical_name(op: str) -> str:
+    """Return the name of an operator of which another one may be an alias.
+
+    Parameters
+    ----------
+    op : str
+        Name of an operator.
+
+    Returns
+    -------
+    str
+        Its canonical name.
+
+    Examples
+    --------
+    >>> canonical_name("_npx_softmax")
+    'softmax'
+    """
+    handle, name = ctypes.c_void_p(), ctypes.c_char_p()
+    check_call(_LIB.NNGetOpHandle(op.encode(), ctypes.byref(handle)))
+    check_call(_LIB.MXSymbolGetAtomicSymbolName(handle, ctypes.byref(name)))
+    return (name.value or b"").decode()
 
 
 _PAGE = """\
 # Operators
 
 This page lists every operator of MXNet 1.9.1 that models call, and whether calls of many samples
-share a launch. Other operators (steps of optimizers, backward passes, `mx.np`) run one call at a
-time. `python docs/list_operators.py` writes this page from the rules.
+share a launch. Other operators (steps of optimizers, backward passes) run one call at a time.
+Those of `mx.np` and `mx.npx` [are at the end](#numpy). `python docs/list_operators.py`
+writes this page from the rules.
 
 {summary}
 ## Merged
@@ -146,6 +205,14 @@ Calls of these operators run one by one, with the same results as in a loop. The
 reason that is listed here.
 
 {unsupported}
+
+## NumPy
+
+These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are
+not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules,
+native steps and launches.
+
+{numpy}
 """
 
 if __name__ == "__main__":

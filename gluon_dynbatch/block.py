@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_array
 
 from .errors import ArgumentError
 from .native import recording
@@ -34,10 +35,10 @@ def batching(
 ) -> Batch:
     """Open a scope in which the calls of many samples run together.
 
-    The scope records two kinds of calls: calls of hybridized blocks, and calls of ``mx.nd``
-    operators on a *lazy array*.  A lazy array is the result of a recorded call, or of
-    ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  If a block is not hybridized, its operators
-    are recorded one by one; Gluon's own blocks are recorded as one call on lazy arrays.  All other
+    The scope records two kinds of calls: calls of hybridized blocks, and calls of operators of
+    ``mx.nd`` or ``mx.np`` on a *lazy array*.  A lazy array is the result of a recorded call, or of
+    ``zeros``, ``ones`` or ``full`` in the scope.  If a block is not hybridized, its operators are
+    recorded one by one; Gluon's own blocks are recorded as one call on lazy arrays.  All other
     calls run at once, as without a scope.
 
     The shape, dtype and context of a lazy array are known at once.  At the end of the scope, or
@@ -231,7 +232,7 @@ class DynamicHybridBlock(HybridBlock):
             leaves = []
         if not leaves:
             return super().forward(*args)
-        contexts = {leaf.context for leaf in leaves}
+        contexts = {leaf.ctx for leaf in leaves}
         if len(contexts) > 1:
             raise context_error(contexts, self.name)
         context = contexts.pop()
@@ -243,25 +244,25 @@ class DynamicHybridBlock(HybridBlock):
     @recording.cached_op_hook
     def _call_cached_op(self, *args: Any) -> Any:
         """Run the cached graph for this structure of arguments, where no scope records the call."""
-        if self._backend or any(isinstance(arg, mx.np.ndarray) for arg in args):
+        if self._backend:
             return super()._call_cached_op(*args)
         try:
             leaves, spec = recording.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        compiled = RUNTIME.library.callee(self).compiled
-        if spec not in compiled:
+        compiled, key = RUNTIME.library.callee(self).compiled, (spec, is_np_array())
+        if key not in compiled:
             program = self._infer(leaves, spec)
             are_data = [is_data for is_data, _ in program.symbol_inputs]
             op = compile_symbol(program.symbol, are_data, *self._flags)
-            compiled[spec] = program, op, [mx.sym.var(name) for name in program.names]
-        program, op, variables = compiled[spec]
+            compiled[key] = program, op, [mx.sym.var(name) for name in program.names]
+        program, op, variables = compiled[key]
         self._cached_graph = variables, program.symbol
         # In place: the identity of the list shows whether compiled graphs are up to date.
         self._cached_op_args[:] = program.symbol_inputs
         if self._callback:
             op._register_op_hook(self._callback, self._monitor_all)
-        context = leaves[0].context if leaves else None
+        context = leaves[0].ctx if leaves else None
         inputs = [leaves[i] if is_data else i.data(context) for is_data, i in program.symbol_inputs]
         with op.lock:
             results = op(*inputs)

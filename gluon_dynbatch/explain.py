@@ -20,7 +20,7 @@ from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, rem
 from .errors import Where
 from .findings import Cause
 from .observe import Line, Observer, Site
-from .record.lazy import LazyNDArray
+from .record.lazy import Lazy
 from .record.recorder import Recorder
 from .report import Report
 from .scope import RUNTIME
@@ -222,7 +222,7 @@ def main(script: str, arguments: List[str]) -> None:
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     watched: Tuple[Tuple[Any, str, Callable[[Any], Any]], ...] = (
         (mx.nd, "array", observer.timed),
-        (LazyNDArray, "asnumpy", observer.noting),
+        (Lazy, "asnumpy", observer.noting),
         (Recorder, "lift_number", observer.calculating),
     )
     originals = [getattr(owner, name) for owner, name, _ in watched]

@@ -20,7 +20,7 @@ from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
 from .plan.plan import Plan
 from .plan.transpose import Heads
-from .record.lazy import LazyNDArray
+from .record.lazy import Lazy
 from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES
@@ -254,7 +254,7 @@ class Held(NamedTuple):
         return find_heads(plan, self.spots, np.frombuffer(self.in_graph, dtype=bool))
 
 
-def _find_held(tape: Tape, lazies: List[LazyNDArray]) -> Held:
+def _find_held(tape: Tape, lazies: List[Lazy]) -> Held:
     spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
     return Held(spots, in_graph(tape.externals))
 

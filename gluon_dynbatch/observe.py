@@ -134,7 +134,7 @@ class Observer:
         return create
 
     def noting(self, original: Any) -> Any:
-        """Wrap ``LazyNDArray.asnumpy`` to note which line reads which numbers in scopes."""
+        """Wrap ``Lazy.asnumpy`` to note which line reads which numbers in scopes."""
 
         @functools.wraps(original)
         def asnumpy(array: Any) -> Any:

@@ -10,8 +10,10 @@ from typing import Any, Callable, Collection, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import Block
+from mxnet.util import is_np_array
 
 from .errors import ArgumentError
+from .native import recording
 from .native.recording import part
 from .record.hooks import REPLACES
 from .record.intercept import FORWARDS
@@ -78,10 +80,11 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
 
     Arrays of one dtype become views of one array: one by one takes ten times as long.
     """
+    numpy = is_np_array()
     by_dtype: Dict[Any, Dict[int, Any]] = {}
     for sample in samples:
         for x in sample if type(sample) is tuple else (sample,):
-            if type(x) is np.ndarray and x.dtype in CONVERTIBLE and x.ndim and x.size:
+            if type(x) is np.ndarray and x.dtype in CONVERTIBLE and (x.ndim or numpy) and x.size:
                 by_dtype.setdefault(x.dtype, {})[id(x)] = x
     converted: Dict[int, Any] = {}
     for by_id in by_dtype.values():
@@ -89,7 +92,8 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
         flat, start = flat.as_in_context(mx.context.current_context()), 0
         for key, x in by_id.items():
             view = part(flat, start, start + x.size)
-            converted[key] = view if x.ndim == 1 else view.reshape(x.shape)
+            view = view if x.ndim <= 1 else view.reshape(x.shape)
+            converted[key] = recording.as_numpy(view, x.shape) if numpy else view
             start += x.size
     return [
         tuple([converted.get(id(x), x) for x in sample])

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Tuple
 
 import mxnet as mx
+from mxnet.util import is_np_array, is_np_shape
 
 from . import errors
 from .block import batching
@@ -92,8 +93,9 @@ class _Queue:
         # A copy: a context object that is entered remembers the previous context of its thread.
         context = mx.Context(mx.context.current_context())
         #: Ends when the queue is closed; not alive in a fork of its process.
+        semantics = is_np_shape(), is_np_array()
         self.worker = threading.Thread(
-            target=self._work, args=(context,), name="RequestBatcher", daemon=True
+            target=self._work, args=(context, *semantics), name="RequestBatcher", daemon=True
         )
         self.worker.start()
 
@@ -113,9 +115,9 @@ class _Queue:
             if wait and self.worker is not threading.current_thread():
                 self.worker.join()
 
-    def _work(self, context: mx.Context) -> None:
+    def _work(self, context: mx.Context, numpy_shape: bool, numpy_array: bool) -> None:
         try:
-            with context:
+            with context, mx.util.np_shape(numpy_shape), mx.util.np_array(numpy_array):
                 while self._run(self._take_minibatch()):
                     pass
         except BaseException as error:

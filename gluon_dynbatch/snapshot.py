@@ -21,7 +21,7 @@ from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
-from .native.recording import is_unrealised
+from .native.recording import is_unrealised, plain_array
 from .reach import functions_of, is_python, is_skipped
 from .record.hooks import REPLACES
 from .stores import INTERNAL
@@ -200,8 +200,9 @@ def _put_back_array(array: NDArray, content: np.ndarray[Any, Any]) -> None:
     if array.asnumpy().tobytes() != content.tobytes():
         # Only operators can write to an array in a layout of oneDNN.
         with autograd.pause(autograd.is_training()):
-            values = mx.nd.array(content, array.context, content.dtype)
-            mx.nd.identity(values, out=array)
+            plain = plain_array(array)
+            values = mx.nd.array(content.reshape(plain.shape), array.ctx, content.dtype)
+            mx.nd.identity(values, out=plain)
 
 
 def _put_back_numpy(array: np.ndarray[Any, Any], content: np.ndarray[Any, Any]) -> None:

@@ -115,7 +115,7 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values
         heads = [_anchored(array) for array in arrays if np.dtype(array.dtype).kind == "f"]
     if heads:
         draw = np.random.RandomState(1).uniform
-        weights = [mx.nd.array(draw(0.5, 1.5, h.shape), h.context, h.dtype) for h in heads]
+        weights = [_array_like(h, draw(0.5, 1.5, h.shape)) for h in heads]
         mx.autograd.backward(heads, weights)
     gradients = [(f"the gradient of {name}", array.grad) for name, array in variables]
     return to_numpy(values + gradients)
@@ -123,6 +123,14 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values
 
 def _anchored(array: NDArray) -> NDArray:
     """Add a zero that has a gradient, so that a result without variables can be a head, too."""
-    anchor = mx.nd.zeros((1,) * max(1, array.ndim), ctx=array.context, dtype=array.dtype)
+    is_numpy = isinstance(array, mx.np.ndarray)
+    anchor = _array_like(array, np.zeros((1,) * max(not is_numpy, array.ndim)))
     anchor.attach_grad()
-    return mx.nd.broadcast_add(array, anchor)
+    return array + anchor
+
+
+def _array_like(array: NDArray, values: np.ndarray[Any, Any]) -> NDArray:
+    """Return an array of the class, dtype and device of another one."""
+    create: Any = mx.np.array if isinstance(array, mx.np.ndarray) else mx.nd.array
+    created: NDArray = create(values, ctx=array.ctx, dtype=array.dtype)
+    return created

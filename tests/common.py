@@ -45,6 +45,27 @@ ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]
 
 
+# NumPy's semantics
+
+
+@contextlib.contextmanager
+def semantics(front):
+    """Switch NumPy's semantics on for "np", and off for "nd", as ``npx.set_np()`` does."""
+    active = front == "np"
+    # MXNet refuses arrays of `mx.np` without NumPy's shapes.
+    shapes, arrays = mx.util.np_shape(active), mx.util.np_array(active)
+    first, second = (shapes, arrays) if active else (arrays, shapes)
+    with first, second:
+        yield
+
+
+@pytest.fixture(params=["nd", "np"])
+def front(request):
+    """Run a test with arrays of `mx.nd`, and again with those of `mx.np`."""
+    with semantics(request.param):
+        yield request.param
+
+
 # Clean-up checks
 
 HOOKED = [(hook.owner, hook.name) for hook in intercept.OPEN]

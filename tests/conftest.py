@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import none
+from mxnet import npx
 
 # No deadline, because the first call of a block, which traces and compiles it, takes longer.
 settings.register_profile("default", deadline=None, print_blob=True)
@@ -58,6 +59,13 @@ def earlier_modules_are_frozen():
     """Exclude the objects that earlier modules left from garbage collection as well."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def numpy_semantics_are_off():
+    """Switch NumPy's semantics of MXNet off after a test, also if it fails."""
+    yield
+    npx.reset_np()
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ WRONG = {
     "no array": (gdb.ArgumentError, [CELL], lambda net, y: FIRST(3)),  # wrong
     "csr": (gdb.ArgumentError, ["csr", ".tostype('default')"],
             lambda net, y: net(array(1, 4).tostype("csr"))),  # wrong
-    "NumPy interface": (gdb.ArgumentError, ["mx.np", ".as_nd_ndarray()"],
+    "NumPy interface": (gdb.ArgumentError, ["npx.set_np()", ".as_nd_ndarray()"],
                         lambda net, y: net(array(1, 4).as_np_ndarray())),  # wrong
     # Operators on pending arrays.
     "shape of an operand": (

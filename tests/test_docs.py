@@ -122,6 +122,8 @@ ARGUMENTS = {
     "module_network": ["--epochs", "2"],
     "ragged_lstm": ["--epochs", "2"],
     "sampler": ["--epochs", "1", "--words", "24"],
+    "numpy_inference": ["--epochs", "1"],
+    "numpy_sentiment": ["--epochs", "1"],
     "stock_rnn": ["--epochs", "1"],
     "tree_lstm": ["--epochs", "12"],
     "vocabulary": ["--epochs", "1"],

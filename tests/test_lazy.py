@@ -12,23 +12,29 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.lazy import LazyNDArray, LazyNumPy
 from tests.cells import cell
-from tests.common import host, same
+from tests.common import host, same, semantics
 from tests.fuzz.recipes import CHAINS, EAGER
 
 SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
+BOTH = pytest.mark.usefixtures("front")
 VALUES = np.random.RandomState(0).uniform(-1, 1, SHAPE).astype("float32")
 
 
+def create(values, dtype=None):
+    """Return a real array of `mx.np` or `mx.nd`."""
+    return (mx.np if mx.util.is_np_array() else mx.nd).array(values, dtype=dtype or values.dtype)
+
+
 def real():
-    return mx.nd.array(VALUES + 1)
+    return create(VALUES + 1)
 
 
 def lazy():
     """Return an array of the same values, recorded if a scope is open."""
-    return SHIFT(mx.nd.array(VALUES), 1)
+    return SHIFT(create(VALUES), 1)
 
 
 def check_use(use):
@@ -44,13 +50,14 @@ def check_use(use):
         same(got, wanted)
 
 
-def test_shape_and_type_are_known_without_a_flush():
-    x = mx.nd.array(VALUES, dtype="float64")
+def test_shape_and_type_are_known_without_a_flush(front):
+    x = create(VALUES, dtype="float64")
     with gdb.batching(policy="depth") as batch:
         y = SHIFT(x, 1)
-        assert isinstance(y, mx.nd.NDArray) and type(y) is LazyNDArray
+        assert isinstance(y, mx.nd.NDArray) and isinstance(y, mx.np.ndarray) == (front == "np")
+        assert type(y) is {"nd": LazyNDArray, "np": LazyNumPy}[front]
         assert (y.shape, y.ndim, y.size, y.stype) == (SHAPE, 3, 24, "default")
-        assert y.dtype is np.float64 and y.context == y.ctx == mx.cpu()
+        assert y.dtype is np.float64 and y.ctx == mx.cpu()
         assert (len(y), y.writable) == (4, True)
         assert y.pending and batch.report.flushes == []
     assert not y.pending and y.shape == SHAPE and y.dtype is np.float64
@@ -73,22 +80,24 @@ ADVANCED = [
 
 
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
-def test_indexing_is_that_of_numpy(key):
-    wanted = (VALUES + 1)[key]
-    wanted = np.asarray(wanted).reshape(np.shape(wanted) or (1,))
+def test_indexing_is_that_of_numpy(key, front):
+    wanted = np.asarray((VALUES + 1)[key])
+    if front == "nd":
+        wanted = wanted.reshape(np.shape(wanted) or (1,))
     same(real()[key], wanted)
     check_use(lambda y: y[key])
     with gdb.batching(policy="depth"):
         got = SHIFT(lazy()[key], 1)
-    same(got, wanted + 1)
+    same(got, np.asarray(wanted + np.float32(1)))
 
 
-def test_basic_indexing_needs_no_flush_and_rows_need_no_call():
+def test_basic_indexing_needs_no_flush_and_rows_need_no_call(front):
     with gdb.batching(policy="depth") as batch:
         y = lazy()
         got = [y[1], y[1:3], y[-1][0], y[1:][1:][0], y[:, 1], y[::2, 1], y.reshape((2, 12))[1]]
         assert batch.report.flushes == []
-    assert batch.report.nodes == 3 and len(got) == 7
+    # `reshape` of `mx.np` makes a copy.
+    assert batch.report.nodes == (3 if front == "nd" else 4) and len(got) == 7
 
 
 def assigned(y, key):
@@ -143,6 +152,84 @@ def test_uses(use):
     check_use(use)
 
 
+def changed(y, change):
+    change(y)
+    return y
+
+
+def read_only(y):
+    y.attach_grad()
+    return y.grad
+
+
+NUMPY_USES = {
+    **{name: USES[name] for name in (
+        "eq itself", "NumPy number", "beyond the end", "NumPy function", "reshape numbers", "len",
+        "as_nd_ndarray", "list", "bool", "pickle", "copy.deepcopy", "deepcopy of a nest",
+        "wait_to_read", "astype class", "astype same",
+    )},
+    "real on the left": lambda y: mx.np.ones(SHAPE) >= y,
+    "number on the left": lambda y: [2 + y, 2 - y, 2 * y, 2 / y, 2 ** y, 2 % y],
+    "operators": lambda y: [y + y, y - 1.5, -y, abs(-y), y % 2, y ** 2, y[0] @ y[0].T],
+    "comparisons": lambda y: [y > 1, y >= y, y < 1, y <= 1, y == 1, y != y, ~(y > 1)],
+    "masks": lambda y: [y[y > 1], y[(y > 1) & (y < 1.5)]],
+    "array as index": lambda y: y[mx.np.array([2, 0], dtype="int32")],
+    "as index": lambda y: real()[(y[0, :, 0] * 0).astype("int32")],
+    "zero-dimensional": lambda y: [y[0, 0, 0], y.sum(), y.mean() + y.max(), y[1, 1, 1] * y],
+    "of a zero-dimensional one": lambda y: [y.sum()[()], y.sum().reshape((1, 1))],
+    "empty": lambda y: [y[4:], mx.np.concatenate([y[:0], y]), y[4:].sum()],
+    "item": lambda y: [y[0, 0, 0].item(), y.item(3), y.tolist(), float(y.sum()), int(y[1, 0, 0])],
+    "methods": lambda y: [
+        y.T, y.reshape(-1), y.reshape((2, 12)), y.transpose(1, 0, 2), y.swapaxes(0, 1),
+        y.flatten(), y.squeeze(), y.mean(axis=0), y.std(axis=1), y.argmax(axis=1), y.cumsum(axis=1),
+        y.clip(0, 1), y.repeat(2, axis=0), y.copy(), y.detach(), y.argsort(), y.prod(),
+        y.any(), y.all(axis=1), y.var(), y.min(axis=(0, 2), keepdims=True), y.dot(y[0, 0]),
+    ],
+    "views": lambda y: [y.reshape_view(2, -1), y.reshape_view((-1,)), y.reshape_view((4, 6))[1]],
+    "NumPy's protocol": lambda y: [
+        np.sum(y, axis=1), np.concatenate([y, y]), np.exp(y), np.add(y, 1), np.mean(y),
+        np.dot(y, y[0, 0]),
+    ],
+    "print": lambda y: [str(y), repr(y), f"{y.sum():.3f}", repr(y > 1), repr(y.astype("int32"))],
+    "as_nd_ndarray and back": lambda y: [(y.as_nd_ndarray() * 2).as_np_ndarray() + 1],
+    "assigned": lambda y: [
+        changed(mx.np.zeros(SHAPE), lambda z, key=key: z.__setitem__(key, y[key]))
+        for key in (slice(None), 1, (1, 2), (slice(None), 0), (0, 1, 1))
+    ],
+    "changed": lambda y: [
+        changed(y, lambda z: z.__setitem__(0, 3)), changed(y, lambda z: z.__setitem__(z > 2, 0.5)),
+    ],
+    "in place": lambda y: y.__iadd__(y),
+    "other context": lambda y: y.as_in_ctx(mx.cpu(1)), "copyto": lambda y: y.copyto(mx.cpu(1)),
+    "gradient": read_only,
+    "attribute": lambda y: changed(y, lambda z: setattr(z, "name", "y")).name,
+}  # fmt: skip
+
+
+# MXNet's own code for arrays of `mx.np` uses names that are deprecated.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("use", NUMPY_USES.values(), ids=NUMPY_USES)
+def test_uses_of_arrays_of_mx_np(use):
+    with semantics("np"):
+        check_use(use)
+
+
+def test_arrays_of_both_classes_share_memory():
+    with semantics("np"):
+        zeros = mx.np.zeros
+        for whole in (lazy, lambda: lazy()[1:], lambda: zeros(SHAPE), lambda: zeros(SHAPE)[1:]):
+            with gdb.batching(policy="depth"):
+                y = whole()
+                other = y.as_nd_ndarray()
+                again = other.as_np_ndarray()
+                assert type(other) is LazyNDArray and type(again) is LazyNumPy
+            y[0] = 7
+            same(other, y.asnumpy())
+            same(again, y.asnumpy())
+            other[1] = 8
+            same(y, other.asnumpy())
+
+
 #: Empty slices and shapes, and several values that are converted to one.
 REFUSED = [
     lambda y: y[2:1], lambda y: y[0, 1:1], bool, lambda y: y.asscalar(), lambda y: y.reshape(()),
@@ -159,6 +246,20 @@ def test_uses_that_a_real_array_refuses(use):
     assert str(got.value) == str(wanted.value)
 
 
+@pytest.mark.parametrize("use", [
+    bool, float, lambda y: y[0].item(), lambda y: y[9], lambda y: y[0, 0, 0, 0], hash,
+    lambda y: y.reshape(5), lambda y: y.asscalar(), lambda y: y.sum()[0], lambda y: len(y.sum()),
+    lambda y: y + mx.nd.ones(SHAPE), lambda y: y.__setitem__(0, mx.nd.ones((3, 2))),
+])  # fmt: skip
+def test_uses_that_a_real_array_of_mx_np_refuses(use):
+    with semantics("np"):
+        with pytest.raises(Exception) as wanted:
+            host(use(real()))
+        with gdb.batching(policy="depth"), pytest.raises(wanted.type):
+            host(use(lazy()))
+
+
+@BOTH
 def test_only_lazy_arrays_that_nothing_refers_to_are_used_again():
     with gdb.batching(policy="depth") as batch:
         kept, dropped, watched = (SHIFT(real(), 1) for _ in range(3))

@@ -28,10 +28,20 @@ def drawn(shape=(2, 3), dtype="float32", ctx=None):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", SCALAR_OPERATORS)
 def test_operators(name, dtype):
-    operator, shape = getattr(mx.nd._internal, name), (np.random.randint(1, 4), 3)
+    is_numpy, shape = name.startswith("_npi_"), (np.random.randint(1, 4), 3)
+    module = mx.nd.np._internal if is_numpy else mx.nd._internal
+    operator = getattr(module, name[len("_npi_") :] if is_numpy else name)
 
     def fn(x, number):
-        return operator(CELL(x) + 1.5, scalar=number)
+        x = CELL(x) + 1.5
+        return operator(x.as_np_ndarray() if is_numpy else x, scalar=number)
+
+    with mx.util.np_shape(is_numpy):
+        check_numbers(fn, shape, dtype)
+
+
+def check_numbers(fn, shape, dtype):
+    """Check that numbers that differ are operands, and are not kept."""
 
     for options in (FIXED, {**FIXED, "debug": True}, {"granularity": "graph"}, FIXED):
         batch = check_against_loop(fn, drawn(shape, dtype), **options)

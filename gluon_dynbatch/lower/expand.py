@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple, cast
 import numpy as np
 
 from ..native import lowering, recording
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array, Dependencies
@@ -44,7 +44,7 @@ def find_weights(tape: Tape) -> Tuple[int, ...]:
         value
         for (value, array), is_in_graph in zip(candidates, in_graph)
         # A lazy array, which is kept in an arena, has no gradient, and no handle yet.
-        if is_in_graph and type(array) is not LazyNDArray and array.grad is not None
+        if is_in_graph and not isinstance(array, Lazy) and array.grad is not None
     )
 
 

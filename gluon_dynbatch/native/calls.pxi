@@ -120,26 +120,30 @@ def cached_op_hook(original):
 def any_lazy(arrays):
     """Return whether an item is a lazy array, or a list or tuple that contains one."""
     for item in arrays:
-        if type(item) is lazy_type or type(item) in (list, tuple) and any_lazy(item):
+        if is_lazy(item) or type(item) in (list, tuple) and any_lazy(item):
             return True
     return False
 
 
-def arithmetic(original, str scalar_operator not None, str array_operator=None):
-    """Return a method of lazy arrays such as ``__add__``.
+def arithmetic(
+    original, str scalar_operator not None, str array_operator=None, bint numpy=False,
+):
+    """Return a method of lazy arrays such as ``__add__``; with `numpy`, of those of ``mx.np``.
 
     It records the operator of an array and a number, or of two arrays.  In all other cases, and
     while the operator is new, it calls `original`, MXNet's own method.
     """
+    kind = "np" if numpy else "op"
+
     @cython.binding(True)  # becomes a method
     def apply(self, other):
         recorder = state.recorder
         if recorder is not None:
             if isinstance(other, (int, float)):
-                token = "op", scalar_operator, ("scalar",), (str(float(other)),)
+                token = kind, scalar_operator, ("scalar",), (str(float(other)),)
                 token, args = recorder.lift_number(token, [self])
-            elif array_operator is not None and type(other) in (lazy_type, array_type):
-                token, args = ("op", array_operator, (), ()), (self, other)
+            elif array_operator is not None and is_operand(other, numpy):
+                token, args = (kind, array_operator, (), ()), (self, other)
             else:
                 return original(self, other)
             callee = recorder.operators.get(token)
@@ -149,6 +153,13 @@ def arithmetic(original, str scalar_operator not None, str array_operator=None):
         return original(self, other)
 
     return apply
+
+
+cdef inline bint is_operand(object array_, bint numpy):
+    """Return whether an array can be the other operand of an array of ``mx.nd`` or ``mx.np``."""
+    if numpy:
+        return type(array_) is lazy_numpy_type or type(array_) is numpy_type
+    return type(array_) is lazy_type or type(array_) is array_type
 
 
 cpdef Tape tape_of(Calls recorder):
@@ -187,11 +198,11 @@ cpdef call(Calls recorder, Callee callee, args):
             entry = (<object>recorder).new_entry(key, callee, place)
         if type(entry) is str:
             return entry
-        entry_id, types, spec = <tuple>entry.recorded
+        entry_id, types, spec, numpy = <tuple>entry.recorded
         if len(<tuple>types) == 1:
-            results = new_lazy(tape, None, 0, (<tuple>types)[0])
+            results = new_lazy(tape, None, 0, (<tuple>types)[0], numpy)
         else:
-            results = [new_lazy(tape, None, 0, type_id) for type_id in <tuple>types]
+            results = [new_lazy(tape, None, 0, type_id, numpy) for type_id in <tuple>types]
         # Everything up to here may have run Python code: that of the arguments, and, whenever an
         # object is created, that of others which the collector frees.  It may have read a value,
         # and so flushed the tape, or ended the scope.  From here to the end of `append`, none runs.
@@ -233,7 +244,7 @@ cdef Py_ssize_t append(
     put(tape.node_entry, entry_id)
     put(tape.node_value0, first)
     for operand in operands:
-        if type(operand) is lazy_type:
+        if is_lazy(operand):
             put(tape.sources, <object>slot(operand, value_at)[0])
             put_wide(tape.offsets, <object>slot(operand, offset_at)[0])
         elif type(operand) is tuple:

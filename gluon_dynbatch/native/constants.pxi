@@ -54,8 +54,11 @@ cdef class Constant(Owner):
     copy.  A part of one has it as the array whose memory it shares.
     """
 
-    #: The values as bytes, or None; an array that has them, if a tape needs one; and the type id.
+    #: The values as bytes, or None; an array of ``mx.nd`` that has them, if a tape needs one, with
+    #: one axis if there are none; and the type id.
     cdef readonly object data, array, type
+    #: Whether the array is one of ``mx.np``.
+    cdef readonly bint numpy
     #: The call of the creation operator, or None.
     cdef readonly object token
     #: Later constants and tapes have larger numbers.
@@ -65,8 +68,9 @@ cdef class Constant(Owner):
     cdef uint64_t tape
     cdef int64_t value, offset
 
-    def __init__(self, type_id, data=None, array_=None, token=None):
+    def __init__(self, type_id, data=None, array_=None, token=None, bint numpy=False):
         self.type, self.data, self.array, self.token = type_id, data, array_, token
+        self.numpy = numpy
         self.layout, self.serial = layout_of(type_id), next_serial()
         if data is not None and len(<bytes?>data) != self.layout.elements * self.layout.itemsize:
             raise ValueError("the values of a constant are not of its type")
@@ -77,16 +81,20 @@ cdef class Constant(Owner):
         """Return whether both have equal types and values, bit by bit, as far as these are known."""
         if type(other) is not Constant or self.type != (<Constant>other).type:
             return False
+        if self.numpy != (<Constant>other).numpy:
+            return False
         if self.data is None or (<Constant>other).data is None:
             return self.token is not None and self.token == (<Constant>other).token
         return self.data == (<Constant>other).data
 
-    cpdef object make(self, object offset=0, object type_id=None, whole=None):
-        """Return a new lazy array, perhaps as a part of another one.
+    cpdef object make(self, object offset=0, object type_id=None, whole=None, numpy=None):
+        """Return a new lazy array, perhaps as a part of another one, and of the other class.
 
         Nothing has to be computed or copied when the scope ends.
         """
-        lazy = new_lazy(self, 0, offset, self.type if type_id is None else type_id)
+        cdef bint of_numpy = self.numpy if numpy is None else numpy is True
+        type_id = self.type if type_id is None else type_id
+        lazy = new_lazy(self, 0, offset, type_id, of_numpy)
         if whole is not None:
             change_slot(lazy, detached_from_at, whole)
         return lazy
@@ -100,13 +108,13 @@ cdef class Constant(Owner):
         return is_constant(lazy, self)
 
     def copy(self):
-        """Return an array with memory of its own."""
+        """Return an array of ``mx.nd`` with memory of its own."""
         cdef char *data
         if self.data is None or not self.layout.in_host_memory:
             return self.stored().copy()
         array_ = uninitialized(self.layout.shape or (1,), self.layout, &data)
         memcpy(data, <const char *><bytes>self.data, len(<bytes>self.data))
-        return array_ if self.layout.shape else array_.reshape(())
+        return array_ if self.layout.shape or self.numpy else array_.reshape(())
 
     cdef object stored(self):
         """Return an array that has the values, and to which nothing writes."""
@@ -216,7 +224,7 @@ cdef int locate(Tape tape, object array_, int64_t *at) except -1:
 
     The value is added if it is new.
     """
-    owner = owner_of(array_) if type(array_) is lazy_type else None
+    owner = owner_of(array_) if is_lazy(array_) else None
     if type(owner) is Constant and is_constant(array_, owner):
         (<Constant>owner).place(tape)
         at[0] = (<Constant>owner).value

@@ -27,7 +27,7 @@ cdef inline void *content_of(PyObject *handle) noexcept:
 cdef void *handle_of(object array_) except NULL:
     """Return the handle of a real array, or of a lazy one that has become real."""
     cdef void *handle
-    if type(array_) is lazy_type:
+    if is_lazy(array_):
         array_ = owner_of(array_)
         if not PyObject_TypeCheck(array_, <PyTypeObject *>array_type):
             raise RuntimeError("a lazy array that is not real yet has no handle")
@@ -61,12 +61,30 @@ cdef int64_t type_id_of(object array_) except -1:
     return type_id
 
 
+cpdef object plain_array(object array_):
+    """Return an array of ``mx.np`` as an array of ``mx.nd`` with the same memory and gradient.
+
+    An array without axes gets one: without NumPy's semantics, MXNet does not know such arrays.
+    """
+    cdef int[1] axes
+    cdef const int64_t *sizes
+    cdef void *handle
+    cdef void *shared = NULL
+    if not is_numpy(array_):
+        return array_
+    handle = handle_of(array_)
+    if mxnet.shape(handle, &axes[0], &sizes) or axes[0] < 1:
+        return without_axes(array_)
+    check_call(mxnet.share(handle, &shared))
+    return new_array(shared)
+
+
 cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
     It is not an array of a `Constant`, see `locate`.  The type of the array is found unless it is given.
     """
-    owner = owner_of(array_) if type(array_) is lazy_type else None
+    owner = owner_of(array_) if is_lazy(array_) else None
     if owner is not None and not isinstance(owner, Keeper):
         array_ = array_.real()
     identity = <size_t><PyObject *>array_
@@ -78,9 +96,11 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
         # The flush reads a new lazy array: this one may become real and be written to before.
         value, offset = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
         type_id = <object>slot(array_, type_at)[0]
-        operand = new_lazy(<Owner>owner, value, offset, <object>slot(array_, type_at)[0])
+        operand = new_lazy(<Owner>owner, value, offset, <object>slot(array_, type_at)[0], False)
     elif type(array_) is not array_type:
-        check_array(array_)
+        if type(array_) is not numpy_type:
+            check_array(array_)
+        operand = plain_array(array_)
     if type_id < 0:
         type_id = type_id_of(array_)
     cdef Py_ssize_t result = tape.value_type.ob_size
@@ -121,12 +141,14 @@ def keep(
 def become(list lazies not None, list reals not None):
     """Make lazy arrays real: each takes the values and memory of a real array, for good."""
     for lazy, real in zip(lazies, reals):
+        if type(lazy) is lazy_numpy_type and not is_numpy(real):
+            real = as_numpy(real, lazy.shape)
         change_slot(lazy, owner_at, real)
 
 
 cpdef bint is_unrealised(object array_) except -1:
     """Return whether an array is lazy and not real yet: it has no handle."""
-    return type(array_) is lazy_type and isinstance(owner_of(array_), Owner)
+    return is_lazy(array_) and isinstance(owner_of(array_), Owner)
 
 
 def addresses_and_handles(list arrays not None, bytes uses not None):

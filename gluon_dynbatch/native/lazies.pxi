@@ -1,5 +1,17 @@
 # Lazy arrays; included by `recording.pyx`.
 
+cdef inline bint is_lazy(object array_) noexcept:
+    """Return whether an array is lazy, or was before it became real."""
+    return type(array_) is lazy_type or type(array_) is lazy_numpy_type
+
+
+cdef inline bint is_numpy(object array_) noexcept:
+    """Return whether an array is one of ``mx.np``."""
+    if type(array_) is lazy_type or type(array_) is array_type:  # most arrays, at no cost
+        return False
+    return PyObject_TypeCheck(array_, <PyTypeObject *>numpy_type)
+
+
 cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
     """Return the address of a slot, which has a borrowed reference."""
     return <PyObject **>(<char *><PyObject *>lazy + offset)
@@ -32,7 +44,7 @@ cdef inline object owner_of(object lazy):
 
 #: Lazy arrays that nothing references any more, and their largest number.  To free those of a
 #: minibatch took half of its analysis.
-cdef list spares = []
+cdef list spares = [], numpy_spares = []
 cdef enum:
     MOST_SPARES = 16384
 
@@ -48,11 +60,12 @@ cdef int drop(object lazy, list dropped) except -1:
         change_slot(lazy, detached_from_at, None)
         if Py_REFCNT(<PyObject *>detached_from) > 2:
             dropped.pop()  # an array that is held elsewhere, perhaps only by the tape
-    if len(spares) < MOST_SPARES and slot(lazy, weak_at)[0] is NULL:
+    kept = spares_for(lazy)
+    if kept is not None and len(<list>kept) < MOST_SPARES:
         change_slot(lazy, owner_at, None)
         change_slot(lazy, value_at, None)
         change_slot(lazy, offset_at, None)
-        spares.append(lazy)
+        (<list>kept).append(lazy)
     else:
         dropped.append(lazy)
     return 0
@@ -71,21 +84,34 @@ def places_of(list lazies not None):
     return places
 
 
+cdef inline list spares_for(object lazy):
+    """Return the list that keeps a lazy array for reuse; None if it has more than its slots."""
+    cdef PyObject **attributes
+    if type(lazy) is lazy_type:
+        return spares if slot(lazy, weak_at)[0] is NULL else None
+    # Unlike those of `mx.nd`, arrays of `mx.np` may have attributes.
+    attributes = _PyObject_GetDictPtr(lazy)
+    plain = attributes is NULL or attributes[0] is NULL
+    return numpy_spares if plain and slot(lazy, weak_numpy_at)[0] is NULL else None
+
+
 def free_spares():
     """Free all lazy arrays that are kept to be used again."""
     spares.clear()
+    numpy_spares.clear()
 
 
-cdef object new_lazy(Owner owner, object value, object offset, object type_id):
-    """Return a new lazy array that its owner does not know of."""
-    if spares:
-        lazy = spares.pop()
+cdef object new_lazy(Owner owner, object value, object offset, object type_id, bint numpy):
+    """Return a new lazy array that its owner does not know of; with `numpy`, one of ``mx.np``."""
+    cdef list kept = numpy_spares if numpy else spares
+    if kept:
+        lazy = kept.pop()
         change_slot(lazy, owner_at, owner)
         change_slot(lazy, value_at, value)
         change_slot(lazy, offset_at, offset)
         change_slot(lazy, type_at, type_id)
         return lazy
-    lazy = PyType_GenericAlloc(lazy_type, 0)
+    lazy = PyType_GenericAlloc(lazy_numpy_type if numpy else lazy_type, 0)
     fill_slot(lazy, owner_at, owner)
     fill_slot(lazy, value_at, value)
     fill_slot(lazy, offset_at, offset)

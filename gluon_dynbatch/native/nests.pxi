@@ -1,10 +1,11 @@
 # Nested arguments as arrays and a spec; a part of `recording.pyx`.
 #
-# A spec is a flat tuple of tokens that describes the nesting.  An array is the token `LEAF`.  A
+# A spec is a flat tuple of tokens that describes the nesting.  An array is the token `LEAF`, and one
+# of `mx.np` is `NUMPY_LEAF`.  A
 # list, tuple, named tuple or dictionary is its class, the tokens of its items, and `END`; a
 # dictionary has a tuple of its keys after the class.  Anything else is a `Static`.
 
-cdef object LEAF = "*", END = ")"
+cdef object LEAF = "*", NUMPY_LEAF = "^", END = ")"
 #: Types of arguments that are part of the spec.
 cdef tuple exact_types = (bool, int, float, complex, str, bytes, slice, type(None))
 cdef tuple static_types = (*exact_types, np.generic)
@@ -107,8 +108,9 @@ def flatten(value, type leaf_type=None):
 cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape tape) except -1:
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
-    Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and the leaves
-    are lazy arrays of the tape, or values of external arrays, with an offset if it is not 0.
+    Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and their
+    complements that of `NUMPY_LEAF`; the leaves are lazy arrays of the tape, or values of external
+    arrays, with an offset if it is not 0.
 
     It does not recurse, as the stack of a thread may be small.
     """
@@ -140,9 +142,9 @@ def read_key(tuple key not None):
     mode, *tokens = key
     for token in tokens:
         if type(token) is int:
-            type_ids.append(token)
+            type_ids.append(~token if token < 0 else token)
             argument_of.append(argument)
-            token = LEAF
+            token = NUMPY_LEAF if token < 0 else LEAF
         elif token is END:
             depth -= 1
         elif isinstance(token, type):
@@ -167,14 +169,15 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
     if PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
         if tape is None:
             leaves.append(value)
-            spec.append(LEAF)
-        elif class_ is not lazy_type:
+            spec.append(NUMPY_LEAF if is_numpy(value) else LEAF)
+            return None
+        if class_ is not lazy_type and class_ is not lazy_numpy_type:
             external_value = external(tape, value)
             leaves.append(external_value)
-            spec.append(tape.value_type.data.as_ints[external_value])
+            type_id = tape.value_type.data.as_ints[external_value]
         elif owner_of(value) is tape:
             leaves.append(value)
-            spec.append(<object>slot(value, type_at)[0])
+            type_id = <object>slot(value, type_at)[0]
         else:
             type_id = <object>slot(value, type_at)[0]
             locate(tape, value, at)
@@ -182,10 +185,17 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
                 leaves.append((at[0], at[1]))
             else:
                 leaves.append(at[0])
-            spec.append(type_id)
+        spec.append(~type_id if is_numpy(value) else type_id)
         return None
     spec.append(Static(checked_static(value)))
     return None
+
+
+def variables(tuple spec not None, names, make):
+    """Return ``make(name, numpy)`` for each array of a spec; `numpy` says if it is of ``mx.np``."""
+    leaves = [token is NUMPY_LEAF for token in spec if token is LEAF or token is NUMPY_LEAF]
+    # The graph of a SymbolBlock has its own names, which may be fewer.
+    return [make(name, numpy) for name, numpy in zip(names, leaves)]
 
 
 cpdef object unflatten(tuple spec, list leaves):
@@ -203,7 +213,7 @@ cpdef object unflatten(tuple spec, list leaves):
             else:
                 value = items if class_ is list else tuple(items) if class_ is tuple else class_._make(items)
             items = outer
-        elif token is LEAF:
+        elif token is LEAF or token is NUMPY_LEAF:
             value = leaves[used]
             used += 1
         elif type(token) is Static:

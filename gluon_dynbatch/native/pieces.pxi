@@ -18,7 +18,7 @@ def take(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, 
             operands.append(
                 find(value, offset, in_type, place) if number is None else (number, offset))
             operand += 1
-        number, types, _ = entry.recorded
+        number, types, _, _ = entry.recorded
         first = append(taken, entry, number, place, operands, types)
         for i in range(len(types)):
             numbers[tape.node_value0.data.as_ints[node] + i] = first + i
@@ -43,8 +43,9 @@ cdef class Piece:
     #: Per input: its source, which is the number of an argument or a source that `give` takes, and
     #: its type.
     cdef tuple inputs
-    #: Per array that `forward` returns: value, offset and type; without a type, a
-    #: `Constant`, the number of an earlier result, or, from -1 downwards, the number of an argument.
+    #: Per array that `forward` returns: value, offset, type, and whether it is one of ``mx.np``;
+    #: without a type, a `Constant`, the number of an earlier result, or, from -1 downwards, the
+    #: number of an argument.
     cdef tuple results
     #: The structure in which these arrays are nested.
     cdef readonly tuple spec
@@ -102,7 +103,7 @@ cdef class Piece:
             if type(array_) is Constant:  # which `forward` made
                 (<Constant>array_).place(tape)
                 at[0], at[1] = (<Constant>array_).value, (<Constant>array_).offset
-            elif type(array_) is lazy_type and isinstance(owner_of(array_), Owner):
+            elif is_lazy(array_) and isinstance(owner_of(array_), Owner):
                 if owner_of(array_) is tape:
                     at[0] = <object>slot(array_, value_at)[0]
                     at[1] = <object>slot(array_, offset_at)[0]
@@ -168,13 +169,13 @@ cdef class Piece:
         cdef list arrays = []
         cdef int64_t value, offset
         cdef Py_ssize_t i
-        for i in range(0, len(self.results), 3):
+        for i in range(0, len(self.results), 4):
             result, type_id = self.results[i], self.results[i + 2]
             if type_id is not None:
                 value, offset = result, self.results[i + 1]
                 if value < 0:
                     offset += at[-1 - 2 * value]
-                lazy = new_lazy(tape, None, offset, type_id)
+                lazy = new_lazy(tape, None, offset, type_id, self.results[i + 3])
                 lazies.append(lazy)
                 lazies.append(result)
                 arrays.append(lazy)
@@ -209,7 +210,7 @@ cdef class Known:
             if seen.against is not None:
                 return self.refuse(recorder, block, args, seen.against)
             try:
-                key = arguments.write(seen.number << 2 | current_mode(), args)
+                key = arguments.write(seen.number << mode_bits | current_mode(), args)
             except (TypeError, ValueError, RecursionError) as error:
                 return self.refuse(recorder, block, args, error)
             piece = self.held.find(key)

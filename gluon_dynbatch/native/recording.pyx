@@ -21,7 +21,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from gluon_dynbatch.errors import NestingError, Where
-from gluon_dynbatch.modes import RECORDING, TRAINING
+from gluon_dynbatch.modes import MODE_BITS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 
 import enum
 import gc
@@ -55,6 +55,7 @@ cdef extern from "Python.h":
     PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
     object PyObject_GenericGetDict(object owner, void *context)
+    PyObject **_PyObject_GetDictPtr(object owner) noexcept
     void *PyEval_GetFrame()
     ctypedef struct PyCodeObject
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
@@ -77,11 +78,15 @@ cdef struct Functions:
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
     int (*set_recording)(int, int *) noexcept nogil
+    int (*is_numpy_shape)(int *) noexcept
+    int (*share)(void *, void **) noexcept
 
 
 #: C functions of MXNet.
 cdef Functions mxnet
 cdef type lazy_type, array_type
+#: Those of ``mx.np``.
+cdef type lazy_numpy_type, numpy_type
 #: The ctypes class of array handles.
 cdef object handle_type
 cdef type numpy_array = np.ndarray
@@ -91,13 +96,16 @@ cdef dict known_code = {}
 #: Type ids by shape, dtype and context, as MXNet's functions return them.
 cdef dict known_types = {}
 cdef int recording_bit = RECORDING, training_bit = TRAINING
+cdef int numpy_shape_bit = NUMPY_SHAPE, numpy_array_bit = NUMPY_ARRAY, mode_bits = MODE_BITS
+#: MXNet's object with the NumPy semantics of each thread.
+cdef object numpy_scopes
 #: `record.state.STATE`.
 cdef object state
 #: Offsets in bytes of the slots of lazy arrays, and of plain ones.
 cdef Py_ssize_t owner_at, value_at, offset_at, type_at, detached_from_at
 cdef Py_ssize_t handle_at, writable_at
-#: Offset of the list of weak references to a lazy array.
-cdef Py_ssize_t weak_at
+#: Offset of the list of weak references to a lazy array, and to one of ``mx.np``.
+cdef Py_ssize_t weak_at, weak_numpy_at
 #: `record.types.NODE_AT`.
 cdef Py_ssize_t node_at
 
@@ -105,26 +113,39 @@ cdef Py_ssize_t node_at
 libraries = ()
 ignored = frozenset()
 check_array = type_of = classify_forward = is_one_call = describe = number_of = give = None
-check_call = ended_scope = realise_constant = store_constant = None
+check_call = ended_scope = realise_constant = store_constant = as_numpy = without_axes = None
 describe_type = type_of_parts = current_context = context_type = None
 #: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
 known_views = {}
+#: The same for arrays of ``mx.np``, whose single elements have no axes.
+known_numpy_views = {}
 
 
 def connect(
-    state_, type lazy not None, type array_ not None, handle, Py_ssize_t node,
+    state_, tuple lazy not None, tuple arrays not None, handle, numpy_scopes_, Py_ssize_t node,
     array functions not None,
 ):
-    """Set the classes of arrays and the addresses of MXNet's functions; once per process."""
-    global mxnet, state, lazy_type, array_type, handle_type, node_at
+    """Set the classes of arrays and the addresses of MXNet's functions; once per process.
+
+    There are two classes of lazy arrays, and two of arrays: those of ``mx.nd``, and those of
+    ``mx.np``.
+    """
+    global mxnet, state, lazy_type, array_type, handle_type, node_at, lazy_numpy_type, numpy_type
     global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at, weak_at
-    state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
-    owner_at, value_at, offset_at, type_at, detached_from_at = [
-        slot_offset(lazy, name)
-        for name in ("_owner", "_value", "_offset", "_type", "_detached_from")
+    global numpy_scopes, weak_numpy_at
+    state, handle_type, numpy_scopes = state_, handle, numpy_scopes_
+    lazy_type, lazy_numpy_type = lazy
+    array_type, numpy_type = arrays
+    slots = [
+        [slot_offset(class_, name)
+         for name in ("_owner", "_value", "_offset", "_type", "_detached_from")]
+        for class_ in lazy
     ]
-    handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
-    weak_at = lazy.__weakrefoffset__
+    if slots[0] != slots[1]:
+        raise ImportError("the two classes of lazy arrays differ in the places of their slots")
+    owner_at, value_at, offset_at, type_at, detached_from_at = slots[0]
+    handle_at, writable_at = [slot_offset(arrays[0], name) for name in ("handle", "writable")]
+    weak_at, weak_numpy_at = lazy[0].__weakrefoffset__, lazy[1].__weakrefoffset__
     node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
     probe = handle(12345)
     if <size_t>content_of(<PyObject *>probe) != 12345:
@@ -132,11 +153,20 @@ def connect(
 
 
 cpdef int current_mode() noexcept:
-    """Return autograd's mode in this thread, as bits of `modes`."""
+    """Return autograd's mode and the NumPy semantics in this thread, as bits of `modes`."""
     cdef unsigned char recording = 0, training = 0
+    cdef int numpy_shape = 0
     mxnet.is_recording(&recording)
     mxnet.is_training(&training)
-    return recording_bit * recording | training_bit * training
+    mxnet.is_numpy_shape(&numpy_shape)
+    cdef int mode = recording_bit * recording | training_bit * training
+    if numpy_shape:
+        mode |= numpy_shape_bit
+        # MXNet allows NumPy's arrays only with NumPy's shapes.
+        scope = getattr(numpy_scopes, "value", None)
+        if scope is not None and scope._is_np_array:
+            mode |= numpy_array_bit
+    return mode
 
 
 def thread_settings(list dictionaries not None, missing):

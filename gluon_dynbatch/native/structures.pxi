@@ -232,7 +232,10 @@ cdef class Structure:
     cdef int container(self, object kind, object value) except -1:
         if kind is tuple:
             return self.items(b"(", <tuple>value)
-        if kind is array_type or kind is lazy_type:
+        if (
+            kind is array_type or kind is lazy_type
+            or kind is numpy_type or kind is lazy_numpy_type
+        ):
             return self.attribute(value) if self.watches else self.array(value)
         if kind is list:
             if self.again(value):
@@ -289,7 +292,7 @@ cdef class Structure:
         cdef int64_t first = 0, start, i, number = len(self.leaves)
         cdef int state = REAL
         self.changeable += 1
-        if type(value) is lazy_type:
+        if is_lazy(value):
             owner = owner_of(value)
             if type(owner) is Constant and not is_constant(value, owner):
                 value.real()  # as is the array that it is a part of
@@ -324,7 +327,7 @@ cdef class Structure:
                     self.identities[i]: (i, self.starts[i]) for i in range(number - 1, -1, -1)}
             first, start = <tuple>self.places.setdefault(identity, (number, offset))
         self.leaves.append(value)
-        self.tag(b"A", type_id)
+        self.tag(b"n" if is_numpy(value) else b"A", type_id)
         self.tag(b"=", state)
         self.tag(b"=", number - first)
         return 0 if first == number else self.whole(offset - start)

@@ -1,13 +1,15 @@
 # Views of lazy arrays, and of rows of plain arrays; a part of `recording.pyx`.
 
-@cython.binding(True)  # becomes a method of LazyNDArray
+@cython.binding(True)  # becomes a method of lazy arrays
 def index(self, key):
-    """Return a view from the cache, or else `LazyNDArray._index`."""
+    """Return a view from the cache, or else call the method `_index` of the lazy array."""
+    cdef dict views
     owner = owner_of(self)
     detached = slot(self, detached_from_at)[0] is not <PyObject *>None
     if has_views(owner) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
-        view = None if cache_key is None else (<dict>known_views).get(cache_key)
+        views = known_views if type(self) is lazy_type else known_numpy_views
+        view = None if cache_key is None else views.get(cache_key)
         if view is not None:
             lazy = view_of(self, (<tuple>view)[0], (<tuple>view)[1])
             if lazy is not None:
@@ -23,11 +25,13 @@ cpdef bint has_views(owner) except -1:
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 
 
-cpdef object view_of(array_, offset, type_id, detached_from=None):
+cpdef object view_of(array_, offset, type_id, detached_from=None, bint other_class=False):
     """Return a lazy array of the same value, with another offset and type.
 
+    With `other_class`, it is one of ``mx.np`` if the array is one of ``mx.nd``, and the reverse.
     Returns None if that needs a handle, as `has_views` says.
     """
+    cdef bint numpy = is_numpy(array_) != other_class
     while True:
         owner = owner_of(array_)
         if not has_views(owner):
@@ -36,8 +40,9 @@ cpdef object view_of(array_, offset, type_id, detached_from=None):
         if type(owner) is Constant:
             whole = <object>slot(array_, detached_from_at)[0]
             whole = array_ if whole is None else whole
-            return (<Constant>owner).make(offset_there, type_id, whole)
-        lazy = new_lazy(<Owner>owner, <object>slot(array_, value_at)[0], offset_there, type_id)
+            return (<Constant>owner).make(offset_there, type_id, whole, True if numpy else False)
+        value = <object>slot(array_, value_at)[0]
+        lazy = new_lazy(<Owner>owner, value, offset_there, type_id, numpy)
         if detached_from is not None:
             change_slot(lazy, detached_from_at, detached_from)
         member = (<Owner>owner).member(lazy)
@@ -78,15 +83,16 @@ cdef object axis_key(object key):
 cdef int64_t MOST_ROWS = 2 ** 32
 
 
-cdef object new_array(void *handle):
-    """Return the plain array of a handle."""
+cdef object new_array(void *handle, bint numpy=False):
+    """Return the plain array of a handle; with `numpy`, one of ``mx.np``."""
     owner = handle_type(<size_t>handle)
-    array_ = PyType_GenericAlloc(array_type, 0)
+    array_ = PyType_GenericAlloc(numpy_type if numpy else array_type, 0)
     fill_slot(array_, handle_at, owner)
     fill_slot(array_, writable_at, True)
     # These cannot be in a cycle, as they refer to nothing else.
     PyObject_GC_UnTrack(<PyObject *>owner)
-    PyObject_GC_UnTrack(<PyObject *>array_)
+    if not numpy:  # one of `mx.np` may get attributes
+        PyObject_GC_UnTrack(<PyObject *>array_)
     return array_
 
 
@@ -110,6 +116,8 @@ def sizes_of(list arrays not None):
     return found
 
 
+
+
 def types_of(list handles not None):
     """Return dtype, type and number of the device, and shape of real arrays, by their handles."""
     cdef list found = []
@@ -125,9 +133,16 @@ def types_of(list handles not None):
     return found
 
 
+def shared_array(array_):
+    """Return an array of ``mx.np`` with the memory and the gradient of a real array."""
+    cdef void *handle = NULL
+    check_call(mxnet.share(handle_of(array_), &handle))
+    return new_array(handle, True)
+
+
 cdef object rows_at(object array_, int64_t start, int64_t stop=0):
     """Return rows as a view, or the row `start` without axis 0; None if MXNet refuses."""
-    if type(array_) is lazy_type:
+    if is_lazy(array_):
         array_ = array_.real()
     cdef void *handle = handle_of(array_)
     cdef void *view = NULL
@@ -142,7 +157,7 @@ cdef object rows_at(object array_, int64_t start, int64_t stop=0):
             failed = mxnet.row(handle, <unsigned>start, &view)
         if recorded:
             mxnet.set_recording(1, &recorded)
-    return None if failed else new_array(view)
+    return None if failed else new_array(view, is_numpy(array_))
 
 
 cdef object checked(object view, object array_):
@@ -194,7 +209,7 @@ def arrays_like(array_, tuple shape not None, int64_t count):
 
 def plain_view(array_, key):
     """Return ``array[key]`` for a row or a slice of rows; None if MXNet's own indexing has to."""
-    if type(array_) is not array_type or not array_.writable:
+    if type(array_) is not array_type and type(array_) is not numpy_type or not array_.writable:
         return None
     if type(key) is int:
         return rows_at(array_, key) if 0 <= key < MOST_ROWS else None

@@ -53,10 +53,13 @@ def remade(constant: recording.Constant, lazy: Any, dtype: Any) -> Any:
     return recording.made_array(values, lazy.context, wanted)
 
 
-def constant_number(number: float, like: int) -> Any:
-    """Return a lazy array that has one number, and can be broadcast to an array of a type."""
+def constant_number(number: float, like: int, numpy: bool = False) -> Any:
+    """Return a lazy array that has one number, and can be broadcast to an array of a type.
+
+    With `numpy`, it is one of ``mx.np``.
+    """
     type_id, class_ = _type_of_number(like)
-    return recording.Constant(type_id, class_(number).tobytes()).make()
+    return recording.Constant(type_id, class_(number).tobytes(), numpy=numpy).make()
 
 
 @functools.lru_cache(maxsize=None)
@@ -75,18 +78,20 @@ def constant_of(
     `values_by_numpy` returns what NumPy makes of the same call.  With it, nothing has to wait until
     MXNet has computed the array.  It is None for calls that NumPy may not compute in the same way.
     """
-    if type(created) is not NDArray or created.dtype not in CODES or not created.size:
+    numpy = type(created) is mx.np.ndarray
+    if not numpy and type(created) is not NDArray:
         return None
-    if not created.shape:
+    dtype = np.dtype(created.dtype)
+    if dtype.type not in CODES or not created.size or not (created.shape or numpy):
         return None
-    type_id, dtype = TYPES.of(created), np.dtype(created.dtype)
+    type_id = TYPES.of(created)
     is_small = created.size * dtype.itemsize <= recording.MOST_VALUES
-    is_known = is_small and in_host_memory(created.context)
+    is_known = is_small and in_host_memory(created.ctx)
     values = values_by_numpy() if is_known else None
     if values is None:
-        return recording.Constant(type_id, None, created, token)
+        return recording.Constant(type_id, None, recording.plain_array(created), token, numpy)
     data = np.broadcast_to(np.asarray(values, dtype), created.shape).tobytes()
-    return recording.Constant(type_id, data, None, token)
+    return recording.Constant(type_id, data, None, token, numpy)
 
 
 def token_of(create: Callable[..., Any], args: Any, kwargs: Any) -> Optional[str]:
@@ -128,11 +133,17 @@ BY_NUMPY: Dict[str, Callable[[Dict[str, Any]], Any]] = {
 }
 
 
+def _axed(shape: Tuple[int, ...], numpy: bool) -> Tuple[int, ...]:
+    """Return a shape for an array of ``mx.nd``, given that of one that may be of ``mx.np``."""
+    return (1,) if numpy and not shape else shape
+
+
 def _part(array: NDArray, part: Any) -> NDArray:
     """Return the elements of an array that are those of a part of a `Constant`, as a view."""
+    numpy = isinstance(part, mx.np.ndarray)
     with autograd.pause(autograd.is_training()):
-        elements = array.reshape((-1,))[part._offset : part._offset + part.size]
-        return elements.reshape(part.shape)
+        elements = recording.plain_array(array).reshape((-1,))
+        return elements[part._offset : part._offset + part.size].reshape(_axed(part.shape, numpy))
 
 
 def _realise(constant: recording.Constant, lazy: Any) -> None:
@@ -147,7 +158,7 @@ def _store(constant: recording.Constant) -> NDArray:
     """Return an array with the values of a constant, which native code cannot write there."""
     array_type, data = TYPES[constant.type], constant.data
     assert data is not None
-    values = np.frombuffer(data, array_type.dtype).reshape(array_type.shape)
+    values = np.frombuffer(data, array_type.dtype).reshape(_axed(array_type.shape, constant.numpy))
     return make_array(values, array_type.context, array_type.dtype)
 
 

@@ -15,15 +15,18 @@ from mxnet import autograd
 from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register, utils
+from mxnet.ndarray.numpy import _api_internal
+from mxnet.util import is_np_shape
 
-from ..modes import RECORDING, TRAINING
+from ..modes import NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 from . import hazards
 from .constants import token_of, values_made
 from .hooks import Hooks, Replaced
-from .lazy import LazyNDArray, as_index, chosen_by
+from .lazy import Lazy, as_index, chosen_by
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
+from .types import set_numpy
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -48,15 +51,15 @@ def _invoke_hook(original: Any) -> Any:
                 recorder.count_ordinary(info.name)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
-        if not records or out is not None or is_np:
+        if not records or out is not None:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np, as_list)
-        token = "op", info.name, tuple(keys), tuple(map(str, values))
+        token = "np" if is_np else "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
             constant = recorder.constants.get(token)
             if constant is not None:
                 return constant.make()
-            create = partial(original, handle, [], keys, values, None, False, as_list)
+            create = partial(original, handle, [], keys, values, None, is_np, as_list)
             return recorder.constant(token, create, lambda: CONSTANTS[info.name])
         operands = arrays
         if info.name in SCALAR_OPERATORS:
@@ -130,7 +133,7 @@ def _index_hook(original: Any) -> Any:
             view = original(array, key)
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
-        if trace is not None and type(view) is not LazyNDArray:
+        if trace is not None and not isinstance(view, Lazy):
             trace.views[id(view)] = view, array, "part", key
         return view
 
@@ -149,7 +152,7 @@ def _reshape_hook(original: Any) -> Any:
 
 def _assign_hook(original: Any) -> Any:
     def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> Any:
-        value = value.real() if type(value) is LazyNDArray else value
+        value = value.real() if isinstance(value, Lazy) else value
         return original(array, value, *args, **kwargs)
 
     return prepare
@@ -211,10 +214,34 @@ def _named_hook(original: Any) -> Any:
     return call
 
 
+def _zeros_hook(original: Any) -> Any:
+    def zeros(shape: Any, dtype: Any, ctx: Any) -> Any:
+        if STATE.recorder is None:
+            return original(shape, dtype, ctx)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return mx.nd.np._internal.zeros(shape=shape, ctx=ctx, dtype=dtype or "float32")
+
+    return zeros
+
+
+def _tensordot_hook(original: Any) -> Any:
+    def tensordot(a: Any, b: Any, axes: Any) -> Any:
+        if STATE.recorder is None:
+            return original(a, b, axes)
+        if isinstance(axes, int):
+            return mx.nd.np._internal.tensordot_int_axes(a, b, axes)
+        pair = [(axis,) if isinstance(axis, int) else tuple(axis) for axis in axes]
+        return mx.nd.np._internal.tensordot(a, b, *pair)
+
+    return tensordot
+
+
 def set_mode(mode: int) -> None:
-    """Set autograd's mode in this thread."""
+    """Set autograd's mode and NumPy's semantics in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
     autograd.set_training(bool(mode & TRAINING))
+    if is_np_shape() != bool(mode & NUMPY_SHAPE):
+        set_numpy(bool(mode & NUMPY_SHAPE), bool(mode & NUMPY_ARRAY))
 
 
 def _c_functions(why: str, make: Any, *names: str) -> Tuple[Replaced, ...]:
@@ -265,6 +292,11 @@ OPEN: Tuple[Replaced, ...] = (
         "MXNet needs the values of a lazy array that is an index; and its indexing of rows takes "
         "longer than recording the calls that read them",
         _index_hook,
+    ),
+    Replaced(mx.np.ndarray, "__getitem__", "as for the class above", _index_hook),
+    *(
+        Replaced(_api_internal, name, "it does not call the function for operators above", make)
+        for name, make in (("zeros", _zeros_hook), ("tensordot", _tensordot_hook))
     ),
     Replaced(
         NDArray,

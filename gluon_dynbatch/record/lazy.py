@@ -13,12 +13,12 @@ from mxnet import autograd
 from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
-from mxnet.util import is_np_shape
+from mxnet.util import _NumpyArrayScope, is_np_shape
 
 from ..native import recording
 from .constants import remade, values_of
 from .state import STATE
-from .types import NODE_AT, TYPES
+from .types import NODE_AT, TYPES, name_of, numpy_shapes
 
 #: Types of basic indices: they select a part of an array or add an axis.
 BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
@@ -29,15 +29,15 @@ def _is_open(owner: Any) -> bool:
     return isinstance(owner, recording.Tape) and owner.open
 
 
-class LazyNDArray(NDArray):
+class Lazy:
     """An array that a scope has recorded and not yet computed.
 
     Its shape, dtype and context are known at once.  Code that asks for its values, in this package
     or elsewhere, makes it real: from then on, it behaves as any other array.
-    Native code creates lazy arrays.
+    Native code creates lazy arrays.  This is the base of its two classes.
     """
 
-    __slots__ = ("_owner", "_value", "_offset", "_type", "_detached_from", "__weakref__")
+    __slots__ = ()
 
     #: A tape, arenas (`run.keep.Kept`) or a `Constant`; or the real array, once there is one.  Code
     #: reads it once per decision, as another thread may make the array real in between.
@@ -47,8 +47,10 @@ class LazyNDArray(NDArray):
     _offset: int
     _type: int
     #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
-    _detached_from: Optional[LazyNDArray]
+    _detached_from: Optional[Any]
 
+    #: MXNet's class of such arrays.
+    _class: Any
     stype = "default"
     writable = True
 
@@ -64,9 +66,10 @@ class LazyNDArray(NDArray):
     @handle.setter
     def handle(self, value: Any) -> None:
         """Give the array other memory, as restoring a pickled state does."""
-        real = NDArray(value)
-        self._type = TYPES.of(real)
-        recording.become([self], [real])
+        lazy: Any = self
+        real = self._class(value)
+        lazy._type = TYPES.of(real)
+        recording.become([lazy], [real])
 
     def real(self) -> NDArray:
         """Return the computed array; if it is pending, compute everything that is pending."""
@@ -108,9 +111,73 @@ class LazyNDArray(NDArray):
         return TYPES[self._type].context
 
     @property
+    def ctx(self) -> mx.Context:
+        """Device of the array, by the name that ``mx.np`` uses."""
+        return TYPES[self._type].context
+
+    @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""
         return _is_open(self._owner)
+
+    def _copied(self) -> Any:
+        """Record a copy."""
+        raise NotImplementedError
+
+    def _view(
+        self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
+    ) -> Optional[NDArray]:
+        """Return a view at an offset within this array; None if it needs a handle.
+
+        `take` makes the same view of the array that this one is detached from.
+        """
+        base = self._detached_from
+        if base is None or isinstance(self._owner, recording.Constant):
+            lazy: Optional[NDArray] = recording.view_of(self, offset, type_id)
+        else:
+            lazy = recording.view_of(self, offset, type_id, take(base))
+        return lazy
+
+    def copy(self) -> NDArray:
+        """Return a copy."""
+        return self._copied() if self.pending else self.real().copy()
+
+    def detach(self) -> Any:
+        """Return an array that shares the memory and is detached from the gradient graph."""
+        if isinstance(self._owner, recording.Constant):
+            return recording.view_of(self, 0, self._type)
+        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
+            return self.real().detach()
+        with autograd.pause(autograd.is_training()):
+            detached = self._copied()
+        detached._detached_from = self if self._detached_from is None else self._detached_from
+        return detached
+
+    def attach_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Attach a gradient, to the real array: MXNet makes zeros like it, which are no call."""
+        self.real().attach_grad(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return self.real().__reduce__()
+
+
+def _slots(array_class: type) -> Tuple[str, ...]:
+    """Return the slots of the lazy arrays of a class, which are at the same places in all of them.
+
+    An array of ``mx.np`` has fields that one of ``mx.nd`` does not have.  Python puts slots in the
+    order of their names.
+    """
+    names = ["_owner", "_value", "_offset", "_type", "_detached_from"]
+    missing = mx.np.ndarray.__basicsize__ - array_class.__basicsize__
+    names += [f"_at{i}" for i in range(missing // ctypes.sizeof(ctypes.c_void_p))]
+    return (*names, *(["__weakref__"] if not array_class.__weakrefoffset__ else []))
+
+
+class LazyNDArray(Lazy, NDArray):
+    """A lazy array of ``mx.nd``."""
+
+    __slots__ = _slots(NDArray)
+    _class = NDArray
 
     # MXNet's own methods go through `mx.nd`, which takes several times as long.
     __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
@@ -139,20 +206,6 @@ class LazyNDArray(NDArray):
         lazy = self._view(*view, lambda base: base[key])
         return self.real()[key] if lazy is None else lazy
 
-    def _view(
-        self, offset: int, type_id: int, take: Callable[[NDArray], NDArray]
-    ) -> Optional[NDArray]:
-        """Return a view at an offset within this array; None if it needs a handle.
-
-        `take` makes the same view of the array that this one is detached from.
-        """
-        base = self._detached_from
-        if base is None or isinstance(self._owner, recording.Constant):
-            lazy: Optional[NDArray] = recording.view_of(self, offset, type_id)
-        else:
-            lazy = recording.view_of(self, offset, type_id, take(base))
-        return lazy
-
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
         if not recording.has_views(self._owner) or not self.shape:
@@ -171,16 +224,14 @@ class LazyNDArray(NDArray):
 
     def copy(self) -> NDArray:
         """Return a copy."""
-        if self.pending:
-            copied: NDArray = mx.nd.identity(self)
-            return copied
-        made = self._made_again(self.dtype)
-        return self.real().copy() if made is None else made
+        made = None if self.pending else self._made_again(self.dtype)
+        return super().copy() if made is None else made
 
-    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """Return a copy of another dtype, or this array if it has the dtype and `copy` is False."""
-        made = self._made_again(dtype) if copy or np.dtype(dtype) != self.dtype else self
-        return self.real().astype(dtype, copy) if made is None else made
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> NDArray:
+        """Return a copy with another dtype; the arguments are those of ``NDArray.astype``."""
+        same = {*args, *kwargs.values()} == {False} and np.dtype(dtype) == self.dtype
+        made = self if same else self._made_again(dtype)
+        return self.real().astype(dtype, *args, **kwargs) if made is None else made
 
     def _made_again(self, dtype: Any) -> Optional[NDArray]:
         """Return a new array of the values of a `Constant`; None if MXNet has to make it."""
@@ -192,24 +243,86 @@ class LazyNDArray(NDArray):
             made = remade(owner, self, dtype)
         return made
 
-    def detach(self) -> NDArray:
-        """Return an array that shares the memory and is detached from the gradient graph."""
-        if isinstance(self._owner, recording.Constant):
-            part: LazyNDArray = recording.view_of(self, 0, self._type)
-            return part
-        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
-            return self.real().detach()
-        with autograd.pause(autograd.is_training()):
-            detached: LazyNDArray = mx.nd.identity(self)
-        detached._detached_from = self if self._detached_from is None else self._detached_from
-        return detached
+    def _copied(self) -> Any:
+        return mx.nd.identity(self)
 
-    def attach_grad(self, grad_req: str = "write", stype: Optional[str] = None) -> None:
-        """Attach a gradient, to the real array: MXNet makes zeros like it, which are no call."""
-        self.real().attach_grad(grad_req, stype)
+    def as_np_ndarray(self) -> Any:
+        """Return an array of ``mx.np`` with the same memory."""
+        return _as_other(self)
 
-    def __reduce__(self) -> Any:
-        return self.real().__reduce__()
+
+class LazyNumPy(Lazy, mx.np.ndarray):
+    """A lazy array of ``mx.np``."""
+
+    __slots__ = _slots(mx.np.ndarray)
+    _class = mx.np.ndarray
+
+    __add__ = recording.arithmetic(mx.np.ndarray.__add__, "_npi_add_scalar", "_npi_add", True)
+    __sub__ = recording.arithmetic(
+        mx.np.ndarray.__sub__, "_npi_subtract_scalar", "_npi_subtract", True
+    )
+    __rsub__ = recording.arithmetic(mx.np.ndarray.__rsub__, "_npi_rsubtract_scalar", None, True)
+    __mul__ = recording.arithmetic(
+        mx.np.ndarray.__mul__, "_npi_multiply_scalar", "_npi_multiply", True
+    )
+    __truediv__ = recording.arithmetic(
+        mx.np.ndarray.__truediv__, "_npi_true_divide_scalar", "_npi_true_divide", True
+    )
+    __rtruediv__ = recording.arithmetic(
+        mx.np.ndarray.__rtruediv__, "_npi_rtrue_divide_scalar", None, True
+    )
+    __getitem__ = recording.index
+
+    def _index(self, key: Any) -> Any:
+        parts = key if type(key) is tuple else (key,)
+        basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
+        if not basic or not recording.has_views(self._owner):
+            return self.real()[as_index(key)]
+        view = TYPES.view(self._type, key, numpy=True)
+        if view is None:  # not contiguous: record a ``slice``
+            return super().__getitem__(key)
+        if not TYPES[view[1]].elements:
+            return self.real()[key]
+        lazy = self._view(*view, lambda base: base[key])
+        return self.real()[key] if lazy is None else lazy
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # MXNet's own method tests whether the value is of the class of this array.
+        self.real()[as_index(key)] = value
+
+    def reshape_view(self, *shape: Any, **kwargs: Any) -> Any:
+        """Return a view with another shape; ``reshape`` returns a copy."""
+        if not recording.has_views(self._owner):
+            return self._numpy().reshape_view(*shape, **kwargs)
+        if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+            shape = (tuple(shape[0]),)
+        new_shape = _infer_reshape_view(self.shape, *shape, **kwargs)
+        type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
+
+        def take(base: Any) -> NDArray:
+            view: NDArray = base.reshape_view(*shape, **kwargs)
+            return view
+
+        lazy = self._view(0, type_id, take)
+        return self._numpy().reshape_view(*shape, **kwargs) if lazy is None else lazy
+
+    def _numpy(self) -> Any:
+        return self.real()
+
+    def astype(self, dtype: Any, *args: Any, copy: bool = True, **kwargs: Any) -> Any:
+        """Return a copy with another dtype; the arguments are those of ``mx.np.ndarray.astype``."""
+        if not self.pending or args or kwargs:
+            return self._numpy().astype(dtype, *args, copy=copy, **kwargs)
+        if not copy and np.dtype(dtype) == self.dtype:
+            return self
+        return mx.nd.np._internal.cast(self, dtype=name_of(dtype))
+
+    def _copied(self) -> Any:
+        return mx.nd.np.copy(self)
+
+    def as_nd_ndarray(self) -> Any:
+        """Return an array of ``mx.nd`` with the same memory."""
+        return _as_other(self)
 
 
 def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Any:
@@ -249,7 +362,7 @@ def as_index(key: Any) -> Any:
     """
     if type(key) is tuple:
         return tuple(map(as_index, key))
-    return key.real().detach() if type(key) is LazyNDArray else key
+    return key.real().detach() if isinstance(key, Lazy) else key
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -258,13 +371,64 @@ def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
 
 
+@functools.lru_cache(maxsize=10_000)
+def _infer_reshape_view(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Do as `infer_reshape` for an array of ``mx.np``."""
+    with numpy_shapes(True):
+        array_: Any = mx.np.ndarray(_new_alloc_handle(old, mx.cpu(), True))
+        return array_.reshape_view(*args, **kwargs).shape
+
+
+def _as_other(array: Lazy) -> Any:
+    """Return an array of the other class with the same memory."""
+    base, owner, lazy = array._detached_from, array._owner, None
+    is_numpy = isinstance(array, mx.np.ndarray)
+    needs_no_base = base is None or isinstance(owner, recording.Constant)
+    if array.shape and needs_no_base and recording.has_views(owner):
+        lazy = recording.view_of(array, 0, array._type, other_class=True)
+    if lazy is not None:
+        return lazy
+    real: Any = array.real()
+    return real.as_nd_ndarray() if is_numpy else real.as_np_ndarray()
+
+
+def _reshaped(array: NDArray, shape: Tuple[int, ...], array_class: Any) -> Any:
+    """Return a view of an array; it has the gradient of the array."""
+    handle = NDArrayHandle()
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    in_graph = recording.in_graph([array])[0]
+    mode = autograd.record if in_graph else autograd.pause
+    with numpy_shapes(True), mode(autograd.is_training()):
+        check_call(
+            _LIB.MXNDArrayReshape64(array.handle, len(shape), sizes, False, ctypes.byref(handle))
+        )
+    return array_class(handle)
+
+
+def _as_numpy(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
+    """Return an array as one of ``mx.np``, with the same memory and gradient."""
+    return recording.shared_array(array) if shape else _reshaped(array, (), mx.np.ndarray)
+
+
+def _without_axes(array: NDArray) -> NDArray:
+    """Return an array of ``mx.np`` without axes as one of ``mx.nd`` with one axis."""
+    view: NDArray = _reshaped(array, (1,), NDArray)
+    return view
+
+
+recording.as_numpy, recording.without_axes = _as_numpy, _without_axes
+
 #: C functions of MXNet that native code calls, in the order of its struct `Functions`.
 _CALLED = (
     *("MXNDArrayGetShapeEx64", "MXNDArrayGetDType", "MXNDArrayGetContext", "MXNDArrayGetData"),
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
     *("MXNDArrayReshape64",),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
+    *("MXIsNumpyShape", "MXShallowCopyNDArray"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call
-recording.connect(STATE, LazyNDArray, NDArray, NDArrayHandle, NODE_AT, array("Q", _ADDRESSES))
+recording.connect(
+    *(STATE, (LazyNDArray, LazyNumPy), (NDArray, mx.np.ndarray), NDArrayHandle),
+    *(_NumpyArrayScope._current, NODE_AT, array("Q", _ADDRESSES)),
+)

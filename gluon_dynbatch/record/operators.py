@@ -13,9 +13,11 @@ from ..native import recording
 
 #: Creation operators whose results are constants, with the number that they write.  Others run at
 #: once: MXNet's own code calls them and relies on the exact type of the result.
-CONSTANTS = {"_zeros": 0, "_ones": 1}
+CONSTANTS = {"_zeros": 0, "_ones": 1, "_npi_zeros": 0, "_npi_ones": 1}
 
 _ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
+_NUMPY_ARITHMETIC = "add", "subtract", "multiply", "true_divide", "mod", "power"
+_NUMPY_COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"
 _COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"
 #: Per operator of an array and a number: the operator of two arrays, and whether the number is its
 #: first operand.
@@ -25,6 +27,14 @@ SCALAR_OPERATORS: Dict[str, Tuple[str, bool]] = {
     "_plus_scalar": ("broadcast_add", False),
     "_minus_scalar": ("broadcast_sub", False),
     "_rminus_scalar": ("broadcast_sub", True),
+    **{
+        f"_npi_{name}_scalar": (f"_npi_{name}", False)
+        for name in (*_NUMPY_ARITHMETIC, *_NUMPY_COMPARISONS)
+    },
+    **{
+        f"_npi_r{name}_scalar": (f"_npi_{name}", True)
+        for name in ("subtract", "true_divide", "mod", "power")
+    },
 }
 
 
@@ -51,9 +61,10 @@ def operator_of(handle: int) -> OperatorInfo:
 
 
 class Operator(recording.Callee):
-    """An operator with its attributes: the callee of recorded ``mx.nd`` calls.
+    """An operator with its attributes: the callee of recorded calls of operators.
 
-    The token is a tuple of "op", the name, and names and values of the attributes.
+    The token is a tuple of "op" for ``mx.nd`` or "np" for ``mx.np``, the name, and names and values
+    of the attributes.
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:

@@ -19,6 +19,7 @@ from mxnet.ndarray import NDArray
 from ..cache import SizedCache
 from ..errors import MismatchError, Where
 from ..findings import Alone, add_calls
+from ..modes import MODE_BITS
 from ..native import recording
 from .identity import IGNORED, describe, number_of
 from .recorder import Recorder
@@ -136,7 +137,7 @@ class Pieces(recording.Known):
             raise Refused(seen.against.reason, seen.against.where)
         if seen.state != key[0].state:
             raise Refused("it changes an attribute of a block")
-        number = key[0].number << 2 | recording.current_mode()
+        number = key[0].number << MODE_BITS | recording.current_mode()
         if recording.Structure(recorder.tape).write(number, args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
         return seen

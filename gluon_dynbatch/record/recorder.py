@@ -24,7 +24,7 @@ from ..modes import FLOATS
 from ..native import recording
 from ..report import Report
 from .constants import constant_number, constant_of
-from .lazy import LazyNDArray
+from .lazy import Lazy
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
@@ -83,7 +83,7 @@ class Recorder(recording.Calls):
         #: Results of creation operators, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
 
-    def compute(self, lazy: LazyNDArray) -> None:
+    def compute(self, lazy: Lazy) -> None:
         """Compute the value of a lazy array that is being read."""
         tape = lazy._owner
         if tape.open:
@@ -169,7 +169,7 @@ class Recorder(recording.Calls):
         called the operator with two numbers, it calls the operator of two arrays.  The result is
         the token, as in `Operator`, and its operands.
         """
-        _, name, *attributes = token
+        kind, name, *attributes = token
         number = float(dict(zip(*attributes)).get("scalar", 1))
         place = recording.user_place(), name
         last = self.library.numbers.setdefault(place, number)
@@ -179,8 +179,8 @@ class Recorder(recording.Calls):
             return token, arrays
         self.library.numbers[place] = math.nan
         array_operator, number_first = SCALAR_OPERATORS[name]
-        operands = [*arrays, constant_number(number, arrays[0]._type)]
-        return ("op", array_operator, (), ()), operands[::-1] if number_first else operands
+        operands = [*arrays, constant_number(number, arrays[0]._type, kind == "np")]
+        return (kind, array_operator, (), ()), operands[::-1] if number_first else operands
 
     def run_unrecorded(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block whose call is not recorded: its Python code, or else its graph."""
@@ -188,7 +188,7 @@ class Recorder(recording.Calls):
             return block.forward(*args)
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)
-        context = recording.flatten(args)[0][0].context
+        context = recording.flatten(args)[0][0].ctx
         try:
             with context:
                 return run_as_python(block, args, context, self.scope.unrecorded)
@@ -203,9 +203,9 @@ class Recorder(recording.Calls):
         self.report_immediate(self.library.callee(block), why)
         leaves = recording.flatten(args)[0]
         for leaf in leaves:
-            if type(leaf) is LazyNDArray:
+            if isinstance(leaf, Lazy):
                 leaf.real()
-        with leaves[0].context:
+        with leaves[0].ctx:
             return self.scope.unrecorded(lambda: block._call_cached_op(*args))
 
     def watch_call(self) -> None:
@@ -214,7 +214,7 @@ class Recorder(recording.Calls):
 
     def report_immediate(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
-        noun = "operator" if callee.token[0] == "op" else "block"
+        noun = "block" if callee.token[0] == "block" else "operator"
         reason = f"Calls of {noun} {callee.name} run at once: {why}."
         self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()
@@ -278,7 +278,7 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
         f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
         name,
-        "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+        "pass arrays of MXNet, numbers, strings, None, or lists, tuples and dictionaries of these",
     )
 
 

@@ -16,14 +16,13 @@ from typing import (
     Tuple,
 )
 
-import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..errors import ArgumentError
 from ..native import recording
-from .lazy import LazyNDArray
+from .lazy import Lazy
 from .types import TYPES, ArrayType, memory_of
 from .where import user_line
 
@@ -79,10 +78,14 @@ class Reads:
 
     def later(self, tape: Tape) -> Iterator[Tuple[NDArray, Optional[Parameter]]]:
         """Yield the arrays that were added since the last call, with their parameter or None."""
-        externals, self._externals = tape.externals[self._externals :], len(tape.externals)
+        first, self._externals = self._externals, len(tape.externals)
+        externals = zip(tape.externals[first:], tape.originals[first:])
         entries, self._entries = [*tape.entries.values()][self._entries :], len(tape.entries)
-        # Lazy ones are kept in arenas, which are never written to.
-        yield from ((array_, None) for array_ in externals if type(array_) is not LazyNDArray)
+        # Lazy ones are kept in arenas, which are never written to.  An array of `mx.np` is read by
+        # another handle, but the user writes to the original.
+        for array_, original in externals:
+            if not isinstance(array_, Lazy):
+                yield (array_ if isinstance(original, Lazy) else original), None
         for parameter in parameters_of(entries):
             yield from ((data, parameter) for data in parameter.list_data())
 
@@ -160,16 +163,13 @@ class CallWatch(Protocol):
 
 
 def check_storage(array: NDArray) -> None:
-    """Raise ``ArgumentError`` if `array` is sparse or one of ``mx.np``."""
-    if isinstance(array, mx.np.ndarray):
-        origin, method = "of mx.np", "as_nd_ndarray()"
-    elif array.stype != "default":
-        origin, method = f"of storage type {array.stype!r}", "tostype('default')"
-    else:
-        return
-    raise ArgumentError(
-        f"an array {origin} cannot be batched", user_line(), None, f"convert it with .{method}"
-    )
+    """Raise ``ArgumentError`` if `array` is sparse."""
+    if array.stype != "default":
+        raise ArgumentError(
+            f"an array of storage type {array.stype!r} cannot be batched",
+            user_line(),
+            advice="convert it with .tostype('default')",
+        )
 
 
 recording.check_array = check_storage

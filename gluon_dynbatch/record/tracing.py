@@ -14,7 +14,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from .lazy import LazyNDArray
+from .lazy import Lazy
 from .recorder import Recorder
 from .tape import Tape
 from .types import TYPES, ArrayType
@@ -67,14 +67,14 @@ class Trace:
         self._arguments: Dict[int, int] = {}
         #: By value of the tape or serial of a constant, the arguments that are in it: the array,
         #: its offset there, and its number.
-        self._ranges: Dict[Any, List[Tuple[LazyNDArray, int, int]]] = {}
+        self._ranges: Dict[Any, List[Tuple[Lazy, int, int]]] = {}
         #: Sources of the inputs of the piece, see `give`, with their types.
         self._inputs: List[Tuple[Any, int]] = []
         for number, leaf in enumerate(leaves):
             self._arguments.setdefault(id(leaf), number)
             # A lazy array that is computed by now is an external as its real array.
             self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
-            if type(leaf) is LazyNDArray:
+            if isinstance(leaf, Lazy):
                 owner, whole = leaf._owner, cast(Any, leaf._value)
                 # Those that a creation function made are part of the key.
                 if isinstance(owner, recording.Constant) and owner.token is None:
@@ -140,7 +140,7 @@ class Trace:
         if self.makes(constant):
             return self._add_constant(constant), offset
         for number, array in enumerate(self._attributes):
-            if type(array) is LazyNDArray and array._owner is constant:
+            if isinstance(array, Lazy) and array._owner is constant:
                 begin = array._offset
                 if begin <= offset and offset + array_type.elements <= begin + array.size:
                     source = "attribute", number
@@ -187,7 +187,7 @@ class Trace:
                 return "attribute", number
             data = attribute._data if isinstance(attribute, Parameter) else None
             if any(array is copy for copy in data or ()):
-                return "parameter", number, array.context
+                return "parameter", number, array.ctx
         return None
 
     def _results(self, arrays: List[NDArray]) -> Iterator[Any]:
@@ -196,10 +196,10 @@ class Trace:
         for number, array in enumerate(arrays):
             first = numbers.setdefault(id(array), number)
             if first < number:
-                yield first, None, None
+                yield first, None, None, None
             elif id(array) in self._arguments:
-                yield -1 - self._arguments[id(array)], None, None
-            elif type(array) is LazyNDArray and isinstance(array._owner, recording.Constant):
+                yield -1 - self._arguments[id(array)], None, None, None
+            elif isinstance(array, Lazy) and isinstance(array._owner, recording.Constant):
                 constant = array._owner
                 if array._detached_from is not None:
                     raise Refused("it returns a part of an array that it makes")
@@ -207,14 +207,14 @@ class Trace:
                     raise Refused("it returns an array that no call recorded")
                 # As an input, too, so that a call with another context is traced anew.
                 self._add_constant(constant)
-                yield constant, None, None
-            elif type(array) is not LazyNDArray or array._owner is not self._tape:
+                yield constant, None, None, None
+            elif not isinstance(array, Lazy) or array._owner is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif array._detached_from is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
                 operand = self._find(array._value, array._offset, TYPES[array._type])
-                yield *operand, array._type
+                yield *operand, array._type, isinstance(array, mx.np.ndarray)
 
 
 def _returned_arrays(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:

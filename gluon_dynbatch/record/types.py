@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
 import threading
 from array import array
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
+from mxnet.util import _NumpyArrayScope, is_np_array, is_np_shape
 from numpy.typing import NDArray as Numbers
 
 from ..modes import FLOATS
@@ -32,6 +35,31 @@ def name_of(dtype: Any) -> str:
 def in_host_memory(context: mx.Context) -> bool:
     """Return whether native code can read and write the arrays of a context."""
     return context.device_type in ("cpu", "cpu_pinned", "cpu_shared")
+
+
+def set_numpy(shapes: bool, arrays: bool) -> None:
+    """Switch NumPy's shapes, without axes or without elements, and arrays on or off in this thread.
+
+    MXNet refuses to switch off shapes before arrays.
+    """
+    check_call(_LIB.MXSetIsNumpyShape(int(shapes), ctypes.byref(ctypes.c_int())))
+    _NumpyArrayScope._current.value = _NumpyArrayScope(arrays)
+
+
+@contextlib.contextmanager
+def numpy_shapes(active: bool) -> Iterator[None]:
+    """Switch NumPy's shapes on or off in this thread for a ``with`` statement.
+
+    Without them, there are no arrays of ``mx.np``, either.
+    """
+    before = is_np_shape(), is_np_array()
+    if before[0] != active:
+        set_numpy(active, active and before[1])
+    try:
+        yield
+    finally:
+        if before[0] != active:
+            set_numpy(*before)
 
 
 class ArrayType(NamedTuple):
@@ -122,11 +150,12 @@ class TypeTable(List[ArrayType]):
         """Return the numbers of elements and the kinds of some types, given by id."""
         return np.array(self.sizes)[types], np.array(self._kind_of)[types]
 
-    def view(self, type_id: int, key: Any) -> Optional[Tuple[int, int]]:
+    def view(self, type_id: int, key: Any, numpy: bool = False) -> Optional[Tuple[int, int]]:
         """Return the offset in elements and the type id of ``x[key]``, for a basic index.
 
         Returns None if the elements are not contiguous.  NumPy determines this with an array of
-        bytes, which is neither written nor read, and raises if the index is out of bounds.
+        bytes, which is neither written nor read, and raises if the index is out of bounds.  With
+        `numpy`, a single element has no axes, as in ``mx.np``.
         """
         whole, parts = self[type_id], key if type(key) is tuple else (key,)
         stand_in = np.empty(whole.shape, np.int8)
@@ -135,22 +164,22 @@ class TypeTable(List[ArrayType]):
         if not part.flags.c_contiguous:
             return None
         offset = part.ctypes.data - stand_in.ctypes.data
-        view = offset, self.id_of(whole._replace(shape=part.shape or (1,)))
-        # Empty views and single elements depend on MXNet's np_shape, so `LazyNDArray._index` has to
-        # see them each time.
+        shape = part.shape if numpy else part.shape or (1,)
+        view = offset, self.id_of(whole._replace(shape=shape))
+        # Of `mx.nd`, empty views and single elements depend on MXNet's np_shape, so
+        # `Lazy._index` has to see them each time.
         view_key = recording.view_key(type_id, key)
-        if part.size and part.shape and view_key is not None:
-            if len(recording.known_views) > MOST_VIEWS:
-                recording.known_views.clear()
-            recording.known_views[view_key] = view
+        if part.size and (part.shape or numpy) and view_key is not None:
+            known = recording.known_numpy_views if numpy else recording.known_views
+            if len(known) > MOST_VIEWS:
+                known.clear()
+            known[view_key] = view
         return view
 
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
         dtype = value.dtype
-        return self.id_of(
-            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
-        )
+        return self.id_of(ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.ctx))
 
 
 #: Size of the cache of views; it is cleared when it is full.

@@ -25,6 +25,21 @@ def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return (build.add(f"broadcast_{site.op.split('_', 1)[1]}", *refs),)
 
 
+def numpy_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    """Repeat an operator of ``mx.np`` that broadcasts; a shared array has no batch axis."""
+    ndim = len(site.outputs[0])
+    refs = [
+        build.reshape(ref, -1, *padded(shape, ndim)) if batched and len(shape) < ndim else ref
+        for ref, shape, batched in zip(build.refs, site.inputs, site.batched)
+    ]
+    axes = zip(*(
+        (not batched, *(extent == 1 for extent in padded(shape, ndim)))
+        for shape, batched in zip(site.inputs, site.batched)
+    ))  # fmt: skip
+    check_groups(site, (pair for pair in axes if not all(pair)))
+    return build.call(*refs)
+
+
 def leaky_relu(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Rewrite prelu as ``relu(x) + slope * min(x, 0)``; repeat the other types unchanged.
 

@@ -22,6 +22,7 @@ IMAGES = Rule(same, vision.images_stack)
 BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(axes.reduce, axes.reduce)
+NUMPY_BINARY = Rule(call, elementwise.numpy_stack)
 BROADCAST = Rule(call, shape.broadcast_stack)
 SCATTER = Rule(None, index.scatter_stack)
 TAKE = Rule(index.take, index.take)
@@ -216,6 +217,24 @@ MERGED: Tuple[Family, ...] = (
         each("_contrib_bipartite_matching", SAME, row_dims=3),
     ),
     family(
+        "functions of `mx.np` that `mx.nd` does not have",
+        "of two arrays: shared arrays have one row, or the samples' shapes are equal; `tril`: of "
+        "matrices",
+        each("arctan2 copysign", NUMPY_BINARY, "_npi_{}", overwrites=True),
+        each("bitwise_and bitwise_or bitwise_xor lcm", NUMPY_BINARY, "_npi_{}", no_gradient=(0, 1)),
+        each("arctan2 rarctan2", SAME, "_npi_{}_scalar", overwrites=True),
+        each(
+            "bitwise_and_scalar bitwise_or_scalar bitwise_xor_scalar lcm_scalar bitwise_not",
+            SAME,
+            "_npi_{}",
+            no_gradient=(0,),
+        ),
+        each("isnan isinf isfinite isposinf isneginf", SAME, "_npi_{}", no_gradient=(0,)),
+        each("_npi_around", SAME, no_gradient=(0,)),
+        each("_npi_nan_to_num", SAME, overwrites=True),
+        each("_npi_tril", BY_ROW, row_dims=3, overwrites=True),
+    ),
+    family(
         "`MakeLoss`",
         "in predict mode; in training, it sets its own gradient",
         each("MakeLoss make_loss", Rule(elementwise.loss, elementwise.loss)),
@@ -227,6 +246,8 @@ CREATION = family(
     "creation",
     "all samples use one result",
     each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype", Rule()),
+    each("zeros ones arange eye identity indices logspace", Rule(), "_npi_{}"),
+    each("blackman hamming hanning", Rule(), "_npi_{}"),
 )
 """Operators without inputs that create the same array each time."""
 

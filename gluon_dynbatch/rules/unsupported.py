@@ -19,8 +19,19 @@ PROPERTIES: Tuple[Tuple[str, Dict[str, Any]], ...] = (
     ("Custom _random_* _sample_unique_zipfian _shuffle _image_random_*", {"random": True}),
     ("IdentityAttach* _contrib_SyncBatchNorm BatchNorm_v1", {"writes": "training"}),
     ("*_update *_update_phase* reset_arrays _set_value fill_element*", {"writes": "always"}),
+    (
+        "_npi_bernoulli _npi_choice _npi_exponential _npi_gamma _npi_gumbel _npi_logistic "
+        "_npi_multinomial _npi_normal* _npi_pareto _npi_powerd _npi_rayleigh _npi_uniform* "
+        "_npi_weibull",
+        {"random": True},
+    ),
+    ("_npi_boolean_mask_assign_*", {"writes": "always"}),
     ("shape_array size_array", {"no_gradient": (0,)}),
-    ("_while_loop _cond _contrib_boolean_mask", {"sized_by_values": True}),
+    (
+        "_while_loop _cond _contrib_boolean_mask _npi_bincount _npi_delete _npi_insert_tensor "
+        "_npi_unique _npx_nonzero",
+        {"sized_by_values": True},
+    ),
 )
 
 
@@ -93,6 +104,20 @@ writes to rows: it writes to rows of one array by index
 parameters of fused layers: it joins parameters, which all samples share, so there is nothing to
 merge
     _rnn_param_concat
+random arrays of `mx.np`: it draws an array of a given size
+    _npi_bernoulli _npi_choice _npi_exponential _npi_gamma _npi_gumbel _npi_logistic
+    _npi_multinomial _npi_normal _npi_normal_n _npi_pareto _npi_powerd _npi_rayleigh _npi_uniform
+    _npi_uniform_n _npi_weibull
+shapes that depend on values, of `mx.np`: the shape of its result depends on values
+    _npi_bincount _npi_delete _npi_insert_tensor _npi_unique _npx_nonzero
+linear algebra of `mx.np`: it has no rule; use `inv`, `det` and `slogdet`, or `mx.nd.linalg`
+    _npi_cholesky _npi_eig _npi_eigh _npi_eigvals _npi_eigvalsh _npi_pinv _npi_pinv_scalar_rcond
+    _npi_solve _npi_svd _npi_tensorinv _npi_tensorsolve
+rarer operators of `mx.np`: it has no rule
+    _npi_diag_indices_from _npi_ediff1d _npi_insert_scalar _npi_insert_slice _npi_pad
+    _npi_percentile _npi_polyval _npi_rot90 _npi_share_memory _npx_constraint_check
+writes by masks: it writes to an array
+    _npi_boolean_mask_assign_scalar _npi_boolean_mask_assign_tensor
 operators for GPUs only: it runs only on GPUs, where no rule has been tested
     _contrib_fft _contrib_ifft _contrib_count_sketch _contrib_ModulatedDeformableConvolution
 """

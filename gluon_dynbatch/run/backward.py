@@ -17,7 +17,7 @@ from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
 from ..plan.transpose import Reach, live_units
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
@@ -81,7 +81,7 @@ class BackwardPass:
             id(array): array
             for array in arrays
             # A kept array needs no zeros: the flush that computed it gives zeros to its own inputs.
-            if type(array) is not LazyNDArray and array not in self.targets
+            if not isinstance(array, Lazy) and array not in self.targets
         }
         return list(map(with_dense_gradient, idle.values()))
 
@@ -105,6 +105,10 @@ class BackwardPass:
         Launches of MXNet's operators run for `live` units only, for all units if this is None.
         """
         return Pull(self, requests, live).run(pieces)
+
+
+def _zeros_like(array: NDArray) -> NDArray:
+    return mx.nd.zeros(array.shape, array.ctx, array.dtype)
 
 
 def _starts(plan: Plan, heads: Any) -> Tuple[int, Array]:
@@ -185,7 +189,7 @@ class Pull(Pass):
             if not is_wanted:
                 gradients.append(None)
             elif place is None:
-                gradients.append((mx.nd.zeros_like(array), 0, array.size))
+                gradients.append((_zeros_like(array), 0, array.size))
             else:
                 fill = fills[place[0]]
                 gradients.append((fill, place[1] * fill.shape[1], array.size))

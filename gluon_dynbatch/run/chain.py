@@ -29,7 +29,7 @@ from ..errors import ShapeError
 from ..native import recording
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, externals_read, recorded_segments
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array
@@ -77,7 +77,7 @@ Route = Union[Within, NDArray, None]
 #: A result of a node: the flush, the head that it is a part of, the first element within the head,
 #: and the number of elements.
 Output = Tuple[int, int, int, int]
-Reference = Callable[[], Optional[LazyNDArray]]
+Reference = Callable[[], Optional[Lazy]]
 
 
 class Link(NamedTuple):
@@ -103,8 +103,8 @@ class Chain:
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
-        kept_externals = {
-            n: array for n, array in enumerate(tape.externals) if type(array) is LazyNDArray
+        kept_externals: Dict[int, Lazy] = {
+            n: array for n, array in enumerate(tape.externals) if isinstance(array, Lazy)
         }
         if not kept_externals:
             return {}
@@ -156,7 +156,9 @@ def link(links: Sequence[Link]) -> None:
         held = kept.held()
         spots = find_spots(held)
         heads = backward.heads_at(spots.container, spots.first, spots.size)
-        memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
+        memories = find_memories(
+            [lazy for lazy, (head, _) in zip(held, heads) if head >= 0 and _may_have_gradient(lazy)]
+        )
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
         outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
@@ -173,6 +175,11 @@ def link(links: Sequence[Link]) -> None:
         memories.become(copies, recorded=True)
     for _, kept, _ in links:
         kept.empty()
+
+
+def _may_have_gradient(lazy: Lazy) -> bool:
+    """Return whether MXNet can make a gradient of an array: not of booleans."""
+    return TYPES[lazy._type].dtype != "bool"
 
 
 class Node:

@@ -17,7 +17,7 @@ from ..native import executing
 from ..native.assembling import itemsize
 from ..plan.launch import Launch, Whole
 from ..plan.plan import Plan
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
 from .draws import draw_key
@@ -142,7 +142,7 @@ class Execution(Pass):
         If a view of a kept array is made first, the view ends the `Chain` of this flush.
         """
         array = self.externals[number]
-        if type(array) is LazyNDArray:
+        if isinstance(array, Lazy):
             array.real()
         return array
 

@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
 from ..native.assembling import itemsize
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import copy_out
@@ -41,7 +41,7 @@ class Spots(NamedTuple):
         return order, begins, stop[np.append(begins, len(start))[1:] - 1] - start[begins]
 
 
-def find_spots(arrays: List[LazyNDArray]) -> Spots:
+def find_spots(arrays: List[Lazy]) -> Spots:
     """Return the spots of lazy arrays."""
     places = np.array(recording.places_of(arrays), dtype=np.int64)
     container, first, kind = places.reshape(-1, 3).T.copy()
@@ -53,7 +53,7 @@ class Memories(NamedTuple):
     """Kept arrays that become real, and their memories: the ranges of elements that they share."""
 
     #: The kept arrays, in the order of their memories.
-    arrays: List[LazyNDArray]
+    arrays: List[Lazy]
     #: Per kept array: the number of its memory, and its type.
     memory: Array
     kind: Array
@@ -64,9 +64,9 @@ class Memories(NamedTuple):
     #: Per memory: the type of a kept array that is all of it, or -1.
     whole: Array
 
-    def wholes(self) -> List[List[LazyNDArray]]:
+    def wholes(self) -> List[List[Lazy]]:
         """Return per memory the kept arrays that are all of it, in one shape."""
-        wholes: List[List[LazyNDArray]] = [[] for _ in self.size]
+        wholes: List[List[Lazy]] = [[] for _ in self.size]
         for array, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
             if kind == self.whole[memory]:
                 wholes[memory].append(array)
@@ -85,15 +85,15 @@ class Memories(NamedTuple):
         recording.become(self.arrays, reals)
 
 
-def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
+def _view(array: NDArray, first: int, lazy: Lazy) -> NDArray:
     """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
         flat = flat[start : start + lazy.size]
-    return flat.reshape(lazy.shape)
+    return flat.reshape(lazy.shape or (1,))
 
 
-def find_memories(arrays: List[LazyNDArray]) -> Memories:
+def find_memories(arrays: List[Lazy]) -> Memories:
     """Return the memories of kept arrays, except for arrays that are detached from others."""
     arrays = [array for array in arrays if array._detached_from is None]
     spots = find_spots(arrays)
@@ -142,7 +142,7 @@ class Kept(recording.Keeper):
         self.recorded = recorded
         self._connect = connect
 
-    def realise(self, lazy: LazyNDArray) -> None:
+    def realise(self, lazy: Lazy) -> None:
         """Copy an array out of its arena, together with all others of this flush."""
         if all(reference() is not lazy for reference in self.lazies):
             # It is the copy of a lazy array that represents it on a later tape.
@@ -150,7 +150,7 @@ class Kept(recording.Keeper):
         else:
             self.hand_out()
 
-    def read(self, lazy: LazyNDArray) -> Array:
+    def read(self, lazy: Lazy) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
         key = lazy._value, lazy._type
         windows = self._windows.get(key)
@@ -173,7 +173,7 @@ class Kept(recording.Keeper):
             if lazy._detached_from is not None:
                 recording.become([lazy], [lazy._detached_from.real().detach()])
 
-    def held(self) -> List[LazyNDArray]:
+    def held(self) -> List[Lazy]:
         """Return the arrays of this flush that are still held and not real yet."""
         held = (reference() for reference in self.lazies)
         return [lazy for lazy in held if lazy is not None and lazy._owner is self]
@@ -186,14 +186,14 @@ class Kept(recording.Keeper):
             groups.setdefault(key, []).append(number)
         copies: Dict[int, NDArray] = {}
         for (arena, size, whole), numbers in groups.items():
-            shape = (size,) if whole < 0 else TYPES[whole].shape
+            shape = (size,) if whole < 0 else TYPES[whole].shape or (1,)
             starts = memories.first[numbers].tolist()
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
                 copies.update(zip(numbers, copy_out(self._arenas[arena], shape, starts)))
         return [copies[number] for number in range(len(memories.arena))]
 
-    def _copy_out(self, arrays: List[LazyNDArray]) -> None:
+    def _copy_out(self, arrays: List[Lazy]) -> None:
         memories = find_memories(arrays)
         memories.become(self.copies(memories))
 

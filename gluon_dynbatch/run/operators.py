@@ -22,7 +22,7 @@ from mxnet.ndarray import NDArray
 
 from ..modes import RECORDING, TRAINING
 from ..plan.launch import Launch, Whole
-from ..record.lazy import LazyNDArray
+from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import Arenas, shaped, zero
 from .dispatch import Executable
@@ -100,7 +100,7 @@ class Leaves:
 
 
 def _empty_like(array: NDArray) -> NDArray:
-    return mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+    return mx.nd.empty(array.shape, ctx=array.ctx, dtype=array.dtype)
 
 
 def with_dense_gradient(array: NDArray) -> NDArray:
@@ -109,7 +109,7 @@ def with_dense_gradient(array: NDArray) -> NDArray:
     A custom function cannot return a sparse gradient; a recorded view takes a dense one.
     """
     # An array that is kept in an arena has no gradient attached.
-    gradient = None if type(array) is LazyNDArray else array.grad
+    gradient = None if isinstance(array, Lazy) else array.grad
     if gradient is None or gradient.stype == "default":
         return array
     with autograd.record(autograd.is_training()):

@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
 
 from mxnet.gluon import HybridBlock
+from mxnet.util import is_np_array
 
 from .. import rules
 from ..errors import Where
-from ..modes import RECORDING, TRAINING
+from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
 from ..record.operators import Operator
-from ..record.types import TYPES, ArrayType, elements
+from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from .infer import Inferred, Shape, TypedProgram, infer
+from .numpy import translate_program
 from .program import BlockCallee, Program, is_redrawn, trace_block, trace_operator
 from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
@@ -39,7 +41,9 @@ class Entry(TypedProgram):
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
         where: Where,
+        results: Optional[Tuple[ArrayType, ...]] = None,
     ):
+        """Analyse a kind of call; `results` are the types of lazy arrays, if they are others."""
         without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in in_types)
         first: Optional[Entry] = program.representatives.get(without_rows)
         inferred: Optional[Inferred] = first.infer_rows(in_types) if first else None
@@ -64,7 +68,7 @@ class Entry(TypedProgram):
         self._variants: Dict[FrozenSet[int], Variant] = {}
         #: Cuts of its calls, which `expand` caches here.
         self.cuts: Dict[Any, Any] = {}
-        self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
+        self.out_types = [TYPES.id_of(t) for t in results or self.out_array_types]
         #: Arithmetic operations in its products.
         self.work = sum(
             2 * elements(self.shapes[at, 0]) * elements(self.shapes[op.inputs[1]][1:])
@@ -72,7 +76,7 @@ class Entry(TypedProgram):
             if op.op in PRODUCTS
         )
         #: What native code reads for each recorded call.
-        self.recorded = (self.id, tuple(self.out_types), program.out_spec)
+        self.recorded = (self.id, tuple(self.out_types), program.out_spec, program.numpy)
         program.representatives.setdefault(without_rows, self)
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
@@ -143,26 +147,51 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
                 program = self.program(callee, spec, len(types), where)
-                why = _why_at_once(program, mode)
-                if not why:
-                    entry = Entry(callee, mode, program, types, places, where)
-                    arrays = *entry.in_types, *entry.out_array_types
-                    if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
-                        why = f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
-                callee.entries[key] = why or entry
+                entry = _why_at_once(program, mode) or _entry(
+                    callee, mode, program, types, places, where
+                )
+                callee.entries[key] = entry
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
         """Trace a callee for one structure of arguments, once."""
         # Gluon's name scopes do not support several threads in one block.
         with self._lock:
-            if spec not in callee.programs:
+            # Blocks of Gluon call operators of `mx.np` under NumPy's semantics.
+            key = spec, is_np_array()
+            if key not in callee.programs:
                 if isinstance(callee, BlockCallee):
                     assert callee.block is not None, "its caller holds the block"
-                    callee.programs[spec] = trace_block(callee.block, spec, arguments, where)
+                    callee.programs[key] = trace_block(callee.block, spec, arguments, where)
                 else:
-                    callee.programs[spec] = trace_operator(callee, arguments, where)
-            return callee.programs[spec]  # type: ignore[no-any-return]
+                    callee.programs[key] = trace_operator(callee, arguments, where)
+            return callee.programs[key]  # type: ignore[no-any-return]
+
+
+def _entry(
+    callee: Any,
+    mode: int,
+    program: Program,
+    types: Tuple[ArrayType, ...],
+    places: Tuple[int, ...],
+    where: Where,
+) -> Union[Entry, str]:
+    """Make the entry for a new kind of call, or return why its calls run at once."""
+    results = None
+    if mode & NUMPY_SHAPE:
+        translated = translate_program(program, types, callee.name, where)
+        if isinstance(translated, str):
+            return translated
+        program, types, results = translated
+    elif program.numpy:
+        return "NumPy's shapes are off, which npx.set_np() switches on"
+    with numpy_shapes(False):
+        mode &= RECORDING | TRAINING
+        entry = Entry(callee, mode, program, types, places, where, results)
+    arrays = *entry.in_types, *entry.out_array_types
+    if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
+        return f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
+    return entry
 
 
 def _with_shapes(program: Program, shapes: Dict[Ref, Shape]) -> Program:

@@ -19,6 +19,14 @@ Shape = Tuple[int, ...]
 Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 
+#: Operators for which MXNet infers other shapes of inputs than they have.
+FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack"])
+
+
+class IncompleteError(MXNetError):
+    """MXNet cannot infer shapes of results, without a contradiction."""
+
+
 class TypedProgram:
     """A program with the types of its values, in one mode: what rules look at."""
 
@@ -49,16 +57,20 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     given.update((p.name, p._data[0].shape) for p in parameters if p._data is not None)
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **given)
     if outputs is None:
-        raise MXNetError("the shapes of the results cannot be inferred; is an argument empty?")
+        raise IncompleteError("the shapes of the results cannot be inferred; is an argument empty?")
     shapes = dict(zip(program.internals.list_arguments(), arguments))
     shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
+    joins_any = any(op.op in FLATTENING for op in program.ops)
     for name, shape in given.items():
-        if shapes[name] != shape:  # MXNet would read other elements than those of the array
+        # MXNet would read other elements than those of the array.
+        if shapes[name] != shape and not joins_any:
             raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
     shape_of = dict(zip(chain(*program.outputs), outputs))
+    arguments_at = {(at, 0): types[i].shape for at, i in program.argument_at.items()}
+    shape_of.update(arguments_at)
     for op in program.ops:
         # MXNet checks these only when it runs the operator.
-        if op.op == "stack" and len({shape_of[ref] for ref in op.inputs}) > 1:
+        if op.op in ("stack", "_npi_stack") and len({shape_of[ref] for ref in op.inputs}) > 1:
             raise MXNetError("stack takes arrays of one shape")
         if op.op == "norm" and op.attrs.get("ord", "2") not in ("1", "2"):
             raise MXNetError("norm takes ord=1 or ord=2")
@@ -68,8 +80,13 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     return shape_of
 
 
-def infer(program: Program, types: Sequence[ArrayType], name: str, where: Where) -> Inferred:
-    """Infer shapes and dtypes of a call of the block or operator `name`."""
+def infer(
+    program: Program, types: Sequence[ArrayType], name: str, where: Where, numpy: bool = False
+) -> Inferred:
+    """Infer shapes and dtypes of a call of the block or operator `name`.
+
+    With `numpy`, there may be arrays without axes or without elements.
+    """
 
     def fail(error_type: Type[DynBatchError], text: str, advice: str) -> NoReturn:
         raise error_type(text, where, name, advice) from None
@@ -78,18 +95,20 @@ def infer(program: Program, types: Sequence[ArrayType], name: str, where: Where)
     try:
         shapes = infer_shapes(program, types)
     except (MXNetError, DeferredInitializationError, AssertionError) as error:
+        if numpy and isinstance(error, IncompleteError):
+            raise
         text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
         advice = "check the shapes of this call"
         if any(len(t.shape) == 1 for t in types):
             advice += "; axis 0 counts rows, so a vector has the shape (1, size), like x[i : i + 1]"
         fail(ShapeError, text, advice)
     for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
-        if 0 in shape:
+        if 0 in shape and not numpy:
             advice = "leave empty arrays out, or compute with them outside of the scope"
             fail(ShapeError, f"an array of shape {shape} is empty", advice)
-    if any(not t.shape for t in types):
+    if any(not t.shape for t in types) and not numpy:
         text = "an array of shape () has no axis along which calls could be merged"
-        fail(ShapeError, text, "make it one of shape (1,) with .reshape((1,))")
+        fail(ShapeError, text, "call npx.set_np() before, which allows such arrays")
     for parameter in program.parameters.values():
         if parameter._data is None:
             advice = "call net.initialize() before the first call"

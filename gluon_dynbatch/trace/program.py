@@ -10,6 +10,7 @@ import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
+from mxnet.symbol.numpy import _Symbol as NumPySymbol
 
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
@@ -45,12 +46,20 @@ class Program(NamedTuple):
     operators: int
     #: Whether an operator is ``add_n``.
     has_sum: bool
+    #: Whether the results are arrays of ``mx.np``.
+    numpy: bool
     #: The first entry with each mode and types, apart from the number of rows.
     representatives: Dict[Any, Any]
+    #: Programs without operators of ``mx.np`` that do the same for certain types, see `numpy.py`.
+    translations: Dict[Any, Any]
 
 
 def read_program(
-    symbol: Any, names: Sequence[str], parameters: Dict[str, Parameter], out_spec: Any
+    symbol: Any,
+    names: Sequence[str],
+    parameters: Dict[str, Parameter],
+    out_spec: Any,
+    numpy: bool = False,
 ) -> Program:
     """Read the program of a symbol, given the names of its arguments and its parameters."""
     results = with_draws_per_call(symbol, names)
@@ -84,7 +93,9 @@ def read_program(
         compiles=can_compile(symbol),
         operators=len(operators),
         has_sum="add_n" in operators,
+        numpy=numpy,
         representatives={},
+        translations={},
     )
 
 
@@ -125,7 +136,7 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     """Call ``hybrid_forward`` with symbols and return its program."""
     # Gluon's names for inputs, which users of exported models need.
     names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
-    args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
+    args = recording.unflatten(spec, recording.variables(spec, names, _variable))
     if isinstance(block, SymbolBlock):
         inputs, result = block._cached_graph
         names = [i.name for i in inputs]
@@ -139,14 +150,15 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     parts = [list(out) if len(out.list_outputs()) > 1 else out for out in outputs]
     outputs, out_spec = recording.flatten(recording.unflatten(out_spec, parts), mx.sym.Symbol)
     # A result that is itself an argument is copied, so that an operator produces every result.
-    outputs = [mx.sym.identity(out) if _is_variable(out) else out for out in outputs]
+    numpy = isinstance(outputs[0], NumPySymbol)
+    outputs = [make_call("_copy", {}, [out]) if _is_variable(out) else out for out in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
-    symbol = mx.sym.Group(outputs)
+    symbol = mx.sym.Group(outputs, NumPySymbol if numpy else mx.sym.Symbol)
     # MXNet creates a variable for each missing input of an operator.
     for name in symbol.list_inputs():
         if name not in names and name not in parameters:
             raise CellError.like(AssertionError)(*_missing_array(block, name, where))
-    program = read_program(symbol, names, parameters, out_spec)
+    program = read_program(symbol, names, parameters, out_spec, numpy)
     _set_cached_graph(block, spec, program)
     return program
 
@@ -161,6 +173,13 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         with block.name_scope():
             return block.hybrid_forward(mx.sym, *args, **params)
     except (NotImplementedForSymbol, *_MISUSE) as error:
+        if "legacy ndarrays" in str(error) or "numpy operator which" in str(error):
+            text = "hybrid_forward mixes arrays and operators of mx.nd and mx.np"
+            advice = (
+                "call npx.set_np() before the block is made, so that Gluon's blocks use mx.np, "
+                "or convert arrays with .as_nd_ndarray() and .as_np_ndarray()"
+            )
+            raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         if _gluon_refuses(block, args):
             text = f"hybrid_forward does not take these arguments: {error}"
             advice = "pass the arguments that it takes, with the same nesting in each call"
@@ -234,6 +253,12 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     return outputs, spec
 
 
+def _variable(name: str, numpy: bool) -> Any:
+    """Return the symbol of an argument, one of ``mx.np`` for such an array."""
+    symbol = mx.sym.var(name)
+    return symbol.as_np_ndarray() if numpy else symbol
+
+
 def _is_variable(symbol: Any) -> bool:
     return bool(symbol.list_inputs() == [symbol.name] and symbol.list_outputs() == [symbol.name])
 
@@ -243,14 +268,15 @@ def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
     if block._cached_graph or isinstance(block, SymbolBlock):
         return
     inputs = [mx.sym.var(name) for name in program.names]
-    results = list(program.symbol)
+    symbol = program.symbol
+    results = [symbol] if len(symbol.list_outputs()) == 1 else list(symbol)
     try:
         _, block._in_format = _flatten(recording.unflatten(spec, inputs), "input")
         _, block._out_format = _flatten(recording.unflatten(program.out_spec, results), "output")
     except ValueError:
         # Gluon does not support this structure, which only dynamic blocks accept.
         block._in_format = block._out_format = None
-    block._cached_graph = inputs, program.symbol
+    block._cached_graph = inputs, symbol
     # In place, because a new list would mark the graph as out of date.
     block._cached_op_args[:] = program.symbol_inputs
 
@@ -266,4 +292,4 @@ def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
     names = [f"argument{i}" for i in range(arguments)]
     call = make_call(operator.name, attrs, [mx.sym.var(name) for name in names])
     _, out_spec = recording.flatten(list(call), mx.sym.Symbol)
-    return read_program(mx.sym.Group([call]), names, {}, out_spec)
+    return read_program(mx.sym.Group([call]), names, {}, out_spec, operator.token[0] == "np")

@@ -56,7 +56,7 @@ REFUSALS = [
     Refusal(
         r"AssertionError: ValueError not raised by <lambda>",
         "docs/errors.md",
-        "A call takes `mx.nd` arrays, numbers, strings",
+        "A call takes arrays of `mx.nd` or `mx.np`, numbers, strings",
         r"test_gluon\.test_hybrid_block_(hybrid_no_hybrid|none_args)",
     ),
 ]

@@ -6,6 +6,7 @@ from ..context import Context
 from ..symbol import Symbol
 from . import _internal as _internal
 from . import contrib as contrib
+from . import numpy as np
 from . import random as random
 from . import register as register
 from . import sparse as sparse

@@ -1,0 +1,123 @@
+"""Translations of operators that work element by element."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Tuple
+
+from ..site import Ref, require
+from .call import Array, NumPyCall, Translator, working_dtype
+
+
+def unary(op: str) -> Translator:
+    """Return the translator of a function of one array."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        x = call.cast(call.arrays[0], working_dtype(call))
+        return call.done(call.apply(op, x, shape=x.shape))
+
+    return translator
+
+
+def binary(op: str) -> Translator:
+    """Return the translator of a function of two arrays, which are broadcast."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        dtype = working_dtype(call)
+        lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
+        return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
+
+    return translator
+
+
+def with_scalar(op: str) -> Translator:
+    """Return the translator of a function of an array and a number."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        x = call.cast(call.arrays[0], working_dtype(call))
+        attrs = {name: call.attrs[name] for name in ("scalar", "is_int") if name in call.attrs}
+        return call.done(call.apply(op, x, shape=x.shape, **attrs))
+
+    return translator
+
+
+def _test(call: NumPyCall, op: str, x: Array, number: float) -> Array:
+    return call.apply(f"_{op}_scalar", x, shape=x.shape, scalar=number)
+
+
+def is_nan(call: NumPyCall) -> Tuple[Ref, ...]:
+    x = call.cast(call.arrays[0], working_dtype(call))
+    return call.done(call.apply("broadcast_not_equal", x, x, shape=x.shape))
+
+
+def compared(op: str, number: float, absolute: bool = False) -> Translator:
+    """Return the translator of a comparison with a number, perhaps of absolute values."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        x = call.cast(call.arrays[0], working_dtype(call))
+        require(x.dtype.startswith("float"), f"Operator {call.op} has a translation for floats.")
+        x = call.apply("abs", x, shape=x.shape) if absolute else x
+        return call.done(_test(call, op, x, number))
+
+    return translator
+
+
+def logical(op: str) -> Translator:
+    """Return the translator of a function of booleans; of integers, it has none."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        require(call.out_dtypes[0] == "bool", f"Operator {call.op} has a translation for booleans.")
+        arrays = [call.cast(array, "float32") for array in call.arrays]
+        return call.done(call.apply(op, *arrays, shape=call.outputs[0]))
+
+    return translator
+
+
+def ldexp(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Multiply by a power of two."""
+    dtype = working_dtype(call)
+    lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
+    rhs = call.apply("_rpower_scalar", rhs, shape=rhs.shape, scalar=2)
+    return call.done(call.apply("broadcast_mul", lhs, rhs, shape=call.outputs[0]))
+
+
+def around(call: NumPyCall) -> Tuple[Ref, ...]:
+    require(not call.integer("decimals", 0), "Operator _npi_around to decimals has no translation.")
+    return unary("rint")(call)
+
+
+def full_like(call: NumPyCall) -> Tuple[Ref, ...]:
+    return call.done(_filled(call, call.arrays[0], call.number("fill_value", 0)))
+
+
+def _filled(call: NumPyCall, like: Array, number: float) -> Array:
+    """Return an array that is filled with a number, in the dtype of the result."""
+    like = call.cast(like, call.out_dtypes[0])
+    if number == 1:
+        return call.apply("ones_like", like, shape=like.shape)
+    zeros = call.apply("zeros_like", like, shape=like.shape)
+    if not number:
+        return zeros
+    return call.apply("_plus_scalar", zeros, shape=like.shape, scalar=number)
+
+
+def where(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Select elements of two arrays, or of an array and a number, by a condition.
+
+    For an array and a number, MXNet 1.9.1 computes wrong gradients; these are right.
+    """
+    condition, *arrays = (call.broadcast(array, call.outputs[0]) for array in call.arrays)
+    if condition.dtype == "bool":
+        condition = call.cast(condition, "float32")
+    if call.op == "_npi_where_lscalar":
+        arrays.insert(0, _filled(call, arrays[0], call.number("scalar", 0)))
+    elif call.op == "_npi_where_rscalar":
+        arrays.append(_filled(call, arrays[0], call.number("scalar", 0)))
+    elif call.op == "_npi_where_scalar2":
+        arrays = [_filled(call, condition, call.number(name, 0)) for name in ("x", "y")]
+    x, y = (call.cast(array, call.out_dtypes[0]) for array in arrays)
+    ref = call.add("where", condition.ref, x.ref, y.ref)
+    return call.done(Array(ref, call.outputs[0], x.dtype))
+
+
+POSITIVE_INFINITY, NEGATIVE_INFINITY = inf, -inf

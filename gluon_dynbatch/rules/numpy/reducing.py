@@ -1,0 +1,113 @@
+"""Translations of reductions."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Sequence, Tuple
+
+from ..site import Ref, require
+from .call import Array, NumPyCall, Translator, working_dtype
+
+
+def _reduced(call: NumPyCall, op: str, x: Array, axes: Sequence[int], keepdims: bool) -> Array:
+    kept = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+    rest = [n for axis, n in enumerate(x.shape) if axis not in axes]
+    if not x.shape:
+        return x
+    attrs = {"axis": tuple(axes), "keepdims": keepdims}
+    return call.apply(op, x, shape=tuple(kept if keepdims else rest), **attrs)
+
+
+def reduction(op: str) -> Translator:
+    """Return the translator of a reduction along one or several axes, or all."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        no_initial = call.attrs.get("initial", "None") == "None"
+        require(no_initial, f"Operator {call.op} with an initial value has no translation.")
+        x = call.cast(call.arrays[0], working_dtype(call))
+        x = _reduced(call, op, x, call.given_axes(), call.flag("keepdims"))
+        return call.done(x)
+
+    return translator
+
+
+def variance(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Compute the variance, or its root, from the differences to the mean.
+
+    In MXNet 1.9.1, its gradient is zero.
+    """
+    axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
+    count = prod(call.inputs[0][axis] for axis in axes)
+    require(count > ddof, f"Operator {call.op} of too few elements has no translation.")
+    x = call.cast(call.arrays[0], working_dtype(call))
+    mean = _reduced(call, "mean", x, axes, True)
+    x = call.apply("broadcast_sub", x, mean, shape=x.shape)
+    x = call.apply("square", x, shape=x.shape)
+    x = _reduced(call, "mean", x, axes, call.flag("keepdims"))
+    if ddof:
+        x = call.apply("_mul_scalar", x, shape=x.shape, scalar=count / (count - ddof))
+    x = call.apply("sqrt", x, shape=x.shape) if call.op == "_npi_std" else x
+    return call.done(call.apply("BlockGrad", x, shape=x.shape))
+
+
+def extreme(op: str) -> Translator:
+    """Return the translator of ``argmax`` or ``argmin``, whose results are integers here."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        x, axis = call.arrays[0], call.integer("axis", None)
+        extent = prod(x.shape) if axis is None else x.axed[axis]
+        require(extent <= 1 << 24, "The index may not be exact in single precision.")
+        if axis is None:
+            x, axis = call.reshape(x, (prod(x.shape),)), 0
+        at = call.normalize_axis(axis, len(x.shape))
+        if x.dtype == "bool":
+            x = call.cast(x, "float32")
+        ref = call.add(op, x.ref, axis=at)
+        shape = (*x.shape[:at], *x.shape[at + 1 :])
+        return call.done(Array(ref, shape, "float32"))
+
+    return translator
+
+
+def truth(op: str) -> Translator:
+    """Return the translator of ``any`` or ``all``: the largest or smallest truth value."""
+
+    def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        x = call.cast(call.arrays[0], working_dtype(call))
+        x = call.apply("_not_equal_scalar", x, shape=x.shape, scalar=0)
+        return call.done(_reduced(call, op, x, call.given_axes(), call.flag("keepdims")))
+
+    return translator
+
+
+def norm(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Compute the norm of vectors, or of all elements."""
+    axes, order = call.given_axes(), call.number("ord", 2)
+    vector = len(axes) == 1 and order in (1, 2)
+    require(vector or order == 2, "Operator _npi_norm of matrices has no translation.")
+    keepdims, x = call.flag("keepdims"), call.arrays[0]
+    shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    shape = shape if keepdims else tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
+    if not vector:  # the operator of `mx.nd` takes two axes at most
+        x = call.apply("square", x, shape=x.shape)
+        x = _reduced(call, "sum", x, axes, keepdims)
+        return call.done(call.apply("sqrt", x, shape=shape))
+    attrs = {"ord": int(order), "axis": axes, "keepdims": keepdims}
+    return call.done(call.apply("norm", x, shape=shape, **attrs))
+
+
+def average(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Compute the mean, or the weighted mean, along an axis or several, or of all elements."""
+    require(not call.flag("returned"), "Operator _npi_average with two results.")
+    axes, dtype = call.given_axes(), call.out_dtypes[0]
+    x = call.cast(call.arrays[0], dtype)
+    if len(call.arrays) == 1:
+        return call.done(_reduced(call, "mean", x, axes, False))
+    weights = call.cast(call.arrays[1], dtype)
+    if len(weights.shape) < len(x.shape):  # one weight per index along the axis
+        shape = tuple(n if axis in axes else 1 for axis, n in enumerate(x.shape))
+        weights = call.reshape(weights, shape)
+    weights = call.broadcast(weights, x.shape)
+    product = call.apply("broadcast_mul", x, weights, shape=x.shape)
+    total, count = (_reduced(call, "sum", array, axes, False) for array in (product, weights))
+    return call.done(call.apply("broadcast_div", total, count, shape=total.shape))

@@ -1,0 +1,3 @@
+from .symbol import Symbol
+
+class _Symbol(Symbol): ...
