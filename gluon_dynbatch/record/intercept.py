@@ -23,7 +23,7 @@ from ..native import recording
 from . import hazards
 from .constants import token_of, values_made
 from .hooks import Hooks, Replaced
-from .lazy import Lazy, as_index, chosen_by
+from .lazy import Lazy, LazyNDArray, as_index, chosen_by
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
 from .types import set_numpy
