@@ -131,11 +131,9 @@ class Lazy:
 
         `take` makes the same view of the array that this one is detached from.
         """
-        base = self._detached_from
-        if base is None or isinstance(self._owner, recording.Constant):
-            lazy: Optional[NDArray] = recording.view_of(self, offset, type_id)
-        else:
-            lazy = recording.view_of(self, offset, type_id, take(base))
+        base = None if isinstance(self._owner, recording.Constant) else self._detached_from
+        of_base = None if base is None else take(base)
+        lazy: Optional[NDArray] = recording.view_of(self, offset, type_id, of_base)
         return lazy
 
     def copy(self) -> NDArray:
@@ -235,11 +233,9 @@ class LazyNDArray(Lazy, NDArray):
 
     def _made_again(self, dtype: Any) -> Optional[NDArray]:
         """Return a new array of the values of a `Constant`; None if MXNet has to make it."""
-        owner = self._owner
-        if STATE.recorder is None or not isinstance(owner, recording.Constant):
-            return None
-        made: Optional[NDArray] = None
-        if self.shape and owner.holds(self):
+        owner, made = self._owner, None
+        is_constant = STATE.recorder is not None and isinstance(owner, recording.Constant)
+        if is_constant and self.shape and owner.holds(self):
             made = remade(owner, self, dtype)
         return made
 
