@@ -3,6 +3,7 @@
 import _thread
 import ctypes
 import json
+import signal
 import sys
 import threading
 import time
@@ -262,6 +263,8 @@ def test_an_interrupt_ends_the_wait():
     GATE.clear()
     weight[:] = gated(weight)
     main = threading.get_ident()
+    # A process that a shell starts in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt():
         while sys._current_frames()[main].f_code is not Flight.make_room.__code__:
@@ -277,6 +280,7 @@ def test_an_interrupt_ends_the_wait():
     finally:
         GATE.set()
         thread.join(PATIENCE)
+        signal.signal(signal.SIGINT, before)
     equal(calls(net)[1], [net(sample) for sample in SAMPLES])
 
 
