@@ -144,8 +144,8 @@ def flush(
         planned.programs.keep(key, programs)
     backward = None if operators is None else BackwardPass(programs, execution, operators)
     arenas, size = execution.arenas.arrays, planned.report.arena_bytes
-    connect = None if backward is None else chain.connect
-    kept = Kept(arenas, execution.bases, planned.recorded, size, connect)
+    connected = None if backward is None else chain
+    kept = Kept(arenas, execution.bases, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)

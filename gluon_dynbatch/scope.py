@@ -34,6 +34,7 @@ from .record.tape import Tape, check_tape
 from .record.where import may_be_abandoned, user_line
 from .report import Report
 from .run.chain import Chain
+from .run.direct import free_ones
 from .run.engine import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept
@@ -64,12 +65,19 @@ def _release_all() -> None:
         for pool in (POOL, BACKWARD_POOL):
             pool.clear()
         free_spares()
+        free_ones()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
 
 
 def _never() -> None:
     """Return the scope that a `Batch` has opened which was never entered: None."""
+
+
+def _alive(references: Iterable[Any]) -> List[Kept]:
+    """Return the arenas that still hold values."""
+    found = (reference() for reference in references)
+    return [kept for kept in found if kept is not None]
 
 
 class Batch(Statements):
@@ -384,18 +392,25 @@ class OpenScope:
                 LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
-        """Compute pending calls, and copy the values that are still held out of their arenas."""
-        self._compute()
-        for kept in self._still_kept():
+        """Compute pending calls, and copy the values that are still held out of their arenas.
+
+        Those that may get gradients stay there until the end of the next scope of the thread: if
+        only a backward pass starts from them until then, they never become arrays of MXNet.
+        """
+        for kept in _alive(STATE.waiting):
             kept.hand_out()
+        self._compute()
+        STATE.waiting[:] = self._kept
+        for kept in self._still_kept():
+            if kept.chain is None:
+                kept.hand_out()
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""
-        alive = [*self._still_kept(), kept]
-        while sum(each.bytes for each in alive) > MOST_KEPT:
-            alive.pop(0).hand_out()
-        self._kept = list(map(weakref.ref, alive))
+        held = [*self._still_kept(), kept]
+        while sum(each.bytes for each in held) > MOST_KEPT:
+            held.pop(0).hand_out()
+        self._kept = list(map(weakref.ref, held))
 
     def _still_kept(self) -> List[Kept]:
-        alive = (reference() for reference in self._kept)
-        return [kept for kept in alive if kept is not None]
+        return _alive(self._kept)

@@ -28,6 +28,7 @@ from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.run.direct import free_ones
 from gluon_dynbatch.run.gradient import forget
 from gluon_dynbatch.scope import RUNTIME, OpenScope
 from gluon_dynbatch.testing import check_against_loop
@@ -104,6 +105,7 @@ def instruction_set(request):
 def alive():
     """Count arrays by references to their classes: the collector does not track all arrays."""
     recording.free_spares()
+    free_ones()
     gc.collect()
     return sum(map(_references, (mx.nd.NDArray, LazyNDArray)))
 

@@ -246,6 +246,7 @@ def test_the_backward_pass_frees_the_graph_unless_it_is_retained(retain):
     net, earlier = dense(), set(_ALIVE)
     with autograd.record(), gdb.batching():
         losses = [net(x).sum() for x in inputs(3)]
+        losses[0].wait_to_read()  # MXNet has to know of the graph
     (number,) = set(_ALIVE) - earlier
     weight_grads = []
     for again in [True, False] if retain else [False]:

@@ -159,6 +159,7 @@ def test_mxnet_frees_a_graph_without_python(model):
         known = set(gradient._ALIVE)
         with autograd.record(), gdb.batching(**FIXED):
             losses = [model(rows).sum() for rows in sequences(1)]
+        losses[0].wait_to_read()  # MXNet has to know of the graph
         (number,) = set(gradient._ALIVE) - known
         autograd.backward(losses, retain_graph=True)
         del losses

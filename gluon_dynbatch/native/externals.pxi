@@ -201,6 +201,15 @@ cdef inline bint has_node(size_t handle) noexcept nogil:
     return (<void **>(handle + node_at))[0] is not NULL
 
 
+def nodes_of(list arrays not None):
+    """Return the address of the node of each of some real arrays in MXNet's tape, 0 without one."""
+    cdef array nodes = clone(array("Q"), len(arrays), False)
+    cdef Py_ssize_t i
+    for i, array_ in enumerate(arrays):
+        nodes[i] = <size_t>(<void **>(<char *>handle_of(array_) + node_at))[0]
+    return nodes
+
+
 def in_graph(list arrays not None):
     """Return a byte per array: 1 if MXNet's tape may receive a gradient of the array, else 0.
 

@@ -118,21 +118,6 @@ def sizes_of(list arrays not None):
 
 
 
-def types_of(list handles not None):
-    """Return dtype, type and number of the device, and shape of real arrays, by their handles."""
-    cdef list found = []
-    cdef const int64_t *sizes
-    cdef int dimensions, dtype, device, number, i
-    cdef void *handle
-    for value in handles:
-        handle = <void *><size_t>value
-        check_call(mxnet.shape(handle, &dimensions, &sizes))
-        check_call(mxnet.dtype(handle, &dtype))
-        check_call(mxnet.context(handle, &device, &number))
-        found.append((dtype, device, number, tuple([sizes[i] for i in range(dimensions)])))
-    return found
-
-
 def shared_array(array_):
     """Return an array of ``mx.np`` with the memory and the gradient of a real array."""
     cdef void *handle = NULL

@@ -378,6 +378,18 @@ FOR_GOOD: Tuple[Replaced, ...] = (
         None,
         "MXAutogradBackwardEx",
     ),
+    Replaced(
+        autograd,
+        "backward",
+        "a backward pass that starts from results of a closed scope and ends at variables does not "
+        "need MXNet's tape",
+    ),
+    *_c_functions(
+        "such a backward pass has to know what is done with the gradient of a variable, which "
+        "MXNet does not tell",
+        None,
+        "MXAutogradMarkVariables",
+    ),
     *_c_functions(
         "operations that two threads push to the engine at the same time may wait for each other, "
         "forever",

@@ -155,6 +155,14 @@ class Lazy:
         """Attach a gradient, to the real array: MXNet makes zeros like it, which are no call."""
         self.real().attach_grad(*args, **kwargs)
 
+    def backward(
+        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
+    ) -> None:
+        """Compute the gradients of the variables that this array depends on."""
+        heads: Any = [self]
+        given = None if out_grad is None else [out_grad]
+        autograd.backward(heads, given, retain_graph, train_mode)
+
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
 

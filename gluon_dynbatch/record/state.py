@@ -163,7 +163,7 @@ class ThreadState(threading.local):
 
     Calls in an open scope are recorded.  Or they run at once and are counted, because recording may
     not pay.  Or they are the scope's own, while it traces or flushes: these are neither recorded
-    nor counted.  The scope writes all attributes but the two lists, in one call of C, which an
+    nor counted.  The scope writes `scope`, `recorder` and `at_once`, in one call of C, which an
     interrupt cannot divide.
     """
 
@@ -179,6 +179,8 @@ class ThreadState(threading.local):
         self.decisions: Dict[Any, Any] = {}
         #: Idle fibers, for the next map.
         self.idle_fibers: List[Any] = []
+        #: Weak references to arenas of the last scope, which hold values that may get gradients.
+        self.waiting: List[Any] = []
 
     @property
     def batch(self) -> Any:

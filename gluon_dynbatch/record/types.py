@@ -109,6 +109,25 @@ def _find_node() -> int:
 NODE_AT = ctypes.sizeof(_WORD) * _find_node()
 
 
+def _first_word_is_operator() -> bool:
+    """Return whether a node begins with a pointer to its operator, null for a variable."""
+    variable = mx.nd.zeros((1,))
+    variable.attach_grad()
+    with autograd.record():
+        computed = variable * 2
+    nodes = (_WORD.from_address(x.handle.value + NODE_AT).value for x in (variable, computed))
+    return [bool(_WORD.from_address(node).value) for node in nodes] == [False, True]
+
+
+#: Whether `is_leaf` can tell.
+_LEAVES_ARE_KNOWN = _first_word_is_operator()
+
+
+def is_leaf(node: int) -> bool:
+    """Return whether a node of MXNet's tape, given by its address, is known to be no operator's."""
+    return _LEAVES_ARE_KNOWN and not _WORD.from_address(node).value
+
+
 class TypeTable(List[ArrayType]):
     """Array types by id: equal types have the same small integer."""
 

@@ -5,5 +5,6 @@ MXNet's engine), `pool.py` (memory), `buffers.py` (arenas in memory), `prepare.p
 programs of both directions), `execute.py` (run a plan), `operators.py` (launches of MXNet's
 operators, recorded), `backward.py` (run a plan backward), `left_out.py` (losses without a
 gradient), `keep.py` (arrays that stay in arenas), `chain.py` (the flushes of a scope as one node of
-MXNet's tape), `gradient.py` (such a node) and `profiling.py`.
+MXNet's tape), `gradient.py` (such a node), `direct.py` (backward passes without one) and
+`profiling.py`.
 """

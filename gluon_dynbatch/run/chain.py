@@ -7,6 +7,7 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import (
     Any,
@@ -35,7 +36,8 @@ from ..record.types import TYPES
 from ..schedule.dependencies import Array
 from .backward import BackwardPass, Piece
 from .buffers import view
-from .gradient import Request, record_function
+from .engine import FLIGHT
+from .gradient import Request, find_variables, record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
@@ -84,17 +86,23 @@ class Link(NamedTuple):
     """A flush of a chain."""
 
     backward: BackwardPass
-    #: Its arrays.
-    kept: Kept
+    #: Returns the owner of its arrays, None if none of them is held any more.
+    kept: Callable[[], Optional[Kept]]
     #: Per input of the backward pass, where its gradient goes.
     routes: List[Route]
 
 
 class Chain:
-    """The flushes of a scope that are not yet part of MXNet's tape."""
+    """The flushes of a scope that are not yet part of MXNet's tape.
+
+    They become part of it once MXNet has to know of one of their arrays.  Until then, a backward
+    pass can go around MXNet's tape.
+    """
 
     def __init__(self) -> None:
         self._links: List[Link] = []
+        #: Arrays of a closed scope may be used in several threads.
+        self._lock = threading.RLock()
 
     @property
     def open(self) -> bool:
@@ -113,7 +121,7 @@ class Chain:
         members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):
             members_of.setdefault(lazy._owner, []).append(member)
-        numbers = {link.kept: number for number, link in enumerate(self._links)}
+        numbers = {link.kept(): number for number, link in enumerate(self._links)}
         route_of: Dict[int, Route] = {}
         for kept, members in members_of.items():
             externals_of = [places[member] for member in members]
@@ -136,23 +144,78 @@ class Chain:
     def add(self, backward: BackwardPass, kept: Kept, routes: Dict[int, Route]) -> None:
         """Append a flush whose arrays are `kept`, with the routes of the kept arrays it reads."""
         found = [routes.get(id(array), array) for array in backward.inputs]
-        self._links.append(Link(backward, kept, found))
+        self._links.append(Link(backward, weakref.ref(kept), found))
 
     def connect(self) -> None:
         """Make the flushes a node of MXNet's tape; the next flushes begin another one."""
-        links, self._links = self._links, []
-        if links:
-            link(links)
+        with self._lock:
+            links, self._links = self._links, []
+            if links:
+                link(links)
+
+    def backward(
+        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool
+    ) -> bool:
+        """Run backward from arrays of these flushes, whose gradients are given.
+
+        Returns False if MXNet has to: if an array is no result of these flushes, or if not all
+        arrays that get gradients are variables.
+        """
+        with self._lock:
+            outputs = self._outputs(heads)
+            node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
+            inputs = node.inputs
+            variables = find_variables(inputs) if outputs else None
+            if variables is None:
+                return False
+            gradients = node.backward(given, variables.requests)
+            variables.deliver(inputs, gradients)
+            FLIGHT.went_backward(
+                gradient.handle.value
+                for gradient, request in zip(variables.gradients, variables.requests)
+                if request.wanted
+            )
+            if not retain_graph:
+                self._free()
+        return True
+
+    def _outputs(self, heads: List[Lazy]) -> List[Output]:
+        """Return where arrays are among the results at which gradients may arrive.
+
+        An empty list says that one of them is not there.
+        """
+        numbers = {each.kept(): number for number, each in enumerate(self._links)}
+        spots, outputs = find_spots(heads), []
+        owners = [numbers.get(head._owner, -1) for head in heads]
+        for number, link in enumerate(self._links):
+            members = [i for i, owner in enumerate(owners) if owner == number]
+            arenas, firsts, sizes, _ = (column[members] for column in spots)
+            found = link.backward.heads_at(arenas, firsts, sizes)
+            outputs += [
+                (i, (number, *head, size))
+                for i, head, size in zip(members, found, sizes.tolist())
+                if head[0] >= 0
+            ]
+        return [output for _, output in sorted(outputs)] if len(outputs) == len(heads) else []
+
+    def _free(self) -> None:
+        """Forget how the arrays were computed; they are in no graph any more."""
+        for each in self._links:
+            kept = each.kept()
+            if kept is not None:
+                kept.recorded = False
+        self._links = []
 
 
 def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
     outputs: List[Output] = []
     passes = [(backward, routes) for backward, _, routes in links]
-    leaves_out = any(backward.operators.launches for backward, _ in passes)
     held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
-    for number, (backward, kept, _) in enumerate(links):
+    alive = [(number, backward, kept()) for number, (backward, kept, _) in enumerate(links)]
+    owners = [(number, backward, kept) for number, backward, kept in alive if kept is not None]
+    for number, backward, kept in owners:
         held = kept.held()
         spots = find_spots(held)
         heads = backward.heads_at(spots.container, spots.first, spots.size)
@@ -162,18 +225,15 @@ def link(links: Sequence[Link]) -> None:
         heads = backward.heads_at(memories.arena, memories.first, memories.size)
         sizes = memories.size.tolist()
         outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
-        if leaves_out:
-            held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
+        held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
         results.append((memories, kept.copies(memories)))
     node = Node(passes, outputs, held_results)
-    routes = (route for _, _, routes in links for route in routes)
-    inputs = [route for route in routes if isinstance(route, NDArray)]
-    arrays = [array for _, copies in results for array in copies]
+    inputs, arrays = node.inputs, [array for _, copies in results for array in copies]
     if inputs and arrays:
         record_function(inputs, arrays, node)
     for memories, copies in results:
         memories.become(copies, recorded=True)
-    for _, kept, _ in links:
+    for *_, kept in owners:
         kept.empty()
 
 
@@ -193,12 +253,18 @@ class Node:
     ):
         self._passes = passes
         self._outputs = outputs
-        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
-        self._held = held
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
-        self.leaves_out = bool(held)
+        self.leaves_out = any(backward.operators.launches for backward, _ in passes)
+        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
+        self._held = held if self.leaves_out else []
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
+
+    @property
+    def inputs(self) -> List[NDArray]:
+        """The arrays that get gradients."""
+        routes = (route for _, routes in self._passes for route in routes)
+        return [route for route in routes if isinstance(route, NDArray)]
 
     def starts(self, heads: Set[int]) -> bool:
         """Note that a backward pass starts from the arrays with these handles.

@@ -13,10 +13,21 @@ import logging
 import os
 from collections import deque
 from ctypes import CFUNCTYPE, POINTER, c_int, c_void_p
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd
 from mxnet.base import (
     _LIB,
@@ -28,13 +39,13 @@ from mxnet.base import (
     check_call,
 )
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
 from ..native import recording
 from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
+from ..record.types import NODE_AT, is_leaf
 from ..record.where import user_line
 from .buffers import add_to
 from .engine import FLIGHT
@@ -62,8 +73,6 @@ replace_for_good("MXNotifyShutdown", _wait_before_the_end)
 # Before a fork, MXNet joins the thread of backward passes, which may wait for the forking thread.
 os.register_at_fork(before=mx.nd.waitall)
 
-#: From so many heads on, one array of ones serves all heads of a type; and types that are kept.
-MANY_HEADS, MOST_ONES = 8, 64
 #: The number of backward passes so far that retained their graph.
 _retained = 0
 
@@ -86,10 +95,7 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
             )
         _retained += bool(retain_graph)
         _note_heads(count, heads)
-        given = arguments[0]
-        if isinstance(given, c_void_p) and not given and not create_graph and count >= MANY_HEADS:
-            given = _ones(heads[:count]) or given
-        failed = original(count, heads, given, *arguments[1:])
+        failed = original(count, heads, *arguments)
         if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
             raise GradientError(
                 "an array is not in a graph: it was not recorded under autograd.record(), or "
@@ -103,27 +109,6 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
         return failed
 
     return backward
-
-
-#: Ones, by dtype, device and shape.
-_ONES: Dict[Tuple[int, int, int, Tuple[int, ...]], NDArray] = {}
-
-
-def _ones(heads: List[int]) -> Any:
-    """Return handles of ones for arrays on the CPU, given by their handles; None if MXNet has to.
-
-    MXNet runs an operation for each, in the thread that also runs the programs of scopes.
-    """
-    types = recording.types_of(heads)
-    if len(_ONES) > MOST_ONES:
-        _ONES.clear()
-    for _, *device, shape in types:
-        if device != [1, 0] or not shape:
-            return None
-    for kind in set(types) - _ONES.keys():
-        ones = np.ones(kind[3], _DTYPE_MX_TO_NP[kind[0]])
-        _ONES[kind] = mx.nd.from_numpy(ones, zero_copy=True)
-    return c_array(NDArrayHandle, [_ONES[kind].handle for kind in types])
 
 
 def _note_heads(count: int, heads: Any) -> None:
@@ -190,6 +175,80 @@ class Function(Protocol):
         """
 
 
+def deliver(
+    gradients: Sequence[Optional[NDArray]], requests: Sequence[Request], arrays: Sequence[NDArray]
+) -> None:
+    """Write gradients that are not the targets of their requests to arrays, or add them there."""
+    for gradient, (wanted, target), array in zip(gradients, requests, arrays):
+        if wanted:
+            assert gradient is not None
+            if target is None:
+                add_to(array, gradient)
+            elif gradient is not target:
+                gradient.copyto(array)
+
+
+#: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node
+#: of its own, and what the node of a variable that is gone stands for is replaced with the next one
+#: that gets its address.
+_GRAD_REQ: Dict[int, int] = {}
+
+
+def _watch_variables(original: Callable[..., int]) -> Callable[..., int]:
+    """Note what is to be done with the gradients of variables when they are made."""
+
+    def mark_variables(count: int, variables: Any, grad_reqs: Any, gradients: Any) -> int:
+        failed = original(count, variables, grad_reqs, gradients)
+        if not failed:
+            for i in range(count):
+                node = ctypes.c_size_t.from_address(variables[i] + NODE_AT).value
+                _GRAD_REQ[node] = grad_reqs[i]
+        return failed
+
+    return mark_variables
+
+
+replace_for_good("MXAutogradMarkVariables", _watch_variables)
+
+
+class Variables(NamedTuple):
+    """Variables of MXNet's tape among some arrays, and what is asked for each array."""
+
+    requests: List[Request]
+    #: Per array, where its gradient goes; the array itself if it is not wanted.
+    gradients: List[NDArray]
+
+    def deliver(self, arrays: List[NDArray], gradients: List[Optional[NDArray]]) -> None:
+        """Let the variables have their gradients, as MXNet's backward pass does."""
+        # A variable may be there several times: the first gradient is written, others are added.
+        wanted = [i for i, request in enumerate(self.requests) if request.wanted]
+        wanted.sort(key=lambda i: self.requests[i].target is None)
+        requests = [self.requests[i] for i in wanted]
+        deliver([gradients[i] for i in wanted], requests, [self.gradients[i] for i in wanted])
+        for i in wanted:
+            check_call(_LIB.MXNDArraySetGradState(arrays[i].handle, 1))
+
+
+def find_variables(arrays: List[NDArray]) -> Optional[Variables]:
+    """Return the variables among arrays; None if one is computed, or nothing is known of it."""
+    found, seen = Variables([], []), {0}
+    for array, node in zip(arrays, recording.nodes_of(arrays)):
+        gradient = array.grad if node else None
+        if gradient is None and node and not is_leaf(node):
+            return None  # an operator has computed it
+        grad_req = _NULL if gradient is None else _GRAD_REQ.get(node)
+        gradient = array if gradient is None else gradient
+        if grad_req is None or gradient.stype != "default":
+            return None
+        if isinstance(gradient, mx.np.ndarray):
+            gradient = gradient.as_nd_ndarray()
+        target = gradient if grad_req != _ADD and node not in seen else None
+        found.requests.append(Request(grad_req != _NULL, target))
+        found.gradients.append(gradient)
+        seen.add(node)
+    return found
+
+
 #: By number, the functions that MXNet may still call, each with `_retained` at its recording, and
 #: the gradient of one of its variables, if any is an input.
 _ALIVE: Dict[int, Tuple[Function, int, Optional[NDArray]]] = {}
@@ -250,13 +309,7 @@ def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, numb
             for grad_req, array in zip(grad_reqs[:count], arrays[heads:])
         ]
         gradients = _ALIVE[number][0].backward(arrays[:heads], requests)
-        for array, gradient, (wanted, target) in zip(arrays[heads:], gradients, requests):
-            if wanted:
-                assert gradient is not None
-                if target is None:
-                    add_to(array, gradient)
-                elif gradient is not target:
-                    gradient.copyto(array)
+        deliver(gradients, requests, arrays[heads:])
     except BaseException:
         # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 import numpy as np
 from mxnet import autograd
@@ -123,12 +123,19 @@ def find_memories(arrays: List[Lazy]) -> Memories:
     )
 
 
+class Connecting(Protocol):
+    """The flushes of a scope, a `chain.Chain`."""
+
+    def connect(self) -> None:
+        """Make the flushes a node of MXNet's tape."""
+
+
 class Kept(recording.Keeper):
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
     there.  Arenas are not written to any more; code that needs a handle gets a copy.  The bases
-    begin with the arenas, of `size` bytes.  If the arrays may get gradients, `connect` makes them
+    begin with the arenas, of `size` bytes.  If the arrays may get gradients, `chain` makes them
     results of a node of MXNet's tape.
     """
 
@@ -138,7 +145,7 @@ class Kept(recording.Keeper):
         bases: executing.Bases,
         recorded: bool,
         size: int,
-        connect: Optional[Callable[[], None]],
+        chain: Optional[Connecting],
     ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
         super().__init__(bases.handles, bases.addresses, itemsizes)
@@ -148,7 +155,7 @@ class Kept(recording.Keeper):
         self._windows: Dict[Tuple[int, int], Array] = {}
         #: Whether the arrays may get gradients.
         self.recorded = recorded
-        self._connect = connect
+        self.chain = chain
 
     def realise(self, lazy: Lazy) -> None:
         """Copy an array out of its arena, together with all others of this flush."""
@@ -169,8 +176,8 @@ class Kept(recording.Keeper):
 
     def hand_out(self) -> None:
         """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
-        if self._connect is not None:
-            self._connect()
+        if self.chain is not None:
+            self.chain.connect()
         self.empty()
 
     def empty(self) -> None:

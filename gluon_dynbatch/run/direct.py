@@ -1,0 +1,112 @@
+"""Backward passes that go around MXNet's tape.
+
+A backward pass mostly starts from results of one scope that nothing else has used, and ends at
+variables.  Then MXNet's tape has nothing to add, and the pass is handed to the engine by the
+thread that asks for it.  MXNet would first need an array per result and a node of its tape; it
+would wait until the gradients of the minibatch before have been used; and then it would run the
+pass from another thread, while the user's thread, which records the next minibatch, holds Python's
+lock.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from ..modes import FLOATS
+from ..native.recording import current_mode
+from ..record.intercept import replace_for_good, set_mode
+from ..record.lazy import Lazy
+from ..record.state import STATE
+from ..record.types import TYPES, ArrayType, name_of
+from .chain import Chain
+from .keep import Kept
+from .profiling import PROFILER
+
+
+def _replace_backward(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def backward(
+        heads: Any, head_grads: Any = None, retain_graph: bool = False, train_mode: bool = True
+    ) -> None:
+        listed = [heads] if isinstance(heads, NDArray) else heads
+        given = [head_grads] if isinstance(head_grads, NDArray) else head_grads
+        if not go_backward(listed, given, retain_graph):
+            original(heads, head_grads, retain_graph, train_mode)
+
+    return backward
+
+
+def go_backward(
+    heads: Sequence[Any], given: Optional[Sequence[Optional[NDArray]]], retain_graph: bool
+) -> bool:
+    """Run a backward pass from some arrays, with the gradients that are given or else ones.
+
+    Returns False if MXNet has to run it.
+    """
+    chain = _chain_of(heads)
+    if chain is None or STATE.scope is not None:
+        return False
+    types = [TYPES[head._type] for head in heads]
+    given = [None] * len(heads) if given is None else given
+    if len(given) != len(heads) or not all(map(_fits, given, types)):
+        return False
+    mode = current_mode()
+    set_mode(0)
+    try:
+        gradients = [ones_of(kind) if each is None else each for each, kind in zip(given, types)]
+        with PROFILER.backward_pass():
+            return chain.backward(list(heads), gradients, retain_graph)
+    finally:
+        set_mode(mode)
+
+
+def _chain_of(heads: Any) -> Optional[Chain]:
+    """Return the flushes that computed arrays; None if MXNet has to know of one of the arrays."""
+    if type(heads) not in (list, tuple) or not heads or len({*map(id, heads)}) < len(heads):
+        return None
+    chain = None
+    for head in heads:
+        owner = head._owner if isinstance(head, Lazy) else None
+        if not isinstance(owner, Kept) or not owner.recorded or head._detached_from is not None:
+            return None
+        if owner.chain is None or chain not in (None, owner.chain):
+            return None
+        chain = owner.chain
+    assert isinstance(chain, Chain)
+    return chain
+
+
+def _fits(gradient: Any, kind: ArrayType) -> bool:
+    """Return whether arrays of a type have gradients, and one that is given has this type."""
+    if kind.dtype not in FLOATS:
+        return False
+    if gradient is None:
+        return True
+    if not isinstance(gradient, NDArray) or gradient.stype != "default":
+        return False
+    return (name_of(gradient.dtype), gradient.ctx) == kind[1:]
+
+
+#: Ones, by dtype and device.
+_ONES: Dict[Tuple[str, mx.Context], NDArray] = {}
+
+
+def ones_of(kind: ArrayType) -> NDArray:
+    """Return ones, at least as many as an array of a type has elements."""
+    key = kind.dtype, kind.context
+    if key not in _ONES or _ONES[key].size < kind.elements:
+        _ONES[key] = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+    return _ONES[key]
+
+
+def free_ones() -> None:
+    """Free the ones that are kept for later backward passes."""
+    _ONES.clear()
+
+
+replace_for_good("backward", _replace_backward)

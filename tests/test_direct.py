@@ -1,0 +1,261 @@
+"""A backward pass from results of a scope to variables goes around MXNet's tape.
+
+Its gradients are those of the loop; whatever MXNet has to know of goes through its tape.
+"""
+
+import gc
+import threading
+import weakref
+from functools import partial
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from mxnet.base import _LIB
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.native import recording
+from tests.cells import attached, cell, dense, equal, inputs
+from tests.common import FIXED
+from tests.strategies import examples
+
+NET = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=4, no_bias=True)))
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """Return the list of nodes that scopes add to MXNet's tape."""
+    added, original = [], _LIB.MXCustomFunctionRecord
+
+    def record(*args):
+        added.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(_LIB, "MXCustomFunctionRecord", record)
+    return added
+
+
+def losses_of(weights, samples, **options):
+    with autograd.record(), gdb.batching(**{**FIXED, **options}) as batch:
+        losses = []
+        for k, x in enumerate(samples):
+            for w in weights[: 1 + k % len(weights)]:
+                x = NET(x, w)
+            losses.append((x * x).sum())
+            if k % 3 == 2:
+                batch.flush()  # the next samples read the same weights in another flush
+    return losses
+
+
+def in_a_loop(weights, samples):
+    with autograd.record():
+        return [
+            (x * x).sum()
+            for x in (_through(weights[: 1 + k % len(weights)], x) for k, x in enumerate(samples))
+        ]
+
+
+def _through(weights, x):
+    for w in weights:
+        x = NET(x, w)
+    return x
+
+
+double = partial(mx.nd.array, dtype="float64")
+GRAD_REQS = st.sampled_from(["write", "add", "null"])
+STARTS = {
+    "all": lambda losses: autograd.backward(losses),
+    "one": lambda losses: losses[-1].backward(),
+    "a tuple": lambda losses: autograd.backward(tuple(losses)),
+    "weighted": lambda losses: autograd.backward(
+        losses, [None if k % 2 else double([k + 0.5]) for k in range(len(losses))]
+    ),
+    "twice": lambda losses: [losses[0].backward(retain_graph=True), autograd.backward(losses)],
+    "with a gradient": lambda losses: losses[0].backward(double([3])),
+}
+
+
+#: Those that do not start from all losses.
+SOME = ("one", "with a gradient")
+
+
+@examples(40)
+@given(
+    st.lists(GRAD_REQS, min_size=1, max_size=3).filter(lambda reqs: reqs[0] != "null"),
+    st.lists(st.sampled_from(["none", "write", "add"]), min_size=1, max_size=6),
+    st.sampled_from(sorted(STARTS)),
+    st.integers(0, 99),
+)
+def test_gradients_of_variables_are_those_of_the_loop(grad_reqs, kinds, start, seed):
+    """Weights are read in several flushes; gradients are written, added or not wanted."""
+    rng = np.random.RandomState(seed)
+    weights = [double(rng.normal(size=(4, 4))) for _ in grad_reqs]
+    samples = [double(rng.normal(size=(1, 4))) for _ in kinds]
+    outcomes = []
+    for run in (in_a_loop, losses_of):
+        for array, grad_req in zip([*weights, *samples], [*grad_reqs, *kinds]):
+            if grad_req != "none":
+                array.attach_grad(grad_req)
+                array.grad[:] = 5
+        losses = run(weights, samples)
+        STARTS[start](losses)
+        trained = [
+            array
+            for array, grad_req in zip([*weights, *samples], [*grad_reqs, *kinds])
+            if grad_req in ("write", "add")
+        ]
+        if start in SOME:  # other arrays get zeros here, and nothing in the loop
+            trained = trained[:1]
+        outcomes.append([x.asnumpy() for x in (*losses, *(array.grad for array in trained))])
+    equal(outcomes[1], outcomes[0])
+
+
+def test_training_adds_no_node_to_the_tape_of_mxnet(nodes):
+    net, samples = dense(), inputs(4)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    for _ in range(3):
+        with autograd.record(), gdb.batching(**FIXED):
+            losses = [net(x).sum() for x in samples]
+        autograd.backward(losses)
+        trainer.step(1)  # raises if a gradient is stale
+        total = sum(loss.asscalar() for loss in losses)
+    assert np.isfinite(total) and not nodes
+
+
+def _computed(weights, samples):
+    with autograd.record():
+        weights = [w * 1 for w in weights]
+    return losses_of(weights, samples)
+
+
+def _after(weights, samples):
+    losses = losses_of(weights, samples)
+    with autograd.record():
+        return [loss * 1 for loss in losses]
+
+
+def _of_two_scopes(weights, samples):
+    return [*losses_of(weights, samples[:2]), *losses_of(weights, samples[2:])]
+
+
+def _used_by_the_next_scope(weights, samples):
+    first = losses_of(weights, samples)
+    with autograd.record(), gdb.batching(**FIXED):
+        return [cell(lambda F, x: x + 0)(loss) for loss in first]
+
+
+def _twice(weights, samples):
+    losses = losses_of(weights, samples)
+    return [*losses, losses[0]]
+
+
+THROUGH_MXNET = {
+    "variables that are computed": _computed,
+    "results that are used after the scope": _after,
+    "results of two scopes": _of_two_scopes,
+    "results that the next scope uses": _used_by_the_next_scope,
+    "one array twice": _twice,
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_MXNET)
+def test_what_mxnet_has_to_know_of_goes_through_its_tape(nodes, name):
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    wanted = in_a_loop(weights, samples)
+    autograd.backward([*wanted, *([wanted[0]] if name == "one array twice" else [])])
+    gradient = weights[0].grad.copy()
+    losses = THROUGH_MXNET[name](weights, samples)
+    autograd.backward(losses)
+    equal([*losses[:4], weights[0].grad], [*wanted, gradient])
+    assert nodes
+
+
+def test_a_gradient_within_an_open_scope_goes_through_the_tape_of_mxnet(nodes):
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    autograd.backward(in_a_loop(weights, samples))
+    gradient = weights[0].grad.copy()
+    with autograd.record(), gdb.batching(**FIXED):
+        autograd.backward([(_through(weights, x) ** 2).sum() for x in samples])
+    equal([weights[0].grad], [gradient])
+    assert nodes
+
+
+def test_a_graph_is_freed_after_its_backward_pass():
+    weights, samples = attached([mx.nd.ones((4, 4))]), inputs(3)
+    losses = losses_of(weights, samples)
+    autograd.backward(losses)
+    with pytest.raises(gdb.GradientError, match="retain_graph=True"):
+        autograd.backward(losses)
+    # As for MXNet's arrays, what is computed from them then has no gradient for what they
+    # depend on.
+    other = attached([mx.nd.ones((1,))])[0]
+    weights[0].grad[:] = 7
+    with autograd.record():
+        after = losses[0] * other
+    after.backward()
+    equal([other.grad, weights[0].grad], [losses[0], mx.nd.full((4, 4), 7)])
+
+
+def test_values_stay_in_arenas_until_the_next_scope_ends():
+    """Then they are copied out, those that are left; and dropped results free the arenas."""
+    weights, samples = attached([mx.nd.ones((4, 4))]), inputs(3)
+    losses = losses_of(weights, samples)
+    wanted = [loss.asscalar() for loss in losses]
+    assert all(map(recording.is_unrealised, losses))
+    arenas = weakref.ref(losses[0]._owner)
+    autograd.backward(losses)
+    weights[0][:] = 0
+    del losses[1:]
+    assert recording.is_unrealised(losses[0])
+    others = losses_of(weights, samples)
+    gc.collect()
+    assert not recording.is_unrealised(losses[0]) and arenas() is None
+    equal([losses[0], *others], np.array([wanted[:1], [0], [0], [0]], np.float32))
+    arenas = weakref.ref(others[0]._owner)
+    del others
+    assert arenas() is None  # without a backward pass, and without Python's collector
+
+
+def test_two_threads_ask_for_arrays_of_a_closed_scope():
+    """One node has them all, and each gets its gradient."""
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(6)
+    wanted = in_a_loop(weights, samples)
+    autograd.backward(wanted)
+    gradient = weights[0].grad.copy()
+    for _ in range(20):
+        losses, start = losses_of(weights, samples), threading.Barrier(2)
+
+        def ask(loss, start=start):
+            start.wait()
+            loss.wait_to_read()
+
+        threads = [threading.Thread(target=ask, args=(loss,)) for loss in losses[:2]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        autograd.backward(losses)
+        equal([*losses, weights[0].grad], [*wanted, gradient])
+
+
+def test_another_thread_runs_the_backward_pass(nodes):
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    autograd.backward(in_a_loop(weights, samples))
+    gradient = weights[0].grad.copy()
+    losses = losses_of(weights, samples)
+    thread = threading.Thread(target=autograd.backward, args=(losses,))
+    thread.start()
+    thread.join()
+    equal([weights[0].grad], [gradient])
+    assert not nodes
+
+
+def test_a_gradient_that_is_too_small_raises_at_the_line_of_the_user():
+    (weight,) = attached([mx.nd.ones((4, 4))])
+    with autograd.record(), gdb.batching(**FIXED):
+        results = [NET(x, weight) for x in inputs(2)]
+    with pytest.raises(gdb.ShapeError, match=r"a gradient of shape \(3,\) for an array of 4"):
+        autograd.backward(results, [None, mx.nd.ones((3,))])
