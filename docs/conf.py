@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,6 +59,7 @@ OUTSIDE = {
 }
 PAGES = {path: f"{name}.md" for name, path in OUTSIDE.items()}
 PAGES[ROOT / "README.md"] = "index.md"
+RECIPE = re.compile(r"```{recipe} (\w+)\n```")
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 
 
@@ -67,6 +69,16 @@ def examples():
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         yield f"\n## {path.stem}\n\n{text}\n\n"
         yield f"```{{literalinclude}} ../examples/{path.name}\n:language: python\n```\n"
+
+
+def recipe(match):
+    """Return a program in `examples/recipes`, and what it prints now."""
+    folder, program = ROOT / "examples" / "recipes", f"{match[1]}.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, program], cwd=folder, env=environment,
+                         check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    shown = f"```{{literalinclude}} ../../examples/recipes/{program}\n:language: python\n```\n"
+    return f"{shown}\nIt prints:\n\n```text\n{run.stdout}```"
 
 
 def read_source(app, name, source):
@@ -89,6 +101,7 @@ def read_source(app, name, source):
             return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
         return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
 
+    source[0] = RECIPE.sub(recipe, source[0])
     if page.suffix == ".md":
         source[0] = LINK.sub(rewrite, source[0])
 
