@@ -32,13 +32,17 @@ nitpicky = True
 # The build does not download the indexes of these projects.
 nitpick_ignore_regex = [
     ("py:.*", r"(mxnet|mx|gluon|numpy|np|concurrent|collections|typing)\..*"),
+    ("py:class", r"gluon_dynbatch\.\w+\.(Result|Sample|Stream)"),  # type variables
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # numpydoc sections say more
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
@@ -46,10 +50,11 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
-html_title = "gluon_dynbatch"
+html_title = f"gluon_dynbatch {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"source_directory": "docs/"}
+html_js_files = ["site.js"]
+html_search_scorer = str(DOCS / "search.js")
 
 #: Pages whose text is in a file outside this folder.
 OUTSIDE = {
@@ -101,11 +106,23 @@ def read_source(app, name, source):
             return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
         return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
 
-    source[0] = RECIPE.sub(recipe, source[0])
+    source[0] = RECIPE.sub(recipe, source[0].replace("{version}", version))
     if page.suffix == ".md":
         source[0] = LINK.sub(rewrite, source[0])
 
 
+#: Classes that users get, but do not make: the reference does not show their constructors.
+GIVEN = ("Alone", "Batch", "BatcherStats", "Cause", "FlushReport", "Plan", "Report", "Where")
+
+
+def hide_constructor(app, what, name, obj, options, signature, returns):
+    """Show no arguments of classes that users do not construct."""
+    if what == "class" and name.split(".")[-1] in GIVEN:
+        return "", None
+    return signature, returns
+
+
 def setup(app):
-    """Register the handler with Sphinx."""
+    """Register the handlers with Sphinx."""
     app.connect("source-read", read_source)
+    app.connect("autodoc-process-signature", hide_constructor)
