@@ -135,7 +135,7 @@ launches: int = batch.report.launches
 """
 WRONG = {
     "gdb.batching(max_rows='many')": "arg-type",
-    "names: List[str] = gdb.map(length, ['one'])": "misc",
+    "names: List[str] = gdb.map(length, ['one'])": "arg-type",
     "batch.report.nods": "attr-defined",
     "gdb.batch()": "attr-defined",
     "recording.without_collector()": "call-arg",
