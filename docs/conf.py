@@ -111,13 +111,13 @@ def read_source(app, name, source):
         source[0] = LINK.sub(rewrite, source[0])
 
 
-#: Classes that users get, but do not make: the reference does not show their constructors.
+#: Classes that users get, but do not make.
 GIVEN = ("Alone", "Batch", "BatcherStats", "Cause", "FlushReport", "Plan", "Report", "Where")
 
 
 def hide_constructor(app, what, name, obj, options, signature, returns):
-    """Show no arguments of classes that users do not construct."""
-    if what == "class" and name.split(".")[-1] in GIVEN:
+    """Show no arguments of classes and exceptions that users do not construct."""
+    if what == "exception" or (what == "class" and name.split(".")[-1] in GIVEN):
         return "", None
     return signature, returns
 
