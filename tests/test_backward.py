@@ -1,5 +1,7 @@
 """Gradients equal those of the loop, in whatever way the backward pass is started."""
 
+import contextlib
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -298,3 +300,36 @@ def test_many_heads_without_gradients_have_gradients_of_ones(dtype, context):
         computed.append(w.grad.asnumpy())
     equal(computed[0], computed[1], 0, 0)
     equal(computed[2], computed[1], 0, 0)
+
+
+VIEWS_OF_ALL = {
+    "a slice": lambda y: y[0:2],
+    "a row of one": lambda y: y.reshape((1, 2, 3))[0],
+    "a shape": lambda y: y.reshape((2, 3)),
+    "flat and back": lambda y: y.reshape((6,)).reshape((2, 3)),
+    "a gradient's end": lambda y: mx.nd.BlockGrad(y),
+    "itself": lambda y: y,
+}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("name", VIEWS_OF_ALL)
+def test_an_array_and_a_view_of_all_of_it_are_heads(name, kept):
+    """Each gives its own gradient, as in the loop, also after a later flush of the scope."""
+    net, see = cell(lambda F, x: x * x), VIEWS_OF_ALL[name]
+    (x,) = attached([mx.nd.array([[1, 2, 3], [4, 5, 6]])])
+
+    def run(scope, flush):
+        with autograd.record(), scope:
+            y = net(x)
+            z = see(y)
+            if kept:
+                flush()
+                z = z * 2
+            other = see(y)
+        autograd.backward([z, y, other], [mx.nd.full((2, 3), k) for k in (1, 3, 5)])
+        return x.grad.copy()
+
+    batch = gdb.batching(policy="depth")
+    wanted = run(contextlib.nullcontext(), lambda: None)
+    equal([run(batch, batch.flush)], [wanted])

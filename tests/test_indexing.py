@@ -231,6 +231,83 @@ def test_threads_that_share_a_launch_report_one_index(use_threads, wrong):
         results = run(wrong)
         with pytest.raises(IndexError, match="index 128 is out of bounds for axis 0 with size 128"):
             results[0].asnumpy()
-        for x in results:  # MXNet raises at the first read only
-            x.asnumpy()
+        wanted = [twice(table + k)[good].asnumpy() for k in range(64)]
+        for k in wrong:
+            wanted[k][-1] = np.nan
+        equal(results, wanted)  # MXNet raises at the first read only
         equal(run([]), [twice(table + k)[good] for k in range(64)])
+
+
+@st.composite
+def programs_with_a_failing_index(draw):
+    """Draw how samples gather or add up rows, which ones fail, and what is read first."""
+    count = draw(st.integers(2, 5))
+    bad = draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=count))
+    steps = draw(st.lists(st.sampled_from(["gather", "add", "flush", "double"]), max_size=5))
+    return count, bad, [*steps, draw(st.sampled_from(["gather", "add"]))], draw(st.booleans())
+
+
+@examples(30)
+@given(programs_with_a_failing_index())
+def test_after_the_error_only_values_of_failed_indices_are_lost(program):
+    """Values and gradients of all other samples are those of the loop."""
+    count, bad, steps, keeps_last = program
+    net = cell(lambda F, x, w: F.FullyConnected(x, w, num_hidden=3, no_bias=True, flatten=False))
+    weight = mx.nd.array(np.arange(9).reshape(3, 3) / 9)
+    arrays = [mx.nd.array(np.arange(12).reshape(4, 3) / 12 + k) for k in range(count)]
+    for array in [weight, *arrays]:
+        array.attach_grad()
+
+    def value(k, x, wrong, flush):
+        for number, step in enumerate(steps):
+            x = net(x, weight)
+            last = number == len(steps) - 1
+            index = mx.nd.array([[9 if wrong and last == keeps_last else k % 4, 1]]).reshape((1, 2))
+            if step == "gather":
+                x = mx.nd.gather_nd(x, index)
+            elif step == "add":
+                x = mx.nd._internal._backward_gather_nd(x[:2], index, shape=(4, 3))
+            elif step == "flush":
+                flush()
+            else:
+                x = x * 2
+            if x.shape[0] != 4:
+                x = mx.nd.concat(x, x, dim=0)
+            x = mx.nd.broadcast_add(x, x.mean(axis=0, keepdims=True))
+            x = mx.nd.broadcast_add(x, x.mean(axis=1, keepdims=True))
+        return x.sum()
+
+    right = [k for k in range(count) if k not in bad]
+    with autograd.record():
+        wanted = [value(k, arrays[k], False, lambda: None) for k in right]
+    if wanted:
+        autograd.backward(wanted)
+    gradients = [array.grad.copy() for array in [weight, *(arrays[k] for k in right)]]
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        got = [value(k, x, k in bad, batch.flush) for k, x in enumerate(arrays)]
+    fails = keeps_last or any(step in ("gather", "add") for step in steps[:-1])
+    if fails:
+        with pytest.raises(IndexError, match="index 9"):
+            mx.nd.waitall()
+            got[0].asnumpy()
+    lost = {k for k in bad if np.isnan(got[k].asscalar())}
+    assert lost == (bad if fails else set())
+    equal([got[k] for k in right], wanted)
+    if wanted:
+        autograd.backward([got[k] for k in right])
+        equal([array.grad for array in [weight, *(arrays[k] for k in right)]], gradients)
+
+
+def test_an_error_that_nobody_reads_stays_with_its_flush():
+    """Memory of a flush that failed is not reused: the engine keeps the error with it."""
+    table, index = mx.nd.ones((1 << 16, 2)), mx.nd.array([[1, 1 << 16]])
+    for _ in range(2):
+        with gdb.batching(**FIXED):
+            results = [twice(table + k)[index[0]] for k in range(2)]
+        del results
+        mx.nd.ones((1,)).wait_to_read()  # the engine's only thread for this has gone through it all
+        with gdb.batching(**FIXED):
+            results = [twice(table + k)[:1] for k in range(2)]
+        equal(results, [mx.nd.full((1, 2), 2 + 2 * k) for k in range(2)])
+    with pytest.raises(IndexError):
+        mx.nd.waitall()

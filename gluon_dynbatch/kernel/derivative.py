@@ -93,10 +93,10 @@ class Differentiation:
             self._convolved(node, g)
         elif node.kind == "gathered":
             (x, chosen), (index,) = node.args, node.attrs
-            self._add(x, build.scattered(g, value[chosen], index))
+            self._add(x, build.scattered(g, value[chosen], index._replace(lenient=True)))
         elif node.kind == "scattered":
             (x, chosen), (index, _) = node.args, node.attrs
-            self._add(x, build.gathered(g, value[chosen], index))
+            self._add(x, build.gathered(g, value[chosen], index._replace(lenient=True)))
         elif node.kind == "permuted":
             (x,), (order,) = node.args, node.attrs
             self._add(x, build.permuted(g, order.inverse(x.width)))

@@ -120,6 +120,8 @@ class Index(NamedTuple):
     mode: str
     #: Whether each chosen element has an index of its own, along the only indexed axis.
     each: bool = False
+    #: Whether an index that does not fit chooses nothing instead of failing: in derivatives.
+    lenient: bool = False
 
     @property
     def chosen(self) -> int:

@@ -150,8 +150,8 @@ class Indexed(NamedTuple):
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.source, self.chosen, self.result))
-        outer, sizes, number, inner, mode, each = self.positions
-        members = self.operation, MODES.index(mode), outer, number, inner, each
+        outer, sizes, number, inner, mode, each, lenient = self.positions
+        members = self.operation, MODES.index(mode), outer, number, inner, each, lenient
         return _step(INDEXED, self.dtype, *chain(*places), *members, len(sizes), *sizes)
 
     def __str__(self) -> str:

@@ -43,6 +43,8 @@ cdef struct Memory:
 cdef int32_t[2] CPU = [1, 0]
 #: MXNet's number for operations that also run if an array that they read has failed.
 cdef int32_t NO_SKIP = 7
+#: How many operations have failed.
+cdef int64_t failures = 0
 #: Seconds after which a waiting thread looks for signals.
 cdef double PATIENCE = 0.1
 
@@ -64,14 +66,23 @@ cdef int give_notice(void *notice) noexcept nogil:
 GIVE = <uintptr_t>&give_notice
 
 
-cdef void raise_failure() noexcept nogil:
+cdef void raise_failure(bint reports) noexcept nogil:
     """If an index has failed, throw an exception, which the engine keeps for a reader of a result.
+
+    Without `reports`, drop the failure: a backward pass computes again what has been reported.
 
     Only for the end of an operation of the engine: what is above it on the stack is left at once.
     """
     cdef char[128] message
-    if throw_error != NULL and take_failure(message, sizeof(message)):
+    global failures
+    if take_failure(message, sizeof(message)) and reports and throw_error != NULL:
+        failures += 1
         throw_error(message)
+
+
+def count_failures():
+    """Return how many programs have failed so far: the engine keeps that with their arrays."""
+    return failures
 
 
 def can_fail():

@@ -63,6 +63,8 @@ cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
     NativeProgram *program
     int64_t low, high
+    #: Whether an index that fails is an error.
+    bint reports
     RecordingThread recorder
     #: The address of each array.
     char **bases
@@ -163,7 +165,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
     gdb_run_records(code + push.low, code + push.high, bases, &crew)
     gdb_leave_team(&crew)
     if run_context != NULL:
-        raise_failure()
+        raise_failure(push.reports)
 
 
 cdef class Bases:
@@ -245,17 +247,19 @@ cdef class Program:
             release_program(self.program)
 
     def push(
-        self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint records=False
+        self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint forward=True
     ):
         """Push records [low, high) to the engine, under a name that the profiler shows.
 
-        `records` says whether the calling thread records calls.  Returns the error code of MXNet.
+        What runs forward is pushed by the thread that records calls.  It reports indices that do
+        not fit, and also runs if an array that it reads has failed, so that all values which do not
+        depend on the failure are right.  Returns the error code of MXNet.
         """
         cdef Push *push = <Push *>allocate(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
-        push.recorder = gdb_find_recorder(records)
+        push.reports, push.recorder = forward, gdb_find_recorder(forward)
         try:
             allocate_scratch(push)
             push.bases = <char **>copy_of(bases.addresses)
@@ -270,7 +274,7 @@ cdef class Program:
             raise
         return push_to_engine(
             run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
-            handles_in(bases.written), len(bases.written), NULL, 0, name)
+            handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
 
     def run(self, const uintptr_t[::1] bases):
         """Run all records in the calling thread; for tests."""

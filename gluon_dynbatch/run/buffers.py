@@ -46,13 +46,13 @@ def push(
     name: str,
     low: int = 0,
     high: int = -1,
-    records: bool = False,
+    forward: bool = True,
 ) -> None:
     """Push records [low, high) of a program to the engine, under a name for the profiler.
 
-    `records` says that the calling thread is the one that records calls.
+    For `forward`, see `executing.Program.push`.
     """
-    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, records))
+    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, forward))
 
 
 def write_pieces(

@@ -47,8 +47,8 @@ class Pass:
 
     #: Appended to the names of blocks in profiler traces.
     suffix = ""
-    #: Whether the thread that runs it is the one that records.
-    records = False
+    #: Whether it runs forward, see `executing.Program.push`.
+    forward = False
 
     def __init__(self, arenas: Arenas, program: Assembled):
         self.plan, self.arenas, self._assembled = arenas.plan, arenas, program
@@ -88,7 +88,7 @@ class Pass:
 
     def push(self, low: int, high: int) -> None:
         """Push a stretch of the program to the engine."""
-        push(self._assembled.program, self.bases, self.suffix, low, high, self.records)
+        push(self._assembled.program, self.bases, self.suffix, low, high, self.forward)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -98,7 +98,7 @@ class Pass:
 class Execution(Pass):
     """One run of a plan forward; the parameters are those of `execute`."""
 
-    records = True
+    forward = True
 
     def __init__(
         self,

@@ -73,9 +73,17 @@ class Memories(NamedTuple):
         return wholes
 
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
-        """Make the kept arrays real, given one array per memory; autograd may record the views."""
+        """Make the kept arrays real, given one array per memory; autograd may record the views.
+
+        Then, each kept array is one of its own: of a head given twice, MXNet counts one gradient.
+        """
         reals = [copies[memory] for memory in self.memory.tolist()]
-        views = np.flatnonzero(self.kind != self.whole[self.memory]).tolist()
+        is_view = self.kind != self.whole[self.memory]
+        if recorded and len(self.arrays) > len(self.size):
+            alike = np.flatnonzero(~is_view)
+            _, first = np.unique(self.memory[alike], return_index=True)
+            is_view[np.delete(alike, first)] = True
+        views = np.flatnonzero(is_view).tolist()
         if views:
             mode = autograd.record if recorded else autograd.pause
             with mode(autograd.is_training()):

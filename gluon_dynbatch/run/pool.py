@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX, _new_alloc_handle
 
 from ..errors import LaunchError
-from ..native import recording
+from ..native import executing, recording
 from ..native.assembling import itemsize
 
 #: Buffers of at least so many elements are pooled.
@@ -74,7 +74,8 @@ def _explained(
 
 
 class _Buffer(NamedTuple):
-    key: Tuple[str, mx.Context]
+    #: Its type and device, and how many programs had failed when it was allocated.
+    key: Tuple[str, mx.Context, int]
     array: NDArray
     elements: int
     bytes: int
@@ -85,6 +86,7 @@ class _Buffer(NamedTuple):
 class Pool:
     """Buffers that are reused once no array shares their memory.
 
+    After an error in the engine, none is reused: the engine keeps the error with what it wrote.
     The engine may still work on the previous content of a free buffer.  It is the same variable for
     the engine, so later work waits for that.
     """
@@ -101,13 +103,13 @@ class Pool:
         if elements < LARGE:
             return allocate(shape, dtype, context)
         with self._lock:
-            buffer = self._pop_free((dtype, context), elements)
+            buffer = self._pop_free((dtype, context, executing.count_failures()), elements)
             self._taken += 1
             self._buffers.insert(0, buffer._replace(taken=self._taken))
             self._evict()
             return recording.first_elements(buffer.array, elements, shape)
 
-    def _pop_free(self, key: Tuple[str, mx.Context], elements: int) -> _Buffer:
+    def _pop_free(self, key: Tuple[str, mx.Context, int], elements: int) -> _Buffer:
         """Remove a free buffer that fits from the pool and return it, or else a new one."""
         for number, buffer in enumerate(self._buffers):
             fits = buffer.key == key and elements <= buffer.elements <= 2 * elements
@@ -116,7 +118,7 @@ class Pool:
         # Round up by at most an eighth, so that minibatches of similar size share a buffer.
         step = 1 << max(elements.bit_length() - 4, 0)
         size = max(min(-(-elements // step) * step, MOST_ELEMENTS), elements)
-        return _Buffer(key, allocate((size,), *key), size, size * itemsize(key[0]), 0)
+        return _Buffer(key, allocate((size,), *key[:2]), size, size * itemsize(key[0]), 0)
 
     def _evict(self) -> None:
         """Drop buffers, the least recently taken first, until the pool is within its limits."""

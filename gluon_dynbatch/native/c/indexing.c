@@ -47,24 +47,55 @@ static inline int64_t whole(const gdb_array *array, int64_t row, int64_t column,
     return index;
 }
 
-/* Return the position of an index along an axis of some size. */
-static inline int64_t position(const gdb_array *array, int64_t row, int64_t column, int64_t mode,
-                               int64_t axis, int64_t size) {
-    int64_t index;
-    if (mode == GDB_CLIP || mode == GDB_WRAP)
-        return gdb_row_at(gdb_load_index(array, row, column), size, mode == GDB_WRAP);
-    index = whole(array, row, column, mode);
-    if (index >= -size && index < size)
-        return index < 0 ? index + size : index;
-    fail(index, axis, size);
-    return 0;
+/* Return the product of the sizes of the indexed axes. */
+static inline int64_t count_of(const gdb_indexed *d) {
+    int64_t count = 1;
+    for (int64_t axis = 0; axis < d->axes; axis++)
+        count *= d->sizes[axis];
+    return count;
 }
 
-/* Move a block of elements between position `numbered` of the chosen ones and `indexed` of all. */
+/* Return the position of an index along an axis of some size, -1 if the index does not fit. */
+static inline int64_t position(const gdb_indexed *d, const gdb_array *array, int64_t row,
+                               int64_t column, int64_t axis) {
+    const int64_t size = d->each ? count_of(d) : d->sizes[axis];
+    int64_t index;
+    if (d->mode == GDB_CLIP || d->mode == GDB_WRAP)
+        return gdb_row_at(gdb_load_index(array, row, column), size, d->mode == GDB_WRAP);
+    index = whole(array, row, column, d->mode);
+    if (index >= -size && index < size)
+        return index < 0 ? index + size : index;
+    if (!d->lenient)
+        fail(index, axis, size);
+    return -1;
+}
+
+/* Return the position that index `j` of each axis says among all `count` ones, -1 if one of them
+ * does not fit. */
+static inline int64_t position_of_block(const gdb_indexed *d, const gdb_array *index, int64_t row,
+                                        int64_t j) {
+    int64_t chosen = 0;
+    for (int64_t axis = 0; axis < d->axes; axis++) {
+        const int64_t column = d->index.column + axis * d->number + j;
+        const int64_t at = position(d, index, row, column, axis);
+        if (at < 0)
+            return -1;
+        chosen = chosen * d->sizes[axis] + at;
+    }
+    return chosen;
+}
+
+/* Return the byte of what an index that does not fit stands for: not a number, or the integer -1. */
+static inline int no_value(const gdb_indexed *d) { return d->lenient ? 0 : 0xff; }
+
+/* Move a block of elements between position `numbered` of the chosen ones and `indexed` of all. A
+ * gathered block without a position, `indexed` -1, gets no value. */
 static inline void move(const gdb_indexed *d, const char *read, char *written, int64_t numbered,
                         int64_t indexed, int64_t count) {
     const int64_t size = gdb_size_of(d->step.dtype);
-    if (d->operation == GDB_GATHERED)
+    if (indexed < 0)
+        memset(written + numbered * size, no_value(d), count * size);
+    else if (d->operation == GDB_GATHERED)
         memcpy(written + numbered * size, read + indexed * size, count * size);
     else if (d->operation == GDB_WRITTEN)
         memcpy(written + indexed * size, read + numbered * size, count * size);
@@ -76,29 +107,32 @@ void gdb_run_indexed(const gdb_indexed *d, const gdb_array *slots, int64_t rows)
     const int64_t size = gdb_size_of(d->step.dtype), chosen_count = d->outer * d->number * d->inner;
     const gdb_array *from = &slots[d->source.slot], *to = &slots[d->result.slot];
     const gdb_array *index = &slots[d->index.slot];
-    int64_t count = 1;
-    for (int64_t axis = 0; axis < d->axes; axis++)
-        count *= d->sizes[axis];
+    const int gathers = d->operation == GDB_GATHERED;
+    const int64_t count = count_of(d);
     for (int64_t row = 0; row < rows; row++) {
         const char *read = from->data + (row * from->pitch + d->source.column) * size;
         char *written = to->data + (row * to->pitch + d->result.column) * size;
-        if (d->operation != GDB_GATHERED)
-            memset(written, 0, d->outer * count * d->inner * size);
+        const int64_t bytes = d->outer * count * d->inner * size;
+        int fits = 1;
+        if (!gathers)
+            memset(written, 0, bytes);
         for (int64_t at = 0; d->each && at < chosen_count; at++) {
-            const int64_t chosen = position(index, row, d->index.column + at, d->mode, 0, count);
+            const int64_t chosen = position(d, index, row, d->index.column + at, 0);
             const int64_t outer = at / (d->number * d->inner), inner = at % d->inner;
-            move(d, read, written, at, (outer * count + chosen) * d->inner + inner, 1);
+            const int64_t indexed = (outer * count + chosen) * d->inner + inner;
+            fits &= chosen >= 0;
+            if (gathers || chosen >= 0)
+                move(d, read, written, at, chosen < 0 ? -1 : indexed, 1);
         }
         for (int64_t j = 0; !d->each && j < d->number; j++) {
-            int64_t chosen = 0;
-            for (int64_t axis = 0; axis < d->axes; axis++)
-                chosen = chosen * d->sizes[axis]
-                    + position(index, row, d->index.column + axis * d->number + j, d->mode, axis,
-                               d->sizes[axis]);
-            for (int64_t o = 0; o < d->outer; o++)
+            const int64_t chosen = position_of_block(d, index, row, j);
+            fits &= chosen >= 0;
+            for (int64_t o = 0; o < d->outer && (gathers || chosen >= 0); o++)
                 move(d, read, written, (o * d->number + j) * d->inner,
-                     (o * count + chosen) * d->inner, d->inner);
+                     chosen < 0 ? -1 : (o * count + chosen) * d->inner, d->inner);
         }
+        if (!gathers && !fits && !d->lenient) /* any element may lack a term */
+            memset(written, no_value(d), bytes);
     }
 }
 

@@ -111,13 +111,14 @@ typedef struct {
  *
  * Indices beyond either end: GDB_CLIP takes the nearest, GDB_WRAP begins again at the other end.
  * GDB_CHECKED and GDB_TRUNCATED count negative ones from the end, and fail for others; the former
- * rounds down, the latter towards zero. */
+ * rounds down, the latter towards zero. What such an index chooses is not a number (of integers, -1),
+ * and so is each sum that it is for. If `lenient`, it does not fail, and chooses zero or nothing. */
 enum { GDB_GATHERED, GDB_ADDED, GDB_WRITTEN };
 enum { GDB_CLIP, GDB_WRAP, GDB_CHECKED, GDB_TRUNCATED };
 typedef struct {
     gdb_step step;
     gdb_place source, index, result;
-    int64_t operation, mode, outer, number, inner, each, axes;
+    int64_t operation, mode, outer, number, inner, each, lenient, axes;
     int64_t sizes[]; /* of the indexed axes */
 } gdb_indexed;
 
