@@ -36,6 +36,9 @@ DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
 BENCH_OPTIONS ?=
 
+# The versions of Python that `make wheels` builds for (default: all that it finds).
+VERSIONS ?=
+
 # The source of MXNet 1.9.1, for `make mxnet-tests`; and its options, such as "--modules test_loss --processes 2".
 MXNET ?=
 MXNET_OPTIONS ?=
@@ -111,7 +114,7 @@ docs: $(NATIVE) $(DOCS_STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/html
 
 wheels:
-	$(PYTHON) tools/wheels.py
+	$(PYTHON) tools/wheels.py $(VERSIONS)
 
 COMMA := ,
 define STOP

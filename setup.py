@@ -100,7 +100,14 @@ setup(
     long_description_content_type="text/markdown",
     author="gluon_dynbatch authors",
     license="Apache-2.0",
+    keywords="dynamic batching, MXNet, Gluon, Tree-LSTM, recursive neural networks, graph networks",
+    project_urls={
+        "Apache MXNet": "https://mxnet.apache.org",
+        "Paper": "https://arxiv.org/abs/1904.07421",
+    },
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
+    # The package is annotated; its native code has types beside it.
+    package_data={"gluon_dynbatch": ["py.typed"], "gluon_dynbatch.native": ["*.pyi"]},
     ext_modules=[
         Extension(
             "gluon_dynbatch.native.executing",
@@ -138,12 +145,20 @@ setup(
         "dev": where_supported(EXAMPLES + SERVE + DEV),
     },
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Cython",
+        "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.8",
         "Programming Language :: Python :: 3.9",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: Implementation :: CPython",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,13 +32,17 @@ nitpicky = True
 # The build does not download the indexes of these projects.
 nitpick_ignore_regex = [
     ("py:.*", r"(mxnet|mx|gluon|numpy|np|concurrent|collections|typing)\..*"),
+    ("py:class", r"gluon_dynbatch\.\w+\.(Result|Sample|Stream)"),  # type variables
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # numpydoc sections say more
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
@@ -45,10 +50,11 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
-html_title = "gluon_dynbatch"
+html_title = f"gluon_dynbatch {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"source_directory": "docs/"}
+html_js_files = ["site.js"]
+html_search_scorer = str(DOCS / "search.js")
 
 #: Pages whose text is in a file outside this folder.
 OUTSIDE = {
@@ -58,6 +64,7 @@ OUTSIDE = {
 }
 PAGES = {path: f"{name}.md" for name, path in OUTSIDE.items()}
 PAGES[ROOT / "README.md"] = "index.md"
+RECIPE = re.compile(r"```{recipe} (\w+)\n```")
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 
 
@@ -67,6 +74,16 @@ def examples():
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         yield f"\n## {path.stem}\n\n{text}\n\n"
         yield f"```{{literalinclude}} ../examples/{path.name}\n:language: python\n```\n"
+
+
+def recipe(match):
+    """Return a program in `examples/recipes`, and what it prints now."""
+    folder, program = ROOT / "examples" / "recipes", f"{match[1]}.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, program], cwd=folder, env=environment,
+                         check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    shown = f"```{{literalinclude}} ../../examples/recipes/{program}\n:language: python\n```\n"
+    return f"{shown}\nIt prints:\n\n```text\n{run.stdout}```"
 
 
 def read_source(app, name, source):
@@ -89,10 +106,23 @@ def read_source(app, name, source):
             return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
         return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
 
+    source[0] = RECIPE.sub(recipe, source[0].replace("{version}", version))
     if page.suffix == ".md":
         source[0] = LINK.sub(rewrite, source[0])
 
 
+#: Classes that users get, but do not make.
+GIVEN = ("Alone", "Batch", "BatcherStats", "Cause", "FlushReport", "Plan", "Report", "Where")
+
+
+def hide_constructor(app, what, name, obj, options, signature, returns):
+    """Show no arguments of classes and exceptions that users do not construct."""
+    if what == "exception" or (what == "class" and name.split(".")[-1] in GIVEN):
+        return "", None
+    return signature, returns
+
+
 def setup(app):
-    """Register the handler with Sphinx."""
+    """Register the handlers with Sphinx."""
     app.connect("source-read", read_source)
+    app.connect("autodoc-process-signature", hide_constructor)

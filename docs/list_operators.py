@@ -6,21 +6,40 @@ Run ``python docs/list_operators.py`` after a change of a rule; a test fails if 
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
-from typing import Iterable, Sequence, Tuple
+from typing import Iterable, List, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
 
 from gluon_dynbatch.kernel.operators import NATIVE
-from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family, of
+from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family, of
 from gluon_dynbatch.rules.numpy import TRANSLATED
+from gluon_dynbatch.rules.rule import Rule
 
 PAGE = Path(__file__).with_name("operators.md")
 REPLACED = frozenset(
     ["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"]
 )
 """Operators that merge as others, which have native steps."""
+SIGNS = {
+    "add": "+",
+    "plus": "+",
+    "sub": "-",
+    "minus": "-",
+    "mul": "*",
+    "div": "/",
+    "mod": "%",
+    "power": "**",
+    "equal": "==",
+    "not_equal": "!=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "lesser": "<",
+    "lesser_equal": "<=",
+}
+"""How Python writes some operators."""
 COMMON = 8
 """Number of families of `UNSUPPORTED` that the summary lists."""
 
@@ -65,17 +84,42 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _names(family: Family) -> str:
-    """List the operators of a family by their user names; a star marks those that only stack."""
-    stars = {
-        spelling(op): "\\*" if rule.merges and rule.rows is None else ""
-        for op, rule in family.rules.items()
-    }
-    return ", ".join(f"`{name}`{stars[name]}" for name in sorted(stars))
+def _row(op: str, rule: Rule, family: Family) -> Tuple[str, ...]:
+    """Return the row of an operator that merges."""
+    runs = "native steps" if op in NATIVE else "as another" if op in REPLACED else "MXNet"
+    layout = "equal shapes" if rule.rows is None else "any rows"
+    return _written(op), layout, runs, _condition(op, family)
 
 
-def _listed(operators: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted({spelling(op) for op in operators}))
+def _condition(op: str, family: Family) -> str:
+    """Return the condition of a family, without what is said of its other operators."""
+    names = {each: spelling(each).replace("_npi_", "") for each in family.rules}
+    others = set(names.values()) - {names[op]}
+
+    def concerns(clause: str) -> bool:
+        about = re.match(r"(?:not )?`(\w+)`", clause)
+        return about is None or about[1] not in others
+
+    return "; ".join(filter(concerns, family.text.split("; ")))
+
+
+def _written(op: str) -> str:
+    """Return the name of an operator as code, with the sign that stands for it, if any."""
+    name = f"`{spelling(op)}`"
+    for pattern, form in (
+        ("_r{}_scalar", "1 {} x"),
+        ("_{}_scalar", "x {} 1"),
+        ("elemwise_{}", "x {} y"),
+        ("broadcast_{}", "x {} y"),
+    ):
+        for word, sign in SIGNS.items():
+            if op == pattern.format(word):
+                return f"{name}, `{form.format(sign)}`"
+    return name
+
+
+def _sorted(rows: Iterable[Tuple[str, ...]]) -> List[Tuple[str, ...]]:
+    return sorted(set(rows), key=lambda row: (row[0].strip("`_").lower(), row))
 
 
 def summary() -> str:
@@ -88,44 +132,35 @@ def summary() -> str:
 
 def reference() -> str:
     """Return the page of all operators, ``docs/operators.md``."""
-
-    def table(text: str, families: Tuple[Family, ...]) -> str:
-        rows = [(family.name, _names(family), family.text) for family in families]
-        return _table(("family", "operators", text), rows)
-
+    merged = [_row(op, rule, family) for family in MERGED for op, rule in family.rules.items()]
+    unsupported = [(_written(op), family.text) for family in UNSUPPORTED for op in family.rules]
+    creation = ", ".join(sorted({_written(op) for op in CREATION.rules}))
     return _PAGE.format(
         summary=summary(),
-        merged=table("condition", MERGED),
-        native=_listed(op for op in NATIVE if op in TABLE),
-        mxnet=_listed(op for op in TABLE if op not in NATIVE | REPLACED),
-        creation=_names(CREATION),
-        unsupported=table("reason", UNSUPPORTED),
+        merged=_table(("operator", "merges with", "run by", "condition"), _sorted(merged)),
+        creation=_table(("operators", "note"), [(creation, CREATION.text)]),
+        unsupported=_table(("operator", "reason"), _sorted(unsupported)),
         numpy=numpy_table(),
     )
 
 
 def numpy_table() -> str:
     """Return the table of the operators of ``mx.np`` and ``mx.npx``, by how they merge."""
-    same, written, own, others = [], [], [], []
-    for name in sorted(filter(_of_numpy, mx.operator.get_all_registered_operators())):
+    rows = []
+    for name in filter(_of_numpy, mx.operator.get_all_registered_operators()):
         op = canonical_name(name)
         if "backward" in name:
             continue
         if op in TRANSLATED:
-            written.append(f"`{name}`")
+            merges = "as the operators of `mx.nd` that compute it"
         elif not _of_numpy(op):
-            same.append(f"`{name}` (`{spelling(op)}`)")
+            merges = f"as `{spelling(op)}`"
         elif of(op).merges or op in CREATION.rules:
-            own.append(f"`{name}`")
+            merges = "as above"
         else:
-            others.append(f"`{name}`")
-    rows = [
-        ("an operator of `mx.nd` by another name, and merges as that one", ", ".join(same)),
-        ("written with operators of `mx.nd`, and merges as these do", ", ".join(written)),
-        ("has a rule of its own, see above", ", ".join(own)),
-        ("never merges, see above", ", ".join(others)),
-    ]
-    return _table(("it is", "operators"), rows)
+            merges = "never, see above"
+        rows.append((f"`{name}`", merges))
+    return _table(("operator", "merges"), _sorted(rows))
 
 
 def _of_numpy(op: str) -> bool:
@@ -167,31 +202,30 @@ writes this page from the rules.
 {summary}
 ## Merged
 
-If an operator treats each row by itself, samples share a launch even if their arrays differ in
-size along axis 0. Otherwise, samples of equal shapes are stacked along a new axis. Operators
-marked with \\* merge only in this way. Each shape is then a part of one launch if native steps run
-it, or a launch of its own if MXNet's operator runs it. An array is *shared* if all samples use the
-same object. If a call does not meet the condition, it runs by itself, and the report gives the
-reason.
+- `any rows`: the operator treats each row by itself, so samples share a launch even if their
+  arrays differ in size along axis 0.
+- `equal shapes`: arrays of equal shapes are stacked along a new axis. Each shape is then a part of
+  one launch if native steps run it, or a launch of its own if MXNet's operator runs it.
+- *Run by* says whether there are [native steps](#native-steps). An operator that runs `as another`
+  is rewritten with operators that have them.
+
+An array is *shared* if all samples use the same object. If a call does not meet the condition, it
+runs by itself, and the report gives the reason.
 
 {merged}
 
 ## Native steps
 
-Native steps run these operators, with few exceptions, in `float32` and `float64` on a CPU; in
-`int32` and `int64` those that move elements, choose them by index, cast, compare, add, subtract or
-multiply. `sort`, `argsort` and `topk` have native steps for up to 16 elements, and `topk` with
-`k=1` for any number.
+Native steps run the operators that the table above says so of, with few exceptions, in `float32`
+and `float64` on a CPU; in `int32` and `int64` those that move elements, choose them by index, cast,
+compare, add, subtract or multiply. `sort`, `argsort` and `topk` have native steps for up to 16
+elements, and `topk` with `k=1` for any number.
 
-{native}
-
-MXNet's own operators run these, all calls in other types, and all calls in memory of other devices.
-They merge as well, but their launches are slower, and arrays of each size need their own launch. If
-one operator of a cell has no native steps, MXNet runs the whole cell; at granularity `"operator"`,
-only the piece with this operator. `print(batch.plan)` gives the reason for each launch, and names
-the operator.
-
-{mxnet}
+MXNet's own operators run the others, all calls in other types, and all calls in memory of other
+devices. They merge as well, but their launches are slower, and arrays of each size need their own
+launch. If one operator of a cell has no native steps, MXNet runs the whole cell; at granularity
+`"operator"`, only the piece with this operator. `print(batch.plan)` gives the reason for each
+launch, and names the operator.
 
 ## One array for all samples
 

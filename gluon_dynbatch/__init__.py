@@ -9,7 +9,7 @@ from .scope import Batch
 from .serving import BatcherStats, RequestBatcher
 from .stream import imap
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Batch",

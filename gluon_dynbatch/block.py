@@ -36,10 +36,10 @@ def batching(
     """Open a scope in which the calls of many samples run together.
 
     The scope records two kinds of calls: calls of hybridized blocks, and calls of operators of
-    ``mx.nd`` or ``mx.np`` on a *lazy array*.  A lazy array is the result of a recorded call, or of
-    ``zeros``, ``ones`` or ``full`` in the scope.  If a block is not hybridized, its operators are
-    recorded one by one; Gluon's own blocks are recorded as one call on lazy arrays.  All other
-    calls run at once, as without a scope.
+    ``mx.nd`` or ``mx.np`` on a *lazy array*.  A lazy array is the result of a recorded call, or an
+    array that is made in the scope, as by ``mx.nd.array`` or ``zeros``.  If a block is not
+    hybridized, its operators are recorded one by one; Gluon's own blocks are recorded as one call
+    on lazy arrays.  All other calls run at once, as without a scope.
 
     The shape, dtype and context of a lazy array are known at once.  At the end of the scope, or
     when a value is read, a *flush* groups and runs all recorded calls.  Values and gradients are

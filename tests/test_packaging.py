@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,52 @@ def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_p
     run(*pip, "--python", python, "install", *offline, str(next(tmp_path.glob("*.whl"))))
     for line in run(python, str(ROOT / "tools" / "smoke.py")).splitlines():
         assert site in Path(line).parents, line
+    check_that_mypy_sees_the_types(python, tmp_path)
+
+
+TYPED = """\
+from typing import List
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.native import recording
+
+
+def length(sample: str) -> int:
+    return len(sample)
+
+
+with gdb.batching(max_rows=64) as batch:
+    lengths: List[int] = batch.map(length, ["one", "two"])
+launches: int = batch.report.launches
+{wrong}
+"""
+WRONG = {
+    "gdb.batching(max_rows='many')": "arg-type",
+    "names: List[str] = gdb.map(length, ['one'])": "arg-type",
+    "batch.report.nods": "attr-defined",
+    "gdb.batch()": "attr-defined",
+    "recording.without_collector()": "call-arg",
+}
+
+
+def check_that_mypy_sees_the_types(python, folder):
+    """Users run mypy on their programs; MXNet itself has no types."""
+    program = folder / "typed.py"
+    program.write_text(TYPED.format(wrong="\n".join(WRONG)))
+    recipe = ROOT / "examples" / "recipes" / "hierarchy.py"
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--python-executable", python]
+    options = ["--ignore-missing-imports", "--check-untyped-defs", "--no-error-summary"]
+    process = subprocess.run(
+        [*command, *options, "--cache-dir", str(folder / "types"), str(program), str(recipe)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    first = TYPED.splitlines().index("{wrong}") + 1
+    found = re.findall(r"^typed.py:(\d+): error: .*\[([\w-]+)\]$", process.stdout, re.M)
+    expected = [(str(first + i), code) for i, code in enumerate(WRONG.values())]
+    assert found == expected, process.stdout + process.stderr
+    assert process.stdout.count("error:") == len(WRONG), process.stdout
 
 
 @pytest.mark.parametrize("version", ["3.12", ""])

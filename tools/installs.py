@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from wheels import ROOT, VERSIONS, build_source, build_wheel, create_environment, interpreter, run
+from wheels import FIND, ROOT, VERSIONS, build_source, create_environment, interpreter, run
 
 #: How many environments are made at the same time.
 LANES = 2
@@ -51,9 +51,10 @@ def from_source(python, clone):
 
 
 def from_wheel(python, clone):
-    """From a wheel of the source distribution."""
-    (clone / "dist").mkdir()
-    return [build_wheel(python, build_source(python, clone / "dist"), clone / "dist")]
+    """From the wheel that the documented command builds."""
+    version = run(python, "-c", FIND).strip()
+    run("make", "wheels", f"PYTHON={python}", f"VERSIONS={version}", cwd=clone)
+    return list((clone / "dist").glob("*.whl"))
 
 
 #: What pip installs, by the words for messages.
@@ -61,7 +62,7 @@ WAYS = {
     "pip install '.[dev]'": from_clone,
     "pip install -e .": editable,
     "the source distribution": from_source,
-    "a wheel": from_wheel,
+    "the wheel of `make wheels`": from_wheel,
 }
 
 

@@ -1,9 +1,9 @@
 """Build the source distribution, and a wheel for each Python from 3.8 to 3.11 on this machine.
 
-Each wheel is installed with its dependencies into a new environment, and `smoke.py` runs there.
-Versions that are not found are reported and get no wheel; it is an error if none is found. The
-wheels need this machine's C library or a newer one. For wheels that run on any Linux, see
-docs/install.md.
+``python tools/wheels.py 3.10 3.11`` builds those of some versions only.  Each wheel is installed
+with its dependencies into a new environment, and `smoke.py` runs there.  Versions that are not
+found are reported and get no wheel; it is an error if none is found.  The wheels need this
+machine's C library or a newer one.  For wheels that run on any Linux, see docs/install.md.
 """
 
 import shutil
@@ -63,11 +63,15 @@ def build_wheel(python, source, folder):
         return Path(shutil.copy(str(wheel), str(folder)))
 
 
-def main():
-    """Build and test a wheel for each version found; return the exit code."""
+def main(versions):
+    """Build and test a wheel for each of these versions that is found; return the exit code."""
     dist, source = ROOT / "dist", None
+    unknown = set(versions) - set(VERSIONS)
+    if unknown:
+        print(f"error: MXNet 1.9.1 does not run on Python {', '.join(unknown)}", file=sys.stderr)
+        return 2
     shutil.rmtree(dist, ignore_errors=True)
-    for version in VERSIONS:
+    for version in versions:
         python = interpreter(version)
         if python is None:
             print(f"Python {version}: not found, so there is no wheel for it", flush=True)
@@ -80,9 +84,9 @@ def main():
             run(python, ROOT / "tools" / "smoke.py", cwd=folder)
         print(f"Python {version}: dist/{wheel.name} works", flush=True)
     if source is None:
-        print(f"error: none of Python {', '.join(VERSIONS)} is on this machine", file=sys.stderr)
+        print(f"error: none of Python {', '.join(versions)} is on this machine", file=sys.stderr)
     return source is None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or VERSIONS))

@@ -221,10 +221,12 @@ class Known:
     seen: Any
     held: Any
 
+_Statement = TypeVar("_Statement", bound=Statements)
+
 class Statements:
     @property
     def scope(self) -> Any: ...
-    def __enter__(self) -> Any: ...
+    def __enter__(self: _Statement) -> _Statement: ...
     def __exit__(
         self,
         kind: Optional[Type[BaseException]],
