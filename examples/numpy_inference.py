@@ -6,11 +6,12 @@ Inference, EMNLP 2016, arXiv:1606.01933.
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon, npx
+from mxnet import npx
 from mxnet.gluon import nn
 
 import arguments
 import gluon_dynbatch as gdb
+from numpy_training import compare, numpy_semantics, train
 
 WORDS, MASKED = 40, -1e6
 
@@ -43,7 +44,7 @@ class Inference(gdb.DynamicHybridBlock):
         total_b = self.compare(mx.np.concatenate([b, for_b], axis=1)).sum(axis=0, keepdims=True)
         return self.score(self.decide(mx.np.concatenate([total_a, total_b], axis=1)))
 
-    def padded(self, premises, hypotheses, lengths_a, lengths_b):
+    def padded(self, premises, lengths_a, hypotheses, lengths_b):
         """Score a minibatch of padded pairs: the same network, with masks at each step."""
         a, b = self.embedding(premises), self.embedding(hypotheses)
         mask_a, mask_b = (
@@ -71,49 +72,19 @@ def make_sample(rng):
     hypothesis = rng.choice(premise if label == 0 else others, size=size)
     if label == 2:
         hypothesis[0] = premise[0]
-    return [mx.np.array(words, dtype="int32") for words in (premise, hypothesis)], label
-
-
-def pad(sentences):
-    """Return sentences as one array, and their lengths."""
-    lengths = [len(words) for words in sentences]
-    rows = [np.pad(x.asnumpy(), (0, max(lengths) - n)) for x, n in zip(sentences, lengths)]
-    return mx.np.array(rows, dtype="int32"), mx.np.array(lengths, dtype="float32")
+    pair = tuple(mx.np.array(words, dtype="int32") for words in (premise, hypothesis))
+    return pair, mx.np.array([label], dtype="int32")
 
 
 def main(argv=None):
     """Train for some epochs, then compare with the loop and with the padded form."""
     args = arguments.read(__doc__, argv, epochs=10)
-    npx.set_np()
-    try:
-        train(args)
-    finally:
-        npx.reset_np()
-
-
-def train(args):
-    """Train a network, one pair of sentences at a time as far as the program says."""
-    rng = np.random.RandomState(0)
-    samples = [make_sample(rng) for _ in range(48)]
-    net, loss_fn = Inference(16, 16), gluon.loss.SoftmaxCrossEntropyLoss()
-    net.initialize(mx.init.Xavier())
-    net.hybridize()
-    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})
-    for epoch in range(args.epochs):
-        with autograd.record(), gdb.batching(args.analysis_budget) as batch:
-            losses = [loss_fn(net(*pair), mx.np.array([label])).sum() for pair, label in samples]
-        autograd.backward(losses)
-        trainer.step(len(losses))
-        loss = np.mean([loss.item() for loss in losses])
-        print(f"epoch {epoch}: loss {loss:.3f}; {batch.report.flushes[-1].line}")
-    pairs = [tuple(pair) for pair, _ in samples]
-    gdb.testing.check_against_loop(net, pairs[:8], net.collect_params().values())
-    print("values and gradients equal those of the loop")
-    (premises, lengths_a), (hypotheses, lengths_b) = map(pad, zip(*pairs))
-    with_masks = net.padded(premises, hypotheses, lengths_a, lengths_b).asnumpy()
-    alone = np.concatenate([scores.asnumpy() for scores in gdb.map(net, pairs)])
-    np.testing.assert_allclose(alone, with_masks, rtol=1e-3, atol=1e-4)
-    print("and values those of the padded form with masks")
+    with numpy_semantics():
+        rng = np.random.RandomState(0)
+        samples = [make_sample(rng) for _ in range(48)]
+        net = Inference(16, 16)
+        train(net, samples, args)
+        compare(net, samples)
 
 
 if __name__ == "__main__":

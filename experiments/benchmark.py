@@ -45,11 +45,12 @@ from command import (
 from suite import bars, pictures, tables, threads, ways
 from suite.contest import contest
 from suite.remote import JAX_PYTHON, PYTHON
+from suite.runner import BATCHED
 from suite.tables import KINDS, Measured
 from workloads.registry import FOLDERS, WORKLOADS
 
 #: The ways that run by default, and the ways whose memory is compared.
-DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb"), ("hand", "gdb")
+DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb", "gdb-np"), ("hand", "gdb")
 #: A part that no bar needs is left out if its share of the time is below this fraction of the plan.
 LATE = 0.9
 #: Names of the files of all workloads and ways, and of the speed over threads.
@@ -169,7 +170,7 @@ def _parts(args, name):
     for kind in args.kinds if args.counts else ():
         yield Part(name, "launches", kind, middling)
     for kind, way in product(args.kinds if args.alone_minibatches else (), ALONE):
-        if way in args.ways and (way != "hand" or name in ways.BY_HAND):
+        if way in args.ways and (way != "hand" or name in BATCHED):
             yield Part(name, "process", kind, middling, way)
 
 

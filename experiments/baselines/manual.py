@@ -25,6 +25,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from workloads.front import ND
+
 from .levels import divide
 
 
@@ -84,7 +86,9 @@ class _Plan(NamedTuple):
 
 
 class ManualBatching:
-    """Runs the `RelatednessModel` of a workload with its parameters."""
+    """Runs the `RelatednessModel` of a workload with its parameters; arrays are of `mx.nd`."""
+
+    by_length, interfaces = False, (ND,)
 
     def __init__(self, workload):
         self.model, self._loss = workload.model, workload.loss_block

@@ -14,7 +14,7 @@ class Bar(NamedTuple):
     #: "speed": relative to `other`; "cells": the same without the time of recording and analysis;
     #: "analysis": share of the time of `other`; "launches": relative to the fixed setting with the
     #: fewest; "memory": peak of a process, relative to `other`; "first": seconds of the first
-    #: minibatch of a process; "dropout": time of `other` relative to "gdb".
+    #: minibatch of a process; "time": time of `other` relative to "gdb".
     figure: str
     other: str
     bound: float  # a minimum for "speed" and "cells", otherwise a maximum
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
             return ours and ours / theirs
         if self.figure == "first":
             return alone["gdb"]["first_seconds"]
-        if self.figure in ("speed", "dropout"):
+        if self.figure in ("speed", "time"):
             return rows.ratio("gdb", self.other)
         if self.figure == "analysis":
             turns = by_way[self.other]
@@ -67,8 +67,10 @@ BARS = (
     *(Bar("sick", kind, "first", "gdb", 1.5) for kind in KINDS),
     Bar("tagger", "training", "speed", "imperative", 10),
     Bar("tagger", "training", "speed", "hand", 0.8),
-    *(Bar(name, "training", "dropout", f"gdb-{dropped}", 1.15)
+    *(Bar(name, "training", "time", f"gdb-{dropped}", 1.15)
       for name in ("sick", "tagger") for dropped in ("words", "states")),
+    Bar("sick", "training", "time", "gdb-np", 1.05, 256),
+    *(Bar(name, "training", "time", "gdb-np", 1.05) for name in ("tagger", "seq2seq")),
     Bar("sst", "training", "speed", "imperative", 25, 1024),
     Bar("modules", "inference", "speed", "hybridized", 3),
     Bar("modules", "inference", "cells", "hybridized", 10),

@@ -78,7 +78,7 @@ class Contender:
     def portion(self, work, count):
         """Select from a round's minibatches those that this contender runs."""
         if self.by_length:
-            pool = iter(sorted((s for batch in work for s in batch), key=lambda s: s.size))
+            pool = iter(sorted((s for batch in work for s in batch), key=lambda s: s.length))
             work = [[next(pool) for _ in batch] for batch in work]
             # Of all lengths alike, and the same ones for all who run as many.
             work = [work[i * len(work) // count] for i in range(min(count, len(work)))]
@@ -128,9 +128,11 @@ class Local(Contender):
         RUNTIME.plans.clear()
         self.run(kind, work[:REPEATED] if self.repeats else warm)
         self.reset()
-        started = time.perf_counter()
+        started, before = time.perf_counter(), time.process_time()
         reports, graphs = self.run(kind, work)
-        row = self.row(kind, work, size, time.perf_counter() - started)
+        seconds, used = time.perf_counter() - started, time.process_time() - before
+        row = self.row(kind, work, size, seconds)
+        row.cpu = row.ms * used / seconds
         return self._add_reports(row, reports, graphs, size) if reports else row
 
     def run(self, kind, work):

@@ -11,6 +11,8 @@ KINDS = ("inference", "training")
 LOOPS = ("imperative", "hybridized")
 #: Parts of names of fixed settings.
 FIXED, CACHED, BY_DEPTH = "gdb:", ":cached", ":depth"
+#: Ends the name of a way in which the arrays are those of `mx.np`.
+NUMPY = "-np"
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Row:
     launches: Optional[float] = None  # of a minibatch
     bound: Optional[float] = None  # lower bound of launches, if each minibatch was one flush
     arena_mb: Optional[float] = None  # memory for the values of a minibatch
+    cpu: Optional[float] = None  # milliseconds of the processor for a minibatch, of all threads
     cached: Optional[int] = None  # flushes whose plan came from the cache
     #: The setting of most flushes: "granularity by policy (budget)", or `contest.AT_ONCE`.
     setting: str = ""
@@ -63,11 +66,12 @@ class Rows(List[Row]):
         spread = self.spread(way, field)
         return spread and spread[0]
 
-    def ratio(self, way, other):
+    def ratio(self, way, other, field="ms"):
         """Return the median over rounds of the speed of one way relative to another."""
-        theirs = {row.round: row.ms for row in self if row.way == other}
-        ours = [row for row in self if row.way == way and row.round in theirs]
-        return float(np.median([theirs[row.round] / row.ms for row in ours])) if ours else None
+        theirs = {row.round: getattr(row, field) for row in self if row.way == other}
+        pairs = [(theirs.get(row.round), getattr(row, field)) for row in self if row.way == way]
+        ratios = [them / us for them, us in pairs if them and us]
+        return float(np.median(ratios)) if ratios else None
 
 
 @dataclass
@@ -122,6 +126,9 @@ def texts(measured):
     ours = Rows(row for row in measured.rows if row.launches is not None)
     if ours:
         yield parts(ours).markdown()
+    beside = interfaces(measured.rows)
+    if beside.rows:
+        yield beside.markdown()
     if measured.counts:
         yield launches(measured.counts).markdown()
     yield f"Lines that exist only because of the library: {measured.lines}."
@@ -162,6 +169,23 @@ def parts(rows):
         for key, turns in rows.by("kind", "size", "way").items()
     ]
     return Table("Launches, and where the time of a minibatch goes", columns, cells)
+
+
+def interfaces(rows):
+    """Compare ways with arrays of `mx.np` with the same ways with those of `mx.nd`."""
+    columns = {
+        "kind": "s", "batch": "d", "way": "s", "time, np / nd": ".2f",
+        "processor, np / nd": ".2f", "launches, nd": ",.0f", "launches, np": ",.0f",
+    }  # fmt: skip
+    cells = []
+    for (kind, size), turns in rows.by("kind", "size").items():
+        for way in turns.by("way"):
+            beside = f"{way}{NUMPY}"
+            times = [turns.ratio(way, beside, field) for field in ("ms", "cpu")]
+            counts = [turns.median(each, "launches") for each in (way, beside)]
+            if times[0]:
+                cells.append((kind, size, way, *times, *counts))
+    return Table("mx.np beside mx.nd", columns, cells)
 
 
 def launches(rows):

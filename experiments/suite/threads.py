@@ -75,7 +75,8 @@ def measure(args, ends):
             for part in [each for each in parts if each[0] == name and contenders]:
                 _, kind, size = part
                 for each in contenders:  # what a way has learnt, it knows at all sizes
-                    each.learns = kind not in kinds and ways.bare(split(each.label)[0]) == ways.ONCE
+                    way, _, _ = ways.parse(split(each.label)[0])
+                    each.learns = kind not in kinds and way == ways.ONCE
                 kinds.add(kind)
                 share = (ends - monotonic()) / (len(parts) - parts.index(part))
                 fresh = roster.workload.minibatches(size, args.seed)

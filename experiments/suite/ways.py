@@ -15,7 +15,8 @@
 `dynet`, `dynet-lstm`, `torch`, `torchfold`, `dgl`, `jax`
     Other systems, in their own processes; see `peers`.
 
-After any of these, `-buckets` regroups the samples of a round into minibatches of similar lengths,
+After any of these but other systems, `-np` uses arrays of `mx.np`, for models that can have both.
+After any, `-buckets` regroups the samples of a round into minibatches of similar lengths,
 as programs do that pad; `gdb-buckets` and `jax-buckets` run the same ones.
 
 `settings` means all fixed settings, `curve` a range of budgets from none to no limit, `peers` all
@@ -31,20 +32,19 @@ import numpy as np
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.schedule import POLICIES
+from workloads.front import NP, semantics
 from workloads.registry import WORKLOADS, make
 
 from .contest import DiffersError, Local, agree
 from .remote import PEERS, Remote, own_threads
-from .runner import Runner
-from .tables import CACHED, LOOPS, Measured, Rows
+from .runner import BATCHED, Runner
+from .tables import CACHED, LOOPS, NUMPY, Measured, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
 ONCE = "gdb-once"
 #: Ways with dropout, and what they drop.
 DROPPED = {"gdb-words": "words", "gdb-states": "states"}
 LOCAL = (*LOOPS, "hand", "gdb", ONCE, *DROPPED)
-#: Modes of `Runner` for workloads that are batched by hand.
-BY_HAND = {"sick": "manual", "tagger": "padded"}
 #: Without analysis: every call is a launch.
 ONE_BY_ONE = "gdb:block:depth:0"
 #: Ways whose launches are counted.
@@ -73,7 +73,7 @@ SETTING = re.compile(
 
 def options_of(name):
     """Return the options of `gluon_dynbatch.batching` for a way of this library."""
-    match = SETTING.fullmatch(bare(name))
+    match = SETTING.fullmatch(parse(name)[0])
     if match is None:  # all on auto
         return {}
     granularity, policy, ms, visits = match.groups()
@@ -85,10 +85,10 @@ def read_ways(text):
     """Parse comma-separated names; a group except `curve` is replaced by its members."""
     ways = {}
     for name in map(str.strip, text.split(",")):
-        way = bare(name)
-        known = way in (*LOCAL, *PEERS) or SETTING.fullmatch(way)
+        way, interface, _ = parse(name)
+        known = way in LOCAL or SETTING.fullmatch(way) or way in PEERS and not interface
         if not known and name not in (*GROUPS, CURVE):
-            setting = f"gdb:GRANULARITY:POLICY[:LIMIT], any of these with {BUCKETS}"
+            setting = f"gdb:GRANULARITY:POLICY[:LIMIT], any of these with {NUMPY} or {BUCKETS}"
             every = ", ".join((*LOCAL, *PEERS, setting, *GROUPS, CURVE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {every}")
         ways.update(dict.fromkeys(GROUPS.get(name, (name,))))
@@ -98,6 +98,24 @@ def read_ways(text):
 def bare(name):
     """Return the name of a way without what its minibatches are."""
     return name[: -len(BUCKETS)] if name.endswith(BUCKETS) else name
+
+
+def parse(name):
+    """Split the name of a way into that without endings, the interface, and if it is by length.
+
+    The interface is None if the name does not say one.
+    """
+    way = bare(name)
+    interface = NP if way.endswith(NUMPY) else None
+    return way[: -len(NUMPY)] if interface else way, interface, way != name
+
+
+def _copy_parameters(source, target):
+    """Copy the values of all parameters to an equal model of the other interface."""
+    values = source._collect_params_with_prefix()
+    with semantics(NP):
+        for name, parameter in target._collect_params_with_prefix().items():
+            parameter.set_data(values[name].data().as_np_ndarray())
 
 
 class Roster:
@@ -140,9 +158,10 @@ class Roster:
 
     def make(self, name):
         """Make the contender of a way; None if the workload has none."""
-        label, name = name, bare(name)
-        by_length = label != name
-        if by_length and len({sample.size for sample in self.workload.samples}) == 1:
+        label, (name, interface, by_length) = name, parse(name)
+        if interface and interface not in WORKLOADS[self.workload.name].interfaces[1:]:
+            return None
+        if by_length and len({sample.length for sample in self.workload.samples}) == 1:
             return None
         workload, mode = self.workload, name if name in LOOPS else "dynamic"
         if name in PEERS:
@@ -154,21 +173,26 @@ class Roster:
             self.versions[label] = f"{greeting['version']}; {greeting['flags']}"
             return remote
         if name == "hand":
-            mode = BY_HAND.get(workload.name)
-        if mode is None or name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
+            batched = BATCHED.get(workload.name)
+            if not batched or (interface or workload.interface) not in batched.interfaces:
+                return None
+            mode, by_length = "manual", by_length or batched.by_length
+        if name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
             return None
         dropped = {"dropped": DROPPED[name]} if name in DROPPED else {}
         if dropped and "dropped" not in inspect.signature(type(workload.model)).parameters:
             return None
-        if name in ("imperative", ONCE, *DROPPED):  # these need a model each
-            copy = make(workload.name, self.args, **self.args.sizes, **dropped)
+        if name in ("imperative", ONCE, *DROPPED) or interface:  # these need a model each
+            copy = make(workload.name, self.args, interface, **self.args.sizes, **dropped)
+            if interface:  # whose initializers draw other numbers
+                _copy_parameters(workload.model, copy.model)
             workload = copy._replace(samples=workload.samples)
         if name == ONCE:
             workload.model.hybridize(trace_once=True)
         return Local(
             Runner(workload, mode, options_of(name)), label, repeats=name.endswith(CACHED),
             max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
-            by_length=by_length or mode == "padded", learns=name == ONCE,
+            by_length=by_length, learns=name == ONCE,
             **({"same_steps": 0} if dropped else {}),
         )  # fmt: skip
 

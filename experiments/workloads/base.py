@@ -12,6 +12,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from command import UsageError
 
+from .front import ND, converted, front
+
 #: The rate at which elements are dropped, of "words" or of "states" (`dropped`).
 RATE = 0.3
 
@@ -23,6 +25,16 @@ class Sample(NamedTuple):
     target: mx.nd.NDArray
     size: int = 1
 
+    @property
+    def length(self):
+        """What samples are sorted by to get minibatches of similar lengths."""
+        return self.size, len(self.target)
+
+    def of(self, interface):
+        """Return the sample with arrays of an interface, which share memory with these."""
+        arrays = converted((self.inputs, self.target), interface)
+        return Sample(*arrays, self.size)
+
 
 class Layers(gluon.HybridBlock):
     """Layers on the concatenation of inputs, shape (1, size) each."""
@@ -33,7 +45,7 @@ class Layers(gluon.HybridBlock):
         self.layers.add(*layers)
 
     def hybrid_forward(self, F, *inputs):  # noqa: D102
-        return self.layers(F.concat(*inputs, dim=1))
+        return self.layers(front(F).concat(*inputs, dim=1))
 
 
 class Gated(gluon.HybridBlock):
@@ -46,6 +58,7 @@ class Gated(gluon.HybridBlock):
 
     def split(self, F, *inputs):
         """Return the gates, shape (1, hidden_size) each."""
+        F = front(F)
         x = F.concat(*inputs, dim=1) if len(inputs) > 1 else inputs[0]
         return F.split(self.gates(x), num_outputs=self._count, axis=1)
 
@@ -64,11 +77,13 @@ class Workload(NamedTuple):
     loss_block: gluon.Block  # called by `compare`
     #: Maps the model's result for a sample, and the target, to a loss of one element.
     compare: Callable
+    #: Whose arrays the model and the samples have: "nd" or "np"; see `front`.
+    interface: str = ND
 
     def score(self, sample):
         """Return the model's result for one sample."""
         result = self.model(*sample.inputs)
-        return mx.nd.concat(*result, dim=0) if isinstance(result, list) else result
+        return front().concat(*result, dim=0) if isinstance(result, list) else result
 
     def loss(self, sample):
         """Return the loss of one sample."""
@@ -84,7 +99,8 @@ class Workload(NamedTuple):
         """Count lines that exist only because of the library: in the model, and two to use it."""
         classes = set()
         self.model.apply(lambda block: classes.update(type(block).__mro__))
-        ours = [cls for cls in classes if cls.__module__.startswith("workloads.")]
+        libraries = ("mxnet", "gluon_dynbatch", "builtins")
+        ours = [cls for cls in classes if cls.__module__.split(".")[0] not in libraries]
         lines = [line for cls in ours for line in inspect.getsource(cls).splitlines()]
         return sum("gdb." in line for line in lines) + 2  # gdb.convert(model), with gdb.batching():
 

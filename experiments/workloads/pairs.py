@@ -15,6 +15,7 @@ from relatedness.corpora import load_corpus
 from relatedness.trees import CLASSES
 
 from .base import RATE, Workload, new_trainer
+from .front import KLDivLoss, front
 from .text import build_vocab, encode
 
 
@@ -39,7 +40,7 @@ class ChildSumCell(gdb.DynamicHybridBlock):
     def hybrid_forward(  # noqa: D102
         self, F, x, child_h, child_c, i2h_weight, i2h_bias, h2h_weight, hf_weight
     ):
-        size = self._hidden_size
+        F, size = front(F), self._hidden_size
         gates = F.FullyConnected(x, i2h_weight, i2h_bias, num_hidden=4 * size)  # (1, 4H)
         x_forget, x_input, x_output, x_update = F.split(gates, num_outputs=4, axis=1)
         if child_h:
@@ -94,7 +95,7 @@ class Similarity(gdb.DynamicHybridBlock):
     def hybrid_forward(  # noqa: D102
         self, F, left, right, angle_weight, distance_weight, hidden_bias, score_weight, score_bias
     ):
-        size = self._hidden_size
+        F, size = front(F), self._hidden_size
         angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
         difference = F.abs(left - right)
         distance = F.FullyConnected(difference, distance_weight, no_bias=True, num_hidden=size)
@@ -146,7 +147,7 @@ class Relatedness:
 
     def workload(self, model, trainer, samples=()):  # noqa: D102
         title = "child-sum Tree-LSTM"
-        loss = gluon.loss.KLDivLoss(from_logits=True)
+        loss = KLDivLoss(from_logits=True)
         for block in (model, loss):
             block.hybridize()
         return Workload("sick", title, "pairs", "pairs", samples, model, trainer, loss, loss)

@@ -7,14 +7,14 @@ own, for as many steps as the target has: its best token, or with `BeamTranslato
 `BEAM` best translations so far. All sentences of a minibatch are decoded in lockstep.
 """
 
-import mxnet as mx
 import numpy as np
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from relatedness.corpora import load_corpus
 
 from .base import Sample, labelling
+from .front import LSTMCell, front
 from .sequences import rows_of
 from .text import build_vocab, indices
 
@@ -31,6 +31,7 @@ class Attention(nn.HybridBlock):
         self.layer = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
 
     def hybrid_forward(self, F, h, memory):  # noqa: D102
+        F = front(F)
         weights = F.softmax(F.dot(h, memory, transpose_b=True))  # (1, S)
         return self.layer(F.concat(F.dot(weights, memory), h, dim=1))  # (1, H)
 
@@ -41,8 +42,8 @@ class Translator(gdb.DynamicHybridBlock):
     def __init__(self, tokens, embedding_size=32, hidden_size=64):
         super().__init__()
         self.embedding = nn.Embedding(tokens + 1, embedding_size)
-        self.encoder = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-        self.decoder = rnn.LSTMCell(hidden_size, input_size=embedding_size + hidden_size)
+        self.encoder = LSTMCell(hidden_size, input_size=embedding_size)
+        self.decoder = LSTMCell(hidden_size, input_size=embedding_size + hidden_size)
         self.attention = Attention(hidden_size)
         self.score = nn.Dense(tokens, in_units=hidden_size)
 
@@ -53,17 +54,17 @@ class Translator(gdb.DynamicHybridBlock):
         for row in rows_of(self.embedding(fed)):
             state = self.decode(row, memory, *state)
             attentional.append(state[0])
-        return self.score(mx.nd.concat(*attentional, dim=0))
+        return self.score(front().concat(*attentional, dim=0))
 
     def encode(self, source):
         """Return the memory, shape (S, hidden_size), and the initial state of the decoder."""
         rows = rows_of(self.embedding(source))
-        encoded, states = self.encoder.unroll(len(rows), rows)
-        return mx.nd.concat(*encoded, dim=0), (states[0], states)
+        encoded, states = self.encoder.read(rows)
+        return front().concat(*encoded, dim=0), (states[0], states)
 
     def decode(self, row, memory, attentional, states):
         """Take one step; return the attentional state, shape (1, hidden_size), and LSTM states."""
-        h, states = self.decoder(mx.nd.concat(row, attentional, dim=1), states)
+        h, states = self.decoder(front().concat(row, attentional, dim=1), states)
         return self.attention(h, memory), states
 
     def greedy(self, samples):
@@ -79,8 +80,8 @@ class Translator(gdb.DynamicHybridBlock):
                 scores[i].append(self.score(states[i][0]))
             best = [scores[i][-1].argmax(axis=1) for i in running]
             for i, token in zip(running, best):
-                fed[i] = mx.nd.array(token.asnumpy(), dtype="int32")
-        return [mx.nd.concat(*each, dim=0) for each in scores]
+                fed[i] = front().array(token.asnumpy(), dtype="int32")
+        return [front().concat(*each, dim=0) for each in scores]
 
 
 class BeamTranslator(Translator):
@@ -98,13 +99,13 @@ class BeamTranslator(Translator):
             grown = {i: [self.grow(*each) for each in beams[i]] for i in running}
             for i in running:  # the first read runs the step of all sentences
                 beams[i] = best_of(grown[i])
-        return [mx.nd.concat(*beam[0][-1], dim=0) for beam in beams]
+        return [front().concat(*beam[0][-1], dim=0) for beam in beams]
 
     def grow(self, total, state, memory, token, scores):
         """Take one step of one translation."""
-        state = self.decode(self.embedding(mx.nd.array([token])), memory, *state)
+        state = self.decode(self.embedding(front().array([token])), memory, *state)
         scores = [*scores, self.score(state[0])]
-        return total, state, memory, mx.nd.log_softmax(scores[-1]), scores
+        return total, state, memory, front().log_softmax(scores[-1]), scores
 
 
 def best_of(grown):

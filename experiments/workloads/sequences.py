@@ -11,13 +11,13 @@ w/char"): vectors of rare words come from a second BiLSTM over their characters.
 from collections import Counter
 from typing import NamedTuple, Tuple
 
-import mxnet as mx
 import numpy as np
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
 from .base import RATE, labelling
+from .front import LSTMCell, front
 from .pairs import sentences
 from .text import build_vocab, indices, numbered, read_samples, word_sample
 
@@ -64,8 +64,8 @@ class Tagger(gdb.DynamicHybridBlock):
     def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128, dropped=None):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embedding_size)
-        self.forwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-        self.backwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.forwards = LSTMCell(hidden_size, input_size=embedding_size)
+        self.backwards = LSTMCell(hidden_size, input_size=embedding_size)
         self.dropped = dropped
         self.score = nn.Dense(tags, in_units=2 * hidden_size, flatten=False)
 
@@ -75,13 +75,14 @@ class Tagger(gdb.DynamicHybridBlock):
 
     def drop(self, what, array):
         """Apply dropout if this is what is dropped."""
-        return mx.nd.Dropout(array, p=RATE) if self.dropped == what else array
+        return front().Dropout(array, p=RATE) if self.dropped == what else array
 
     def tag(self, vectors):
         """Map word vectors, shape (1, embedding_size) each, to scores, shape (T, tags)."""
-        ahead, _ = self.forwards.unroll(len(vectors), vectors)
-        back, _ = self.backwards.unroll(len(vectors), vectors[::-1])
-        states = mx.nd.concat(mx.nd.concat(*ahead, dim=0), mx.nd.concat(*back[::-1], dim=0), dim=1)
+        ahead, _ = self.forwards.read(vectors)
+        back, _ = self.backwards.read(vectors[::-1])
+        F = front()
+        states = F.concat(F.concat(*ahead, dim=0), F.concat(*back[::-1], dim=0), dim=1)
         return self.score(self.drop("states", states))
 
 
@@ -90,7 +91,7 @@ def rows_of(array):
     return [array[i : i + 1] for i in range(len(array))]
 
 
-def _encoded(sentences):
+def encoded(sentences):
     """Make samples of sentences; return also the numbers of distinct words and tags."""
     vocab = build_vocab(s.words for s in sentences)
     tags = numbered(t for s in sentences for t in s.tags)
@@ -100,7 +101,7 @@ def _encoded(sentences):
 
 def tagging(wikiner=None, limit=None, **options):
     """Make the tagger with the sentences of WikiNER, or of the built-in corpus."""
-    samples, *counts = _encoded(read_wikiner(wikiner, limit))
+    samples, *counts = encoded(read_wikiner(wikiner, limit))
     model = Tagger(*counts, **options)
     title, frozen = "BiLSTM tagger", ["embedding"]
     return labelling("tagger", title, "sentences", samples, model, frozen, "words")
@@ -113,8 +114,8 @@ class SpellingTagger(Tagger):
         super().__init__(vocab_size, tags, embedding_size, hidden_size)
         ahead = embedding_size // 2
         self.letters = nn.Embedding(alphabet_size, LETTER_SIZE)
-        self.spell_forwards = rnn.LSTMCell(ahead, input_size=LETTER_SIZE)
-        self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=LETTER_SIZE)
+        self.spell_forwards = LSTMCell(ahead, input_size=LETTER_SIZE)
+        self.spell_backwards = LSTMCell(embedding_size - ahead, input_size=LETTER_SIZE)
 
     def forward(self, words, letters):
         """Map words and their letters (None for a frequent word) to scores, shape (T, tags)."""
@@ -124,15 +125,15 @@ class SpellingTagger(Tagger):
     def spell(self, letters):
         """Map the characters of a word to its vector, shape (1, embedding_size)."""
         rows = rows_of(self.letters(letters))
-        ahead, _ = self.spell_forwards.unroll(len(rows), rows)
-        back, _ = self.spell_backwards.unroll(len(rows), rows[::-1])
-        return mx.nd.concat(ahead[-1], back[-1], dim=1)
+        ahead, _ = self.spell_forwards.read(rows)
+        back, _ = self.spell_backwards.read(rows[::-1])
+        return front().concat(ahead[-1], back[-1], dim=1)
 
 
 def spelling(wikiner=None, limit=None, **sizes):
     """Make the spelling tagger with the same sentences."""
     tagged = read_wikiner(wikiner, limit)
-    samples, *vocab_sizes = _encoded(tagged)
+    samples, *vocab_sizes = encoded(tagged)
     counts = Counter(word for s in tagged for word in s.words)
     letters = numbered(c for word in counts for c in word)
     model = SpellingTagger(*vocab_sizes, len(letters), **sizes)

@@ -15,7 +15,6 @@ of its words minus one, at most 4. Models:
 import re
 from typing import Any, NamedTuple, Tuple
 
-import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
@@ -23,6 +22,7 @@ import gluon_dynbatch as gdb
 from relatedness.trees import phrases_of
 
 from .base import Gated, Layers, Sample, labelling
+from .front import front
 from .pairs import sentences
 from .sequences import rows_of
 from .text import build_vocab, encode, read_samples
@@ -111,11 +111,11 @@ class PhraseModel(gdb.DynamicHybridBlock):
 
     def forward(self, words, shape):
         """Map word indices, shape (T,), and their tree to scores, shape (2T - 1, CLASSES)."""
-        return self.score(self.dropped(mx.nd.concat(*self.states(words, shape), dim=0)))
+        return self.score(self.dropped(front().concat(*self.states(words, shape), dim=0)))
 
     def dropped(self, array):
         """Apply dropout in training."""
-        return mx.nd.Dropout(array, p=self.dropout) if self.dropout else array
+        return front().Dropout(array, p=self.dropout) if self.dropout else array
 
     def states(self, words, shape):
         """Return vectors of all phrases in post-order, shape (1, hidden_size) each."""
@@ -144,6 +144,7 @@ class LSTMNode(Gated):
 
     def hybrid_forward(self, F, *inputs):  # noqa: D102
         i, *forgets, o, u = self.split(F, *inputs[::2])
+        F = front(F)
         c = F.sigmoid(i) * F.tanh(u)
         for forget, part in zip(forgets, inputs[1::2]):
             c = c + F.sigmoid(forget) * part
@@ -165,6 +166,7 @@ class GRULeaf(Gated):
 
     def hybrid_forward(self, F, x):  # noqa: D102
         update, new = self.split(F, x)
+        F = front(F)
         return F.sigmoid(update) * F.tanh(new)
 
 
@@ -177,6 +179,7 @@ class GRUJoin(gdb.DynamicHybridBlock):
         self.reset, self.update, self.new = gates
 
     def hybrid_forward(self, F, *parts):  # noqa: D102
+        F = front(F)
         reset = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
         update = F.sigmoid(self.update(F.add_n(*parts)))
         return update * F.tanh(self.new(reset)) + (1 - update) * F.add_n(*parts) / len(parts)
@@ -291,6 +294,6 @@ def phrase_workload(name, sst=None, limit=None, **sizes):
         return workload
 
     def compare(scores, labels):
-        return mx.nd.add_n(*map(workload.loss_block, scores, rows_of(labels))) / len(scores)
+        return front().add_n(*map(workload.loss_block, scores, rows_of(labels))) / len(scores)
 
     return workload._replace(compare=compare)

@@ -158,8 +158,13 @@ class Tensor(Arithmetic):
         outer, count = prod(self.shape[:low]), prod(self.shape[low:high])
         inner = prod(self.shape[high:])
         shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
-        if reduction == SUM and (outer > MOST_PIECES or (inner > 1 and count > MOST_PIECES)):
+        many = outer > MOST_PIECES or (inner > 1 and count > MOST_PIECES)
+        if many and reduction == SUM:
             return self.with_node(build.sums(self.node(), outer, count, inner), shape)
+        if many:
+            indices = np.arange(outer * count * inner).reshape(outer, count, inner)
+            turned = self.gathered(movable(np.moveaxis(indices, 1, 0))).node()
+            return self.with_node(_halved(turned, count, reduction), shape)
         for piece in _pieces(self.node(), outer):
             if inner == 1:
                 results.append(build.reduced(piece, reduction))
@@ -198,6 +203,18 @@ def _pieces(x: Node, count: int) -> List[Node]:
     _limit_pieces(count)
     width = x.width // count
     return [x.owner.part(x, number * width, width) for number in range(count)]
+
+
+def _halved(x: Node, count: int, reduction: str) -> Node:
+    """Reduce `count` equal pieces of the columns to one, by reducing each half to the other."""
+    build, width = x.owner, x.width // count
+    while count > 1:
+        half = count // 2
+        first, second = (build.part(x, k * half * width, half * width) for k in range(2))
+        rest = [build.part(x, 2 * half * width, width)] if count % 2 else []
+        x = build.join([build.fold([first, second], reduction), *rest])
+        count -= half
+    return x
 
 
 def _gathered(x: Node, indices: Array, per_row: bool) -> Node:

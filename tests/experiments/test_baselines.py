@@ -1,6 +1,7 @@
 """The baselines agree with the loop over samples."""
 
 import ast
+from argparse import Namespace
 from pathlib import Path
 
 import mxnet as mx
@@ -10,10 +11,11 @@ from mxnet import gluon
 
 import baselines
 from relatedness.trees import CLASSES, Tree
-from suite.runner import Runner
+from suite.runner import BATCHED, Runner
 from workloads import sequences
 from workloads.base import Sample
 from workloads.pairs import RELATEDNESS, RelatednessModel
+from workloads.registry import WORKLOADS, make
 
 WORDS = 11
 
@@ -74,8 +76,11 @@ def tagger(lengths):
     return workload._replace(samples=samples)
 
 
-def check(make, mode):
-    """Compare three steps of training, then predictions and parameters, with the loop."""
+def check(make, mode, trained=1e-2):
+    """Compare three steps of training, then predictions and parameters, with the loop.
+
+    Losses have to change by more than `trained`.
+    """
     results = []
     for runner_mode in ("imperative", mode):
         mx.random.seed(3)
@@ -88,7 +93,7 @@ def check(make, mode):
         results.append(arrays)
     for expected, actual in zip(*results):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
-    assert np.abs(results[0][0] - results[0][2]).max() > 1e-2, "the losses change"
+    assert np.abs(results[0][0] - results[0][2]).max() > trained, "the losses change"
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -99,7 +104,18 @@ def test_manual_equals_the_loop(heads, frozen):
 
 @pytest.mark.parametrize("lengths", [[1, 9, 4, 4], [3, 3], [1], [30, 1, 2]])
 def test_padding_equals_the_loop_over_sentences(lengths):
-    check(lambda: tagger(lengths), "padded")
+    check(lambda: tagger(lengths), "manual")
+
+
+#: Models that are batched by hand, with the interfaces for which they are.
+BY_HAND = [(name, each) for name in sorted(BATCHED) for each in BATCHED[name].interfaces
+           if each in WORKLOADS[name].interfaces]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, interface", BY_HAND)
+def test_models_by_hand_equal_the_loop(name, interface):
+    args = Namespace(seed=3, limit=7, data=None, wikiner=None, sst=None, clevr=None)
+    check(lambda: make(name, args, interface, embedding_size=4, hidden_size=8), "manual", 1e-3)
 
 
 def test_baselines_do_not_use_the_library():

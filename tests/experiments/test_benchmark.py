@@ -131,8 +131,34 @@ def test_names_of_ways_are_parsed_as_options():
     }  # fmt: skip
     budgets = [ways.options_of(f"gdb:graph:search:{limit}")["analysis_budget"]
                for limit in ("2.5ms", "70", "cached")]  # fmt: skip
-    assert ways.options_of("gdb") == {}
+    assert ways.options_of("gdb") == {} == ways.options_of("gdb-np")
+    assert ways.options_of("gdb:block:depth-np-buckets")["granularity"] == "block"
+    assert ways.read_ways("hand-np,gdb-np-buckets") == ["hand-np", "gdb-np-buckets"]
     assert budgets[0] == 2.5 and budgets[1].visits == 70 and budgets[2] is None
+
+
+@pytest.mark.parametrize(
+    "name, names",
+    [("sick", ["hybridized-np", "gdb:block:depth-np", "gdb-np", "gdb-once-np"]),
+     ("tagger", ["gdb-np", "hand-np"]), ("transformer", ["gdb-np", "hand-np"])],
+)  # fmt: skip
+def test_ways_of_both_interfaces_agree_with_the_loop(name, names):
+    """They have the same first parameters and samples."""
+    with ExitStack() as stack:
+        roster = ways.Roster(name, program.parse(TINY), stack)
+        contenders = roster.gather(["gdb", *names], 4)
+        assert [each.label for each in contenders] == ["gdb", *names] and not roster.left_out
+        minibatches = iter(lambda: roster.workload.samples[:6], None)
+        rows = contest.contest(contenders, minibatches, "training", 6, 1)
+        assert [row.way for row in rows] == ["gdb", *names]
+        (line,) = [row for row in tables.interfaces(rows).rows if row[2] == "gdb"]
+        assert line[3] > 0 and line[4] > 0 and 0 <= line[5] - line[6] <= (name == "sick")
+
+
+def test_only_models_of_both_interfaces_have_ways_of_numpy():
+    with ExitStack() as stack:
+        roster = ways.Roster("reads", program.parse(TINY), stack)
+        assert roster.make("gdb-np") is None
 
 
 @pytest.mark.parametrize("name", ["sick", "tagger"])
@@ -170,7 +196,7 @@ def test_figures_of_bars():
     sick = measured(rows, alone=memory, counts=rows)
     figures = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
                ("launches", "any setting"), ("memory", "hand"), ("first", "gdb"),
-               ("dropout", "gdb-words")]  # fmt: skip
+               ("time", "gdb-words")]  # fmt: skip
     values = [bars.Bar("sick", "inference", *figure, 1, 256).value(sick) for figure in figures]
     assert values == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5, 1.1])
     lines = {row[3]: row[4:] for row in bars.bars({"sick": sick}).rows if row[1] == "inference"}

@@ -13,7 +13,7 @@ from gluon_dynbatch.kernel.draws import DRAWS
 from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.kernel.tensor import ROUGH
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import cell, equal
+from tests.cells import attached, cell, equal
 from tests.common import FIXED
 from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
@@ -240,3 +240,26 @@ def test_batch_norm_in_prediction_equals_mxnet(shape, axis, fix_gamma, dtype):
     scope = gdb.batching(**FIXED)
     equal(run(scope), wanted, *(1e-4, 1e-5) if dtype == "float32" else (1e-9, 1e-10))
     assert not any(isinstance(kernels, str) for kernels in scope.plan.kernels), scope.plan.kernels
+
+
+MANY = {  # of axes that are not the first, so that a sample is one row of the launch
+    "max": lambda F, x: F.max(x, axis=-1),
+    "min": lambda F, x: F.min(x, axis=-1),
+    "max of columns": lambda F, x: F.max(x, axis=1),
+    "softmax": lambda F, x: F.softmax(x, axis=-1) * 3,
+    "log_softmax": lambda F, x: F.log_softmax(x, axis=1),
+}
+
+
+@pytest.mark.parametrize("heads, words", [(4, 9), (2, 33), (3, 41), (40, 1), (17, 2)])
+@pytest.mark.parametrize("fn", MANY.values(), ids=MANY)
+def test_reductions_of_many_rows_of_a_sample_have_kernels(fn, heads, words):
+    """As in an attention with several heads; equal largest elements all get the gradient."""
+
+    def call(F, x):
+        return fn(F, x.reshape((words, heads, -1)).transpose((1, 0, 2)))
+
+    shape = 3, words, heads * words
+    samples = [(x,) for x in attached(list(mx.nd.random.normal(shape=shape).round()))]
+    count, reasons = outcomes(run(call, samples))
+    assert count and not reasons
