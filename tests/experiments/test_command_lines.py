@@ -17,6 +17,7 @@ from workloads.registry import WORKLOADS
 
 PROGRAMS = {path.stem: load(path) for path in sorted((ROOT / "examples").glob("*.py"))}
 ARGUMENTS = PROGRAMS.pop("arguments")
+PROGRAMS.pop("numpy_training")  # a part of others
 PROGRAMS.update(benchmark=benchmark, launch=launch, serve_load=serve_load, training=training)
 serve = PROGRAMS["serve"]
 
