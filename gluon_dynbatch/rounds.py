@@ -49,7 +49,10 @@ class Cohort:
 
 
 class Office(Protocol):
-    """What is told of rounds and of requests that have ended, a `worker.Queue`."""
+    """Where requests come from, and go when they have ended: a `worker.Queue`."""
+
+    def begin(self, room: int) -> List[Request]:
+        """Return requests that begin now, at most as many as there is room for."""
 
     def ran(self, requests: int, flushes: int, plan_hits: int, values: int) -> None:
         """Note how many requests took part in a round, and how much there has been so far."""
@@ -103,13 +106,17 @@ class Rounds(Fibers):
         """Number of requests that wait for their clients."""
         return sum(not self._has_room(fiber.awaits) for fiber in self._blocked)
 
-    def advance(self, requests: List[Request]) -> None:
+    @property
+    def _ready(self) -> int:
+        """Number of requests that take part in the next round."""
+        return self.under_way - self.blocked
+
+    def advance(self) -> None:
         """Run a round, in which some requests begin."""
         if self._scope is ENDED_SCOPE:
             self._batch.__enter__()
             self._scope = self._batch.scope
         self._rounds += 1
-        self._common.again += requests
         for cohort in list(self._cohorts):
             self._advance(cohort)
         self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
@@ -176,16 +183,20 @@ class Rounds(Fibers):
     def _advance(self, cohort: Cohort) -> None:
         """Run the requests of a cohort until each waits, flush, and answer those that ended."""
         self._cohort, self._parked = cohort, cohort.parked
-        report, requests, cohort.again = self._scope.report, cohort.again, []
+        report = self._scope.report
         waited_ms, flushes = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
         # With an error, all: it is raised in those that waited for the flush.
-        took_part = self.resume_parked(error, self._most if error is None else None)
+        self.resume_parked(error, self._most if error is None else None)
+        waiting = sum(fiber.awaits is None for fiber in self._parked)
+        requests, cohort.again = cohort.again, []
+        if cohort is self._common:
+            # Now: those that have just left and those that join change the plan together.
+            requests = self._office.begin(max(self._most - self._ready, 0))
         if requests:
             arguments = [request.sample for request in requests]
             arguments = self._scope.unrecorded(lambda: with_mxnet_arrays(arguments))
             self._beginning.extend(zip(requests, arguments))
-            took_part += len(requests)
             del arguments
             self.start()
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
@@ -197,6 +208,7 @@ class Rounds(Fibers):
         for flush in report.flushes[flushes:]:
             self._flushes += 1
             self._plan_hits += flush.cached
+        took_part = min(waiting, self._most) + len(requests)
         self._office.ran(took_part, self._flushes, self._plan_hits, self._values)
         self._answer_returned(error)
         if not cohort.parked:
