@@ -16,9 +16,9 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rounds
 from gluon_dynbatch.scope import OpenScope
-from tests import cells
+from tests import cells, soak
 from tests.cells import equal
-from tests.common import output_of
+from tests.common import alive, output_of
 from tests.test_serving import FOREVER, PATIENCE, factor, no_thread_is_left  # noqa: F401
 
 
@@ -599,3 +599,11 @@ def test_nothing_is_kept_of_requests_that_ended(walk):
         assert len(scopes) <= 2 and len(batcher._queue._active) == 1
         walk.released.set()
         long.result(PATIENCE)
+
+
+def test_memory_is_level_over_many_requests():
+    """`tests/soak.py` by itself runs 100,000 requests."""
+    arrays, stats = soak.soak(600, 4, alive)
+    assert max(arrays) <= min(arrays) + 4
+    assert stats.queued == stats.running == stats.blocked == stats.timed_out == 0
+    assert min(stats.failed, stats.cancelled, stats.values) > 0
