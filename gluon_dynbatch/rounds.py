@@ -107,14 +107,25 @@ class Rounds(Fibers):
         return sum(not self._has_room(fiber.awaits) for fiber in self._blocked)
 
     @property
-    def _ready(self) -> int:
-        """Number of requests that take part in the next round."""
-        return self.under_way - self.blocked
+    def room(self) -> int:
+        """Number of requests that may begin in the next round."""
+        return max(self._most - (self.under_way - self.blocked), 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request under way can go on."""
+        return not any(
+            cohort.again or any(map(self._can_go_on, cohort.parked)) for cohort in self._cohorts
+        )
 
     def advance(self) -> None:
         """Run a round, in which some requests begin."""
         if self._scope is ENDED_SCOPE:
-            self._batch.__enter__()
+            try:
+                self._batch.__enter__()
+            except Exception as error:  # a wrong option in the environment
+                self._refuse(error)
+                return
             self._scope = self._batch.scope
         self._rounds += 1
         for cohort in list(self._cohorts):
@@ -128,6 +139,10 @@ class Rounds(Fibers):
             cohort.again = [request for request in cohort.again if request not in requests]
             self._end_fibers(cohort, lambda fiber: fiber.request in requests)
         self._settle()
+
+    def send(self) -> None:
+        """Send what is in the outbox; callbacks of clients are no part of the scope."""
+        self._scope.unrecorded(self._outbox.send)
 
     def take(self) -> Any:
         """Return the next request that begins, with its argument."""
@@ -174,9 +189,10 @@ class Rounds(Fibers):
 
     def _settle(self) -> None:
         """Close the scope if no request needs it, or if it is old."""
-        if self._scope is not ENDED_SCOPE and not self.under_way:
-            self._close_scope()
+        if not self.under_way:
             self.rest()
+            if self._scope is not ENDED_SCOPE:
+                self._close_scope()
         elif self._rounds >= MOST_ROUNDS:
             self._close_scope()
 
@@ -192,12 +208,9 @@ class Rounds(Fibers):
         requests, cohort.again = cohort.again, []
         if cohort is self._common:
             # Now: those that have just left and those that join change the plan together.
-            requests = self._office.begin(max(self._most - self._ready, 0))
+            requests = self._office.begin(self.room)
         if requests:
-            arguments = [request.sample for request in requests]
-            arguments = self._scope.unrecorded(lambda: with_mxnet_arrays(arguments))
-            self._beginning.extend(zip(requests, arguments))
-            del arguments
+            self._scope.unrecorded(lambda: self._convert(requests))
             self.start()
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
@@ -213,6 +226,30 @@ class Rounds(Fibers):
         self._answer_returned(error)
         if not cohort.parked:
             cohort.shared = False
+
+    def _convert(self, requests: List[Request]) -> None:
+        """Convert the samples of requests, together; they begin next."""
+        try:
+            arguments = with_mxnet_arrays([request.sample for request in requests])
+        except Exception as error:
+            if len(requests) == 1:
+                self._failed.append((requests[0], error))
+                return
+            for request in requests:
+                self._convert([request])
+            return
+        self._beginning.extend(zip(requests, arguments))
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer all requests with an exception, as no scope can be opened."""
+        requests = self._office.begin(self.room)
+        for cohort in self._cohorts:
+            requests += [*cohort.again, *(fiber.request for fiber in cohort.parked)]
+            cohort.again = []
+            self._end_fibers(cohort, lambda fiber: True)
+        self._cohorts[1:] = []
+        self._send([(request, error) for request in requests])
+        self._settle()
 
     def _after_failure(self, cohort: Cohort, error: BaseException) -> None:
         """Let all requests of a cohort whose flush failed begin again, unless there is only one."""
@@ -264,7 +301,7 @@ class Rounds(Fibers):
         if answers:
             self._office.answer(answers)
             answers.clear()
-        self._outbox.send()
+        self.send()
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """Note that a request raised an exception, of which another one may be the cause."""
@@ -319,13 +356,20 @@ class Rounds(Fibers):
             self._blocked.add(greenlet.getcurrent())
             wait_for(mailbox)
 
+    def _can_go_on(self, fiber: Any) -> bool:
+        if isinstance(fiber.awaits, Mailbox):
+            return self._has_room(fiber.awaits)
+        return fiber.awaits is None or fiber.view is self.views[0]
+
     def _has_room(self, mailbox: Mailbox) -> bool:
         return not self.bounded or mailbox.has_room()
 
     def _close_scope(self) -> None:
         """Close the scope: values that requests still hold become plain arrays."""
         self._scope, self._rounds = ENDED_SCOPE, 0
-        self._batch.__exit__(None, None, None)
+        # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
+        with contextlib.suppress(Exception):
+            self._batch.__exit__(None, None, None)
 
 
 def _is_of_a_flush(error: BaseException) -> bool:

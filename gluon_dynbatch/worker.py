@@ -254,7 +254,7 @@ class Queue:
             rounds.leave_out({request for request, _ in gone})
             for request, outcome in gone:
                 self._outbox.answer(request, outcome)
-            self._outbox.send()
+            rounds.send()
 
     def _wait(self, rounds: Rounds) -> None:
         """Wait for requests, for a client that makes room, or for a request that ends otherwise."""
@@ -264,10 +264,10 @@ class Queue:
                 oldest = next(iter(self.waiting.values()))
                 until = max(oldest.submitted, self._free_since) + self._wait_s
                 self._wait_for(lambda: len(self.waiting) >= self.enough or self.closed, until)
-        elif self._blocked == rounds.under_way:
+        elif rounds.idle:
             joins = self._continuous
             self._wait_for(
-                lambda: (joins and self.waiting) or self.closed or rounds.blocked < self._blocked
+                lambda: (joins and self.waiting and rounds.room) or self.closed or not rounds.idle
             )
 
     def begin(self, room: int) -> List[Request]:
