@@ -2,12 +2,14 @@
 
 from . import errors, testing
 from .block import DynamicHybridBlock, batching, convert, map
+from .clients import RequestStream
 from .errors import *  # noqa: F403
 from .report import Report
 from .schedule import Budget
 from .scope import Batch
-from .serving import BatcherStats, RequestBatcher
+from .serving import RequestBatcher
 from .stream import imap
+from .worker import BatcherStats
 
 __version__ = "0.2.0"
 
@@ -18,6 +20,7 @@ __all__ = [
     "DynamicHybridBlock",
     "Report",
     "RequestBatcher",
+    "RequestStream",
     "batching",
     "convert",
     "imap",

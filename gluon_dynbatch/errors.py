@@ -176,5 +176,9 @@ class RequestError(DynBatchError, RuntimeError):
     """A request raised an exception such as `SystemExit`, which is the ``__cause__``."""
 
 
+class RequestTimeoutError(DynBatchError, TimeoutError):
+    """A request was not answered within its ``timeout_s``."""
+
+
 class MissingError(DynBatchError, ImportError):
     """A picture needs a package or a program that is not installed."""

@@ -37,7 +37,7 @@ MOST_RESTING = 512
 
 
 def _fiber_loop() -> None:
-    """Run the samples of one map after another, as the main function of a fiber."""
+    """Run the samples of one `Fibers` after another, as the main function of a fiber."""
     while True:
         # The fiber has no name here: its own frame would keep it alive.
         greenlet.getcurrent().mapper.work()
@@ -46,32 +46,19 @@ def _fiber_loop() -> None:
 
 
 class Fibers:
-    """Runs a function for many samples in one scope, at most `concurrency` at a time.
+    """Runs samples in one scope, each in a fiber.
 
     A fiber is a greenlet that runs one sample after another for the `Fibers` in its attribute
-    ``mapper``.  Its parent is the greenlet that called `run`.  A sample that never waits costs no
-    switch.  With `keeps_errors`, an exception becomes the result of its sample, instead of ending
-    the map.
+    ``mapper``.  Its parent is the greenlet that called `start`.  A sample that never waits costs no
+    switch.  Its attribute ``awaits`` is None while it waits for a value; otherwise, what it waits
+    for.  If ``ending`` is set, it gets no more values.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        program: Any,
-        apply: Callable[[Any], Any],
-        samples: Iterable[Any],
-        concurrency: Optional[int],
-        keeps_errors: bool,
-    ):
-        self._scope, self._program, self._apply = scope, program, apply
-        self._samples = iter(samples)
-        self._concurrency, self._keeps_errors = concurrency, keeps_errors
-        #: The line that maps, for messages.
-        self._place = user_line()
-        self._results: List[Any] = []
-        #: Whether the iterable is making the next sample: a read there flushes instead of parking.
+    def __init__(self, scope: Scope, program: Any):
+        self._scope, self._program = scope, program
+        #: Whether the next sample is being made: a read there flushes instead of parking.
         self.fetching = False
-        #: Fibers that wait for a value, in the order of their samples.
+        #: Fibers that wait, in the order of their samples.
         self._parked: Deque[Any] = deque()
         self.ending = False
         #: What the samples see that have begun, and those before them have not all ended.
@@ -83,32 +70,47 @@ class Fibers:
         #: The thread_settings of the greenlet that maps, restored whenever a fiber stops.
         self._thread_settings: List[Any] = thread_settings(self._thread_state, MISSING)
 
-    def run(self) -> List[Any]:
-        """Return the results in the order of the samples."""
+    def take(self) -> Any:
+        """Return the next sample to start; this object if there is none now."""
+        raise NotImplementedError
+
+    def run_sample(self, sample: Any) -> None:
+        """Run a sample in the current fiber."""
+        raise NotImplementedError
+
+    def resume_parked(self, error: Optional[BaseException], most: Optional[int] = None) -> int:
+        """Resume parked fibers, all or the first ones, after a flush that may have failed.
+
+        Returns how many were resumed; those that have to wait longer do not count.
+        """
+        resumed = 0
+        for _ in range(len(self._parked)):
+            if resumed == most:
+                break
+            fiber = self._parked.popleft()
+            if fiber.awaits is None:
+                self._resume(fiber, error)
+            elif self.may_resume(fiber):
+                self._resume(fiber)
+            else:
+                self._parked.append(fiber)
+                continue
+            resumed += 1
+        return resumed
+
+    def flush(self) -> Optional[BaseException]:
+        """Compute what parked fibers wait for; return the exception of a flush that fails."""
+        waiting = sum(fiber.awaits is None for fiber in self._parked)
         try:
-            self._start()
-            while self._parked:
-                flush_error = None
-                waiting = sum(fiber.awaits is None for fiber in self._parked)
-                try:
-                    if waiting:
-                        self._scope.await_flush(waiting)
-                except Exception as error:  # raised in the fibers that wait
-                    flush_error = error
-                for _ in range(len(self._parked)):
-                    fiber = self._parked.popleft()
-                    if fiber.awaits is None:
-                        self._resume(fiber, flush_error)
-                    elif self._has_turn(fiber):
-                        self._resume(fiber)
-                    else:
-                        self._parked.append(fiber)
-                self._start()
-            return self._results
-        finally:
-            self._end()
-            # The traceback of an exception may hold this object.
-            self._results = []
+            if waiting:
+                self._scope.await_flush(waiting)
+        except Exception as error:  # raised in the fibers that wait
+            return error
+        return None
+
+    def may_resume(self, fiber: Any) -> bool:
+        """Return whether a fiber that waits for something else than a value has waited enough."""
+        return self._has_turn(fiber)
 
     def _has_turn(self, fiber: Any) -> bool:
         """Return whether it is the turn of a fiber; wait for the turn of the map itself."""
@@ -119,15 +121,16 @@ class Fibers:
             await_turn(fiber.awaits)
         return True
 
-    def _start(self) -> None:
-        """Start fibers up to the limit, or until no sample is left."""
-        while self._concurrency is None or len(self._parked) < self._concurrency:
+    def start(self, concurrency: Optional[int] = None) -> None:
+        """Start fibers until so many are parked, or until no sample is left."""
+        while concurrency is None or len(self._parked) < concurrency:
             idle = STATE.idle_fibers
             fiber: Any = idle.pop() if idle else greenlet.greenlet(_fiber_loop)
             fiber.parent, fiber.mapper = greenlet.getcurrent(), self
             fiber.thread_settings = self._thread_settings
             fiber.gr_context = contextvars.copy_context()
             fiber.view = fiber.awaits = None
+            fiber.ending = False
             if not self._resume(fiber):
                 break
 
@@ -136,26 +139,16 @@ class Fibers:
         while not self.ending:
             self.fetching = True
             try:
-                sample = next(self._samples, self)
+                sample = self.take()
             finally:
                 self.fetching = False
             if sample is self:
                 break
-            number = len(self._results)
-            self._results.append(None)
             view = View()
             self.views.append(view)
             greenlet.getcurrent().view = view
             try:
-                self._results[number] = self._apply(sample)
-            except Exception as error:
-                if not self._keeps_errors:
-                    advice = 'pass on_error="return" to get exceptions as results'
-                    name_sample(error, f"{number} of map", self._place, advice)
-                    raise
-                # Without this frame, which would hold the sample and all results.
-                trace = error.__traceback__
-                self._results[number] = error.with_traceback(trace and trace.tb_next)
+                self.run_sample(sample)
             finally:
                 greenlet.getcurrent().view = None
                 self._end_view(view)
@@ -209,7 +202,7 @@ class Fibers:
                 attributes["value"] = value
         set_mode(mode)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """End parked samples: their ``finally`` clauses run, but cannot read pending values."""
         self.ending = True
         try:
@@ -218,9 +211,70 @@ class Fibers:
                     self._resume(self._parked.popleft(), greenlet.GreenletExit())
         finally:
             if self._parked:  # after an interrupt
-                self._end()
-            elif self._guards is not None:
-                self._guards.remove()
+                self.end()
+            else:
+                self.rest()
+
+    def rest(self) -> None:
+        """Remove the guards, as no sample is running."""
+        if self._guards is not None:
+            self._guards.remove()
+            self._guards = None
+
+
+class MapFibers(Fibers):
+    """Runs a function for many samples in one scope, at most `concurrency` at a time.
+
+    With `keeps_errors`, an exception becomes the result of its sample, instead of ending the map.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        program: Any,
+        apply: Callable[[Any], Any],
+        samples: Iterable[Any],
+        concurrency: Optional[int],
+        keeps_errors: bool,
+    ):
+        super().__init__(scope, program)
+        self._apply, self._samples = apply, iter(samples)
+        self._concurrency, self._keeps_errors = concurrency, keeps_errors
+        #: The line that maps, for messages.
+        self._place = user_line()
+        self._results: List[Any] = []
+
+    def run(self) -> List[Any]:
+        """Return the results in the order of the samples."""
+        try:
+            self.start(self._concurrency)
+            while self._parked:
+                self.resume_parked(self.flush())
+                self.start(self._concurrency)
+            return self._results
+        finally:
+            self.end()
+            # The traceback of an exception may hold this object.
+            self._results = []
+
+    def take(self) -> Any:
+        """Return the next sample of the iterable."""
+        return next(self._samples, self)
+
+    def run_sample(self, sample: Any) -> None:
+        """Put the result of a sample, or its exception, in its place."""
+        number = len(self._results)
+        self._results.append(None)
+        try:
+            self._results[number] = self._apply(sample)
+        except Exception as error:
+            if not self._keeps_errors:
+                advice = 'pass on_error="return" to get exceptions as results'
+                name_sample(error, f"{number} of map", self._place, advice)
+                raise
+            # Without the frames here, which would hold the sample and all results.
+            trace = error.__traceback__
+            self._results[number] = error.with_traceback(trace and trace.tb_next)
 
 
 def name_sample(error: Exception, sample: str, place: Where, advice: Optional[str] = None) -> None:
@@ -239,7 +293,7 @@ def park() -> bool:
     mapper = getattr(fiber, "mapper", None)
     if mapper is None or mapper.fetching or STATE.recorder is None:
         return False
-    if mapper.ending:
+    if mapper.ending or fiber.ending:
         raise greenlet.GreenletExit
     fiber.parent.switch()
     return True

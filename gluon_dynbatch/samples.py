@@ -30,17 +30,21 @@ UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
+def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any], Any]:
     """Return a function of one sample that calls `fn`, a function or a block.
 
-    Raises `ArgumentError` if `fn` cannot be called, or is a generator function or a coroutine
-    function.  The returned function raises it if `fn` does not take the sample.
+    Raises `ArgumentError` if `fn` cannot be called, or is a coroutine function or, unless
+    `generators` are allowed, a generator function.  The returned function raises it if `fn` does
+    not take the sample.
     """
     if not callable(fn):
         what = f"an object of type {type(fn).__name__} cannot be called"
         raise ArgumentError(what, user_line(), None, "pass a function or a block")
     target, implicit = _call_target(fn)
-    for returns_it, name in UNSTARTED.values():
+    refused = dict(UNSTARTED)
+    if generators:
+        del refused[types.GeneratorType]
+    for returns_it, name in refused.values():
         if returns_it(target):
             raise _unstarted_error(fn, name)
     signature = _signature(target, implicit)
@@ -62,10 +66,10 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
             result = fn(*sample)
         else:
             raise _arguments_error(fn, signature, sample)
-        if type(result) in UNSTARTED:
+        if type(result) in refused:
             if not inspect.isasyncgen(result):
                 result.close()
-            raise _unstarted_error(fn, UNSTARTED[type(result)][1])
+            raise _unstarted_error(fn, refused[type(result)][1])
         return result
 
     return apply

@@ -15,7 +15,7 @@ import mxnet as mx
 from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .errors import ScopeError
-from .fibers import Fibers, park
+from .fibers import MapFibers, park
 from .flush import Runtime, flush
 from .native.recording import (
     Statements,
@@ -101,6 +101,8 @@ class Batch(Statements):
 
     def __init__(self, options: Options):
         self.options = options
+        #: Whether "auto" may decide to run calls at once.
+        self.decides = True
         #: Returns the `OpenScope` that this has opened last, until it closes.
         self._opened: Callable[[], Optional[OpenScope]] = _never
         self._begin()
@@ -163,7 +165,7 @@ class Batch(Statements):
         apply = applier(fn)
 
         def run(samples: Iterable[Any]) -> List[Any]:
-            return Fibers(scope, fn, apply, samples, concurrency, on_error == "return").run()
+            return MapFibers(scope, fn, apply, samples, concurrency, on_error == "return").run()
 
         if self.options.debug and not is_within_map():
             oracle = Oracle(scope, fn, apply)
@@ -215,7 +217,7 @@ class OpenScope:
         self._suspendable_frame = frame if may_be_abandoned(frame) else None
         #: Attributes of `STATE` in the thread that opens the scope.
         self._thread_state: Dict[str, Any] = vars(STATE)
-        #: The account by which "auto" decides; None if options were given.
+        #: The account by which "auto" decides; None if all calls are recorded.
         self._account = self._open_account()
         watch = Watch() if self.options.debug else None
         self.recorder = Recorder(RUNTIME.library, self, self.report, self.options.strict, watch)
@@ -227,7 +229,9 @@ class OpenScope:
         self._kept: List[Any] = []
 
     def _open_account(self) -> Optional[Account]:
-        """Return an account for the place of this scope; None if any option is set."""
+        """Return an account for the place of this scope; None if all calls are recorded."""
+        if not self.batch.decides:
+            return None
         if self.options != DEFAULTS or self._environment_options != DEFAULTS:
             return None
         # Hybridizing a block again may change the options that it asks for.

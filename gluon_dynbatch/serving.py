@@ -1,244 +1,69 @@
-"""Requests of many threads and asyncio tasks, run together in minibatches by one worker thread."""
+"""Requests of many threads and asyncio tasks, run together by one worker thread."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import collections
-import contextlib
-import itertools
 import math
 import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Tuple
-
-import mxnet as mx
-from mxnet.util import is_np_array, is_np_shape
+from typing import Any, Callable, Optional
 
 from . import errors
 from .block import batching
+from .clients import Mailbox, RequestStream
 from .options import check_choice, check_count
-from .outcomes import run_or_split
 from .samples import applier
-from .scope import Batch
-
-#: The fields of `BatcherStats` that requests are counted in.
-COUNTS = ("completed", "failed", "cancelled", "rejected", "run_s", "latency_s")
-
-
-class BatcherStats(NamedTuple):
-    """Counts and times of a `RequestBatcher` since it was created.
-
-    Attributes
-    ----------
-    queued, running : int
-        Requests in the queue, and requests that are running.
-    completed, failed, cancelled : int
-        Requests that ended with a result, with an exception, or before they ran.
-    rejected : int
-        Requests that were refused because the queue was full.
-    run_s : float
-        Total run time of all minibatches, in seconds.
-    latency_s : float
-        Total time from submission to result of all requests, in seconds.
-    latencies_s : tuple of float
-        Latencies of the last 1,024 requests, in seconds.
-    batch_sizes : dict of int to int
-        Number of minibatches for each number of requests.
-    """
-
-    queued: int
-    running: int
-    completed: int
-    failed: int
-    cancelled: int
-    rejected: int
-    run_s: float
-    latency_s: float
-    latencies_s: Tuple[float, ...]
-    batch_sizes: Dict[int, int]
-
-    def latency_percentile(self, percent: float) -> float:
-        """Return a percentile of the last latencies, in seconds; NaN if there are none.
-
-        Parameters
-        ----------
-        percent : float
-            From 0 to 100.
-        """
-        ranked = sorted(self.latencies_s)
-        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
-
-
-class _Queue:
-    """The waiting requests, and the thread that runs them, which does not keep the batcher alive.
-
-    The lock of `changed` is reentrant: the batcher may be deallocated while a method holds it.
-    """
-
-    def __init__(self, apply: Callable[[Any], Any], scope: Batch, size: int, wait_s: float):
-        self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
-        self.changed = threading.Condition()
-        #: Samples and times of submission by future, of threads or of asyncio, oldest first.
-        self.waiting: Dict[Any, Tuple[Any, float]] = {}
-        self.closed = False
-        self.running = 0
-        #: Number of waiting requests with which a minibatch starts at once.
-        self.enough = size
-        self.counts: Any = collections.Counter(dict.fromkeys(COUNTS, 0))
-        self.sizes: Dict[int, int] = collections.Counter()
-        self.latencies: Deque[float] = collections.deque(maxlen=1024)
-        # A copy: a context object that is entered remembers the previous context of its thread.
-        context = mx.Context(mx.context.current_context())
-        #: Ends when the queue is closed; not alive in a fork of its process.
-        semantics = is_np_shape(), is_np_array()
-        self.worker = threading.Thread(
-            target=self._work, args=(context, *semantics), name="RequestBatcher", daemon=True
-        )
-        self.worker.start()
-
-    def drop(self, future: Any) -> None:
-        """Remove a request that is done but still waits: it was cancelled."""
-        with self.changed:
-            if self.waiting.pop(future, None) is not None:
-                self.counts["cancelled"] += 1
-                self.changed.notify_all()
-
-    def close(self, wait: bool = False) -> None:
-        """Accept no more requests, and let the worker end after those that wait."""
-        if self.worker.is_alive():
-            with self.changed:
-                self.closed = True
-                self.changed.notify_all()
-            if wait and self.worker is not threading.current_thread():
-                self.worker.join()
-
-    def _work(self, context: mx.Context, numpy_shape: bool, numpy_array: bool) -> None:
-        try:
-            with context, mx.util.np_shape(numpy_shape), mx.util.np_array(numpy_array):
-                while self._run(self._take_minibatch()):
-                    pass
-        except BaseException as error:
-            self.close()
-            _answer(list(self.waiting), [error] * len(self.waiting))
-            raise
-
-    def _take_minibatch(self) -> List[Tuple[Any, Any, float]]:
-        """Wait for requests, and take a minibatch of them: futures, samples, submission times."""
-        with self.changed:
-            free_since = time.monotonic()
-            self.changed.wait_for(lambda: self.waiting or self.closed)
-            if self.waiting:
-                _, submitted = next(iter(self.waiting.values()))
-                timeout = max(submitted, free_since) + self._wait_s - time.monotonic()
-                self.changed.wait_for(
-                    lambda: len(self.waiting) >= self.enough or self.closed, max(timeout, 0)
-                )
-            requests = []
-            for future in list(itertools.islice(self.waiting, self._size)):
-                if _try_start(future):
-                    requests.append((future, *self.waiting.pop(future)))
-                else:
-                    self.drop(future)
-            self.running = len(requests)
-            self.changed.notify_all()
-            return requests
-
-    def _run(self, requests: List[Tuple[Any, Any, float]]) -> bool:
-        """Run a minibatch, which may be empty; return whether there may be another."""
-        if requests:
-            started = time.monotonic()
-            futures, samples, submitted = map(list, zip(*requests))
-            requests.clear()
-            outcomes = run_or_split(self._apply, samples, self._scope)
-            ended = time.monotonic()
-            latencies = [ended - time_submitted for time_submitted in submitted]
-            failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
-            with self.changed:
-                self.running = 0
-                # Clients that are answered may submit again, so as many may wait soon.
-                self.enough = min(self._size, len(outcomes) + len(self.waiting))
-                self.counts.update(completed=len(outcomes) - failed, failed=failed)
-                self.counts.update(run_s=ended - started, latency_s=sum(latencies))
-                self.latencies.extend(latencies)
-                self.sizes[len(outcomes)] += 1
-            _answer(futures, outcomes)
-        return bool(self.waiting) or not self.closed
-
-
-def _try_start(future: Any) -> bool:
-    """Mark a request as running; return False if it was cancelled just now."""
-    if asyncio.isfuture(future):
-        return not future.cancelled()
-    return bool(future.set_running_or_notify_cancel())
-
-
-def _answer(futures: List[Any], outcomes: List[Any]) -> None:
-    """Settle futures with results or exceptions, all futures of an event loop in one call."""
-    by_loop: Dict[Any, List[Tuple[Any, Any]]] = {}
-    while futures:  # emptied, as the traceback of an outcome may hold the caller's frame
-        future, outcome = futures.pop(0), outcomes.pop(0)
-        loop = future.get_loop() if asyncio.isfuture(future) else None
-        by_loop.setdefault(loop, []).append((future, outcome))
-    for loop, answers in by_loop.items():
-        if loop is None:
-            _settle(answers)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, answers)
-
-
-def _settle(answers: List[Tuple[Any, Any]]) -> None:
-    """Settle futures of threads, or of the event loop of this thread."""
-    for future, outcome in answers:
-        if future.done():  # its task was cancelled
-            continue
-        if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
-            future.set_exception(outcome)
-        elif isinstance(outcome, BaseException):
-            message = f"the function raised {type(outcome).__name__}: {outcome}"
-            error = errors.RequestError(message, advice="raise an ordinary Exception instead")
-            error.__cause__ = outcome
-            future.set_exception(error)
-        else:
-            future.set_result(outcome)
-
+from .worker import BatcherStats, Queue
 
 _QUEUES: Any = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """End all workers before MXNet shuts down."""
+    """End all workers before MXNet shuts down; nobody reads streams any more."""
     for queue in list(_QUEUES):
-        queue.close(wait=True)
+        queue.close(wait=True, streams=False)
 
 
 class RequestBatcher:
     """Runs the requests of many threads and asyncio tasks together, in batching scopes.
 
-    One worker thread takes waiting requests, the oldest first, and runs them as a minibatch.  It
-    uses the context in which the batcher was created, and does not record for autograd.  If a
-    request fails, the others of its minibatch still get results, but may run a second time.
+    One worker thread runs them, and does not record for autograd; it uses the context in which the
+    batcher was created.  A request that reads values (as for :func:`map`) runs step by step:
+    others join and leave whenever values are computed, and each is answered as soon as it ends.
+    If a flush fails, the requests in it may run a second time, to find the one at fault.
     Arguments that are NumPy arrays arrive in the function as MXNet arrays.
 
     Parameters
     ----------
     fn : callable
-        A block or a function of one sample, as for :func:`map`.
+        A block or a function of one sample, as for :func:`map`.  It may be a generator function,
+        for :meth:`stream`.
     max_batch_size : int, optional
-        Largest number of requests in a minibatch.
+        Largest number of requests that run together.
     batch_wait_timeout_s : float, optional
-        Longest time in seconds that a request waits for others while the worker is free.  It does
-        not wait for more requests than the last minibatch had, plus those that waited at its end.
+        Longest time in seconds that a request waits for others while no request is under way.  It
+        does not wait for more requests than were answered last, plus those that waited then.
     max_queue : int, optional
-        Largest number of waiting requests.
+        Largest number of requests that wait in the queue, or for the clients of their streams.
     on_full : {"raise", "wait"}, optional
-        What ``submit`` does if the queue is full: raise `QueueFullError`, or wait for room.
+        What ``submit`` and ``stream`` do if the queue is full: raise `QueueFullError`, or wait for
+        room.
+    continuous : bool, optional
+        If false, no request joins others that are under way: each minibatch runs to its end.
+    stream_buffer : int, optional
+        Largest number of values that a stream holds for its client.  The request waits while there
+        are so many.
     **scope_options
         Options of :func:`batching`.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether no more requests are accepted.
 
     Raises
     ------
@@ -263,100 +88,158 @@ class RequestBatcher:
         batch_wait_timeout_s: float = 0.005,
         max_queue: int = 1024,
         on_full: str = "raise",
+        continuous: bool = True,
+        stream_buffer: int = 16,
         **scope_options: Any,
     ) -> None:
         check_count("max_batch_size", max_batch_size, or_none=False)
         check_count("max_queue", max_queue, or_none=False)
-        wait_s = batch_wait_timeout_s
-        if not (isinstance(wait_s, (int, float)) and 0 <= wait_s <= threading.TIMEOUT_MAX):
-            raise errors.OptionError(
-                f"batch_wait_timeout_s must be a number of seconds, 0 or more, not {wait_s!r}"
-            )
+        check_count("stream_buffer", stream_buffer, or_none=False)
+        _check_seconds("batch_wait_timeout_s", batch_wait_timeout_s)
         check_choice("on_full", on_full, ("raise", "wait"))
+        if not isinstance(continuous, bool):
+            raise errors.OptionError(f"continuous must be True or False, not {continuous!r}")
         self._max_queue, self._raises = max_queue, on_full == "raise"
-        scope = batching(**scope_options)
-        self._queue = _Queue(applier(fn), scope, max_batch_size, wait_s)
+        self._stream_buffer = stream_buffer
+        batch, apply = batching(**scope_options), applier(fn, generators=True)
+        wait_s = batch_wait_timeout_s
+        self._queue = Queue(fn, apply, batch, max_batch_size, wait_s, continuous)
         _QUEUES.add(self._queue)
         weakref.finalize(self, self._queue.close).atexit = False
 
-    def submit(self, sample: Any) -> Future[Any]:
+    def submit(self, sample: Any, timeout_s: Optional[float] = None) -> Future[Any]:
         """Put a sample into the queue; with ``on_full="wait"``, wait until there is room for it.
 
         Parameters
         ----------
         sample : object
             The argument of the function.  A tuple may be several arguments, as for :func:`map`.
+        timeout_s : float, optional
+            Seconds after which the future gets a `RequestTimeoutError` instead of a result.
 
         Returns
         -------
         concurrent.futures.Future
-            The result of the function, with NumPy arrays instead of MXNet arrays.  A request that
-            is cancelled before it starts does not run.
+            The result of the function, with NumPy arrays instead of MXNet arrays; of a generator
+            function, the list of the values that it yields.  It can be cancelled at any time.  A
+            request in the queue then does not run, and one under way takes part in no later flush.
 
         Raises
         ------
         ClosedError
             The batcher is closed, or belongs to another process.
+        OptionError
+            The time is not a number of seconds.
         QueueFullError
             The queue is full.
         """
         request: Future[Any] = Future()
-        self._put(request, sample)
-        queue = self._queue
+        self._put(request, sample, timeout_s)
+        request.add_done_callback(self._queue.drop)
         try:
-            with queue.changed:
-                queue.changed.wait_for(
-                    lambda: len(queue.waiting) <= self._max_queue or request not in queue.waiting
-                )
+            self._await_room(request)
         except BaseException:
             request.cancel()
             raise
         return request
 
-    async def __call__(self, sample: Any) -> Any:
+    async def __call__(self, sample: Any, timeout_s: Optional[float] = None) -> Any:
         """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
         request = asyncio.get_running_loop().create_future()
-        self._put(request, sample)
+        self._put(request, sample, timeout_s)
+        request.add_done_callback(self._queue.drop)
         return await request
 
-    def _put(self, request: Any, sample: Any) -> None:
-        queue = self._queue
-        if not (queue.closed or queue.worker.is_alive()):
+    def stream(self, sample: Any, timeout_s: Optional[float] = None) -> RequestStream:
+        """Put a sample into the queue, for the values that a generator function yields.
+
+        A task reads them with ``async for``, and a thread without a running event loop with
+        ``for``, as they come.
+
+        Parameters
+        ----------
+        sample, timeout_s : optional
+            As for :meth:`submit`.  The time is that until the end of the stream.
+
+        Returns
+        -------
+        RequestStream
+            The values, with NumPy arrays instead of MXNet arrays.  If the function raises an
+            exception, so does the stream, after the values that came before.  The stream of a
+            function that returns has its result as its only value.
+
+        Raises
+        ------
+        ClosedError, OptionError, QueueFullError
+            As for :meth:`submit`, here and not at the first value.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        queue, mailbox = self._queue, Mailbox(self._stream_buffer, loop)
+        self._put(mailbox, sample, timeout_s)
+        is_lost = queue.is_lost
+        stream = RequestStream(self, mailbox, queue.drop, queue.notify, is_lost)
+        if loop is None:
+            self._await_room(mailbox)
+        return stream
+
+    def _put(self, client: Any, sample: Any, timeout_s: Optional[float]) -> None:
+        if timeout_s is not None:
+            _check_seconds("timeout_s", timeout_s)
+        now, queue = time.monotonic(), self._queue
+        deadline = math.inf if timeout_s is None else now + timeout_s
+        if not queue.closed and queue.is_lost():
             message = "the batcher belongs to another process"
             raise errors.ClosedError(message, advice="make a batcher in each process")
+        most = self._max_queue if self._raises else None
+        queue.put(client, sample, now, deadline, most)
+
+    def _await_room(self, client: Any) -> None:
+        """Wait until a request is among the `max_queue` first in the queue."""
+        queue = self._queue
         with queue.changed:
-            if queue.closed:
-                raise errors.ClosedError("the batcher is closed", advice="make a new one")
-            if self._raises and len(queue.waiting) >= self._max_queue:
-                queue.counts["rejected"] += 1
-                message = f"the queue is full: {self._max_queue} requests wait"
-                advice = 'try again later, or make the batcher with on_full="wait"'
-                raise errors.QueueFullError(message, advice=advice)
-            # The worker waits for the first request, or for enough.
-            if len(queue.waiting) in (0, queue.enough - 1):
-                queue.changed.notify_all()
-            queue.waiting[request] = sample, time.monotonic()
-            request.add_done_callback(queue.drop)
+            queue.changed.wait_for(
+                lambda: queue.pressure() <= self._max_queue or client not in queue.waiting
+            )
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more requests are accepted."""
+        return self._queue.closed or self._queue.is_lost()
 
     def stats(self) -> BatcherStats:
         """Return the length of the queue, and counts and times of all requests so far."""
-        queue = self._queue
-        with queue.changed:
-            latencies, sizes = tuple(queue.latencies), dict(queue.sizes)
-            return BatcherStats(
-                queued=len(queue.waiting),
-                running=queue.running,
-                latencies_s=latencies,
-                batch_sizes=sizes,
-                **queue.counts,
-            )
+        return self._queue.stats()
 
-    def close(self) -> None:
-        """Accept no more requests, run those that wait, and end the worker."""
-        self._queue.close(wait=True)
+    def close(self, timeout_s: Optional[float] = None) -> None:
+        """Accept no more requests, run those that wait and are under way, and end the worker.
+
+        Streams no longer wait for their clients, which find all values later.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds after which the requests that are left end; their clients get `ClosedError`.
+
+        Raises
+        ------
+        OptionError
+            The time is not a number of seconds.
+        """
+        if timeout_s is not None:
+            _check_seconds("timeout_s", timeout_s)
+        self._queue.close(wait=True, timeout_s=timeout_s)
 
     def __enter__(self) -> RequestBatcher:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if not (isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX):
+        message = f"{name} must be a number of seconds, 0 or more, not {value!r}"
+        raise errors.OptionError(message)

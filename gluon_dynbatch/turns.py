@@ -185,10 +185,17 @@ def _running() -> Iterator[Any]:
 
 def await_turn(mapper: Any) -> None:
     """Switch to other samples until the sample that is running in a map is its first one."""
-    fiber: Any = greenlet.getcurrent()
-    if mapper.ending or fiber.mapper.ending:
+    if mapper.ending:
         raise greenlet.GreenletExit
-    fiber.awaits = mapper
+    wait_for(mapper)
+
+
+def wait_for(thing: Any) -> None:
+    """Park the current fiber until its `Fibers` resumes it, as it may for this thing."""
+    fiber: Any = greenlet.getcurrent()
+    if fiber.mapper.ending or fiber.ending:
+        raise greenlet.GreenletExit
+    fiber.awaits = thing
     try:
         fiber.parent.switch()
     finally:

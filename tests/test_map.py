@@ -132,7 +132,7 @@ TAKERS = [gdb.map, gdb.imap, lambda fn, samples: gdb.RequestBatcher(fn)]  # wron
 @pytest.mark.parametrize("kind", WOULD_NOT_RUN)
 def test_functions_whose_code_would_not_run(kind):
     for fn in WOULD_NOT_RUN[kind]:
-        for take in TAKERS:
+        for take in TAKERS[: 2 if kind == "a generator" else 3]:  # a batcher streams their values
             with refused(gdb.ArgumentError, f"returns {kind}"):
                 take(fn, [])  # wrong
     with refused(gdb.ArgumentError, "returns a"):

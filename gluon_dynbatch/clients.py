@@ -1,0 +1,266 @@
+"""The clients of a batcher: futures of threads and of asyncio tasks, and streams of values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections import deque
+from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
+
+from . import errors
+
+#: The end of a stream without an error.
+END = object()
+
+
+class Request:
+    """A sample, its client, and how far it has come."""
+
+    __slots__ = ("client", "deadline", "delivered", "ended", "gone", "sample", "submitted")
+
+    def __init__(self, client: Any, sample: Any, submitted: float, deadline: float):
+        #: A future of threads or of asyncio, or a `Mailbox`.
+        self.client = client
+        self.sample = sample
+        self.submitted, self.deadline = submitted, deadline
+        #: Number of values that its stream has got, also from an earlier run.
+        self.delivered = 0
+        #: Whether its client went away, or has got an error: it takes part in no more flushes.
+        self.gone = False
+        #: Whether the worker has done all that it does for it.
+        self.ended = False
+
+
+class Mailbox:
+    """The values of a stream that the worker has put here and the client has not yet taken.
+
+    One thread puts and any may take: both ends of a deque are safe without a lock.
+    """
+
+    def __init__(self, size: int, loop: Optional[asyncio.AbstractEventLoop]):
+        self._size, self.loop = size, loop
+        self.values: Deque[Any] = deque()
+        #: The error that ends the stream, `END` if there is none; None before the end.
+        self.end: Any = None
+        #: Threads that wait for a value.
+        self._changed = threading.Condition()
+        #: Tasks that wait for a value.
+        self._waiters: List[asyncio.Future[None]] = []
+
+    def has_room(self) -> bool:
+        """Return whether another value may be put here, also in vain, as its loop is closed."""
+        is_closed = self.loop is not None and self.loop.is_closed()
+        return len(self.values) < self._size or is_closed
+
+    def finish(self, error: Optional[BaseException]) -> None:
+        """End the stream after its values, unless it has ended."""
+        if self.end is None:
+            self.end = END if error is None else error
+
+    def take(self) -> Tuple[Any, bool]:
+        """Return the next value, and whether there was no room; raise `IndexError` if none."""
+        value = self.values.popleft()
+        return value, len(self.values) + 1 >= self._size
+
+    def wait(self) -> None:
+        """Wait in a thread for a value or the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.values or self.end is not None)
+
+    async def wait_in_task(self) -> None:
+        """Wait in a task for a value or the end."""
+        assert self.loop is not None
+        waiter = self.loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    def wake(self) -> None:
+        """Wake those that wait; tasks only in the thread of their loop."""
+        if self.loop is None:
+            with self._changed:
+                self._changed.notify_all()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Outbox:
+    """Answers to be sent, those to all clients of an event loop in one call.
+
+    `drop` is called for each client that has gone with its loop.
+    """
+
+    def __init__(self, drop: Callable[[Any], None]) -> None:
+        self._drop = drop
+        self._answers: List[Tuple[Request, Any]] = []
+        self._mailboxes: Dict[Mailbox, None] = {}
+
+    def answer(self, request: Request, outcome: Any) -> None:
+        """Send a result, or an exception, to a client."""
+        request.ended = True
+        request.sample = None
+        if isinstance(request.client, Mailbox):
+            failed = isinstance(outcome, BaseException)
+            request.client.finish(for_client(outcome) if failed else None)
+            self.wake(request.client)
+        else:
+            self._answers.append((request, outcome))
+
+    def wake(self, mailbox: Mailbox) -> None:
+        """Tell the client of a stream to look for values."""
+        self._mailboxes[mailbox] = None
+
+    def send(self) -> None:
+        """Send all."""
+        by_loop: Dict[Any, Tuple[List[Any], List[Mailbox]]] = {}
+        while self._answers:  # emptied, as the traceback of an outcome may hold the caller's frame
+            request, outcome = self._answers.pop(0)
+            client = request.client
+            loop = client.get_loop() if asyncio.isfuture(client) else None
+            by_loop.setdefault(loop, ([], []))[0].append((client, outcome))
+            del request, outcome, client
+        for mailbox in self._mailboxes:
+            by_loop.setdefault(mailbox.loop, ([], []))[1].append(mailbox)
+        self._mailboxes.clear()
+        for loop, letters in by_loop.items():
+            if loop is None:
+                _hand_over(*letters)
+                continue
+            try:
+                loop.call_soon_threadsafe(_hand_over, *letters)
+            except RuntimeError:  # the loop is closed
+                for mailbox in letters[1]:
+                    self._drop(mailbox)
+
+
+def _hand_over(answers: List[Tuple[Any, Any]], mailboxes: List[Mailbox]) -> None:
+    """Settle futures of threads, or of the event loop of this thread, and wake its streams."""
+    for mailbox in mailboxes:
+        mailbox.wake()
+    for future, outcome in answers:
+        if asyncio.isfuture(future):
+            if future.done():  # its task was cancelled
+                continue
+        elif not future.set_running_or_notify_cancel():
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(for_client(outcome))
+        else:
+            future.set_result(outcome)
+
+
+def for_client(error: BaseException) -> Exception:
+    """Return the exception that a client gets: one that would end its thread or task is wrapped."""
+    if isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration)):
+        return error
+    message = f"the function raised {type(error).__name__}: {error}"
+    wrapped = errors.RequestError(message, advice="raise an ordinary Exception instead")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+class RequestStream:
+    """The values that a generator function yields for a request.
+
+    ``RequestBatcher.stream`` makes it.  A task reads it with ``async for``, a thread without a
+    running event loop with ``for``.  If it is closed or dropped, its request ends.
+
+    Examples
+    --------
+    >>> def countdown(x):
+    ...     while x.asscalar() > 0:
+    ...         x = x - 1
+    ...         yield x
+    >>> with gdb.RequestBatcher(countdown) as batcher:
+    ...     [y.tolist() for y in batcher.stream(mx.nd.array([3]))]
+    [[2.0], [1.0], [0.0]]
+    """
+
+    def __init__(
+        self,
+        batcher: Any,
+        mailbox: Mailbox,
+        drop: Callable[[Mailbox], None],
+        made_room: Callable[[], None],
+        is_lost: Callable[[], bool],
+    ):
+        #: Held, as a batcher that nothing refers to closes.
+        self._batcher = batcher
+        self._mailbox, self._made_room, self._is_lost = mailbox, made_room, is_lost
+        self._drop = weakref.finalize(self, drop, mailbox)
+        self._drop.atexit = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self._check(None)
+        return self
+
+    def __next__(self) -> Any:
+        self._check(None)
+        while True:
+            try:
+                return self._take()
+            except IndexError:
+                self._mailbox.wait()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        self._check(asyncio.get_running_loop())
+        while True:
+            try:
+                return self._take()
+            except IndexError:
+                await self._mailbox.wait_in_task()
+            except StopIteration:
+                raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """End the request, unless it has ended; the stream has no more values."""
+        mailbox = self._mailbox
+        mailbox.finish(None)
+        mailbox.values.clear()
+        self._drop()
+        if mailbox.loop is None:
+            mailbox.wake()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                mailbox.loop.call_soon_threadsafe(mailbox.wake)
+
+    async def aclose(self) -> None:
+        """Close the stream in a task."""
+        self.close()
+
+    def _take(self) -> Any:
+        """Return the next value, or raise the error at the end; `IndexError` if neither is here."""
+        mailbox = self._mailbox
+        end = mailbox.end  # read first, as values come before the end
+        try:
+            value, was_full = mailbox.take()
+        except IndexError:
+            if end is None:
+                if self._is_lost() and mailbox.end is None:
+                    message = "the stream belongs to another process"
+                    advice = "make a batcher in each process"
+                    raise errors.ClosedError(message, advice=advice) from None
+                raise
+            mailbox.end = END
+            if end is END:
+                raise StopIteration from None
+            raise end from end.__cause__
+        if was_full:
+            self._made_room()
+        return value
+
+    def _check(self, loop: Any) -> None:
+        if loop is not self._mailbox.loop:
+            maker, use = ("thread", "for") if self._mailbox.loop is None else ("task", "async for")
+            raise errors.ArgumentError(
+                f"a stream that a {maker} has made is read by another kind of client",
+                advice=f"read it with `{use}` where `batcher.stream` was called",
+            )

@@ -1,0 +1,384 @@
+"""Requests as fibers that join and leave at every flush.
+
+In a *round*, each request under way runs until it waits for a value, and one flush computes what
+they wait for.  Page 0019 of `docs/design` describes the design.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections import deque
+from typing import Any, Callable, Deque, Iterable, List, Optional, Protocol, Set, Tuple
+
+import greenlet
+import mxnet as mx
+
+from . import errors
+from .clients import Mailbox, Outbox, Request
+from .fibers import Fibers
+from .native import recording
+from .record.recorder import ENDED_SCOPE
+from .samples import with_mxnet_arrays
+from .scope import Batch
+from .turns import wait_for
+
+#: Errors of a flush, raised in every request that waits for it: another one may be at fault.
+FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
+#: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
+#: keeps reports, constants, and the arenas of values that are held.
+MOST_ROUNDS = 256
+
+
+class Cohort:
+    """Requests that share flushes.
+
+    All share one, until a flush fails.  Then each half of its requests begins again in a cohort of
+    its own, until the request at fault is alone.
+    """
+
+    def __init__(self, again: Iterable[Request] = ()):
+        #: Requests that are to begin.
+        self.again = list(again)
+        #: Fibers that wait, as `Fibers._parked`.
+        self.parked: Deque[Any] = deque()
+        #: Why the last flush failed, to be raised in the only request.
+        self.error: Optional[BaseException] = None
+        #: Whether several requests have shared a flush, and not all have ended.
+        self.shared = False
+
+
+class Office(Protocol):
+    """Where requests come from, and go when they have ended: a `worker.Queue`."""
+
+    def begin(self, room: int) -> List[Request]:
+        """Return requests that begin now, at most as many as there is room for."""
+
+    def ran(self, requests: int, flushes: int, plan_hits: int, values: int) -> None:
+        """Note how many requests took part in a round, and how much there has been so far."""
+
+    def answer(self, answers: List[Tuple[Request, Any]]) -> None:
+        """Take requests that have ended, each with its result or exception."""
+
+
+class Rounds(Fibers):
+    """The requests under way, as fibers of one scope after another."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        program: Any,
+        apply: Callable[[Any], Any],
+        most: int,
+        outbox: Outbox,
+        office: Office,
+    ):
+        super().__init__(ENDED_SCOPE, program)
+        self._scope: Any = ENDED_SCOPE
+        self._batch, self._apply = batch, apply
+        self._most, self._outbox, self._office = most, outbox, office
+        self._common = Cohort()
+        self._cohorts = [self._common]
+        #: Requests that begin in this round, with their arguments.
+        self._beginning: Deque[Tuple[Request, Any]] = deque()
+        #: Requests that returned in this round with their results, and those that failed.
+        self._returned: List[Tuple[Request, Any]] = []
+        self._failed: List[Tuple[Request, BaseException]] = []
+        #: Whether MXNet's engine may keep an error of an operator.
+        self._engine_failed = False
+        #: Requests to begin again in other cohorts.
+        self._suspects: List[Request] = []
+        #: Fibers that wait until their clients take values.
+        self._blocked: Set[Any] = set()
+        #: Whether streams wait for their clients.
+        self.bounded = True
+        #: Number of rounds in the open scope.
+        self._rounds = 0
+        self._flushes = self._plan_hits = self._values = 0
+
+    @property
+    def under_way(self) -> int:
+        """Number of requests that have begun and not ended."""
+        return sum(len(cohort.parked) + len(cohort.again) for cohort in self._cohorts)
+
+    @property
+    def blocked(self) -> int:
+        """Number of requests that wait for their clients."""
+        return sum(not self._has_room(fiber.awaits) for fiber in self._blocked)
+
+    @property
+    def room(self) -> int:
+        """Number of requests that may begin in the next round."""
+        return max(self._most - (self.under_way - self.blocked), 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request under way can go on."""
+        return not any(
+            cohort.again or any(map(self._can_go_on, cohort.parked)) for cohort in self._cohorts
+        )
+
+    def advance(self) -> None:
+        """Run a round, in which some requests begin."""
+        if self._scope is ENDED_SCOPE:
+            try:
+                self._batch.__enter__()
+            except Exception as error:  # a wrong option in the environment
+                self._refuse(error)
+                return
+            self._scope = self._batch.scope
+        self._rounds += 1
+        for cohort in list(self._cohorts):
+            self._advance(cohort)
+        self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
+        self._settle()
+
+    def leave_out(self, requests: Set[Request]) -> None:
+        """End requests: they take part in no later round."""
+        for cohort in self._cohorts:
+            cohort.again = [request for request in cohort.again if request not in requests]
+            self._end_fibers(cohort, lambda fiber: fiber.request in requests)
+        self._settle()
+
+    def send(self) -> None:
+        """Send what is in the outbox; callbacks of clients are no part of the scope."""
+        self._scope.unrecorded(self._outbox.send)
+
+    def take(self) -> Any:
+        """Return the next request that begins, with its argument."""
+        return self._beginning.popleft() if self._beginning else self
+
+    def run_sample(self, sample: Tuple[Request, Any]) -> None:
+        """Run a request in the current fiber."""
+        request, argument = sample
+        greenlet.getcurrent().request = request
+        try:
+            result = self._apply(argument)
+            if isinstance(result, types.GeneratorType):
+                result = self._run_generator(request, result)
+            elif isinstance(request.client, Mailbox):
+                self._put(request, result)
+                result = None
+            self._returned.append((request, result))
+        except BaseException as error:
+            if not (request.gone or greenlet.getcurrent().ending):
+                # Without the frame here, which would hold the sample.
+                trace = error.__traceback__
+                self._fail(request, error.with_traceback(trace and trace.tb_next))
+        finally:
+            greenlet.getcurrent().request = None
+
+    def may_resume(self, fiber: Any) -> bool:
+        """Return whether the client of a fiber took values, or whether it is its turn."""
+        if not isinstance(fiber.awaits, Mailbox):
+            return super().may_resume(fiber)
+        if not self._has_room(fiber.awaits):
+            return False
+        self._blocked.discard(fiber)
+        return True
+
+    def flush(self) -> Optional[BaseException]:
+        """Compute what requests wait for, and results; return the exception if this fails."""
+        try:
+            error = super().flush()
+            if error is None and self._returned:
+                self._scope.flush()
+        except BaseException as other:  # such as an exit in a custom operator
+            return other
+        return error
+
+    def _settle(self) -> None:
+        """Close the scope if no request needs it, or if it is old."""
+        if not self.under_way:
+            self.rest()
+            if self._scope is not ENDED_SCOPE:
+                self._close_scope()
+        elif self._rounds >= MOST_ROUNDS:
+            self._close_scope()
+
+    def _advance(self, cohort: Cohort) -> None:
+        """Run the requests of a cohort until each waits, flush, and answer those that ended."""
+        self._cohort, self._parked = cohort, cohort.parked
+        report = self._scope.report
+        waited_ms, flushes = report.waiting_ms, len(report.flushes)
+        error, cohort.error = cohort.error, None
+        # With an error, all: it is raised in those that waited for the flush.
+        self.resume_parked(error, self._most if error is None else None)
+        waiting = sum(fiber.awaits is None for fiber in self._parked)
+        requests, cohort.again = cohort.again, []
+        if cohort is self._common:
+            # Now: those that have just left and those that join change the plan together.
+            requests = self._office.begin(self.room)
+        if requests:
+            self._scope.unrecorded(lambda: self._convert(requests))
+            self.start()
+        if self._parked or (report.at_once and report.waiting_ms > waited_ms):
+            self._batch.decides = False  # calls that run at once cannot wait for others
+        cohort.shared |= len(cohort.parked) + len(self._returned) > 1
+        error = self.flush()
+        if error is not None:
+            self._after_failure(cohort, error)
+        for flush in report.flushes[flushes:]:
+            self._flushes += 1
+            self._plan_hits += flush.cached
+        took_part = min(waiting, self._most) + len(requests)
+        self._office.ran(took_part, self._flushes, self._plan_hits, self._values)
+        self._answer_returned(error)
+        if not cohort.parked:
+            cohort.shared = False
+
+    def _convert(self, requests: List[Request]) -> None:
+        """Convert the samples of requests, together; they begin next."""
+        try:
+            arguments = with_mxnet_arrays([request.sample for request in requests])
+        except Exception as error:
+            if len(requests) == 1:
+                self._failed.append((requests[0], error))
+                return
+            for request in requests:
+                self._convert([request])
+            return
+        self._beginning.extend(zip(requests, arguments))
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer all requests with an exception, as no scope can be opened."""
+        requests = self._office.begin(self.room)
+        for cohort in self._cohorts:
+            requests += [*cohort.again, *(fiber.request for fiber in cohort.parked)]
+            cohort.again = []
+            self._end_fibers(cohort, lambda fiber: True)
+        self._cohorts[1:] = []
+        self._send([(request, error) for request in requests])
+        self._settle()
+
+    def _after_failure(self, cohort: Cohort, error: BaseException) -> None:
+        """Let all requests of a cohort whose flush failed begin again, unless there is only one."""
+        if not cohort.shared:
+            cohort.error = error
+            return
+        self._suspects += [fiber.request for fiber in cohort.parked]
+        self._end_fibers(cohort, lambda fiber: True)
+
+    def _answer_returned(self, error: Optional[BaseException]) -> None:
+        """Answer requests that ended in this round; their values have been handed to the engine."""
+        returned, self._returned = self._returned, []
+        pending: List[Tuple[Request, Any, List[Any]]] = []
+        answers: List[Tuple[Request, Any]] = []
+        for request, result in returned:
+            try:
+                # All objects but lists, tuples and dictionaries are leaves.
+                leaves, spec = recording.flatten(result, object)
+            except Exception as nested:
+                self._fail(request, nested)
+                continue
+            if any(isinstance(leaf, mx.nd.NDArray) for leaf in leaves):
+                pending.append((request, spec, leaves))
+            else:
+                answers.append((request, result))
+            del result, leaves
+        returned.clear()
+        # Clients work on these while the engine computes.
+        self._send(answers)
+        while pending:
+            request, spec, leaves = pending.pop(0)
+            try:
+                answers.append((request, recording.unflatten(spec, _to_numpy(leaves))))
+            except Exception as failure:
+                is_stale = isinstance(failure, errors.StaleArrayError)
+                self._fail(request, error if is_stale and error is not None else failure)
+        if self._engine_failed:
+            self._engine_failed = False
+            with contextlib.suppress(mx.MXNetError):
+                # Otherwise the next wait would raise a pending error of the engine.
+                self._scope.unrecorded(mx.nd.waitall)
+        self._send(answers)
+        self._split_suspects()
+
+    def _send(self, answers: List[Tuple[Request, Any]]) -> None:
+        """Answer requests, those that failed as well; wake streams that have got values."""
+        answers += self._failed
+        self._failed.clear()
+        if answers:
+            self._office.answer(answers)
+            answers.clear()
+        self.send()
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Note that a request raised an exception, of which another one may be the cause."""
+        if not _is_of_a_flush(error):
+            self._failed.append((request, error))
+            return
+        self._engine_failed = True
+        if self._cohort.shared:
+            self._suspects.append(request)
+        else:
+            self._failed.append((request, error))
+
+    def _split_suspects(self) -> None:
+        suspects, self._suspects = self._suspects, []
+        suspects = [request for request in suspects if not request.gone]
+        half = (len(suspects) + 1) // 2
+        self._cohorts += [Cohort(part) for part in (suspects[:half], suspects[half:]) if part]
+
+    def _end_fibers(self, cohort: Cohort, chosen: Callable[[Any], bool]) -> None:
+        """End the chosen fibers: their ``finally`` clauses run, and they get no more values."""
+        self._cohort, self._parked = cohort, cohort.parked
+        for _ in range(len(cohort.parked)):
+            fiber = cohort.parked.popleft()
+            if not chosen(fiber):
+                cohort.parked.append(fiber)
+                continue
+            self._blocked.discard(fiber)
+            fiber.ending = True
+            self._resume(fiber, greenlet.GreenletExit())
+
+    def _run_generator(self, request: Request, generator: Any) -> Any:
+        """Put what a generator yields into the stream of its request, or else into a list."""
+        if not isinstance(request.client, Mailbox):
+            return list(generator)
+        try:
+            for number, value in enumerate(generator):
+                if number >= request.delivered:  # else it was before it began again
+                    self._put(request, value)
+        finally:
+            generator.close()
+        return None
+
+    def _put(self, request: Request, value: Any) -> None:
+        """Put a value into a stream, and wait until there is room for another one."""
+        mailbox = request.client
+        leaves, spec = recording.flatten(value, object)
+        mailbox.values.append(recording.unflatten(spec, _to_numpy(leaves)))
+        request.delivered += 1
+        self._values += 1
+        self._outbox.wake(mailbox)
+        while not self._has_room(mailbox):
+            self._blocked.add(greenlet.getcurrent())
+            wait_for(mailbox)
+
+    def _can_go_on(self, fiber: Any) -> bool:
+        if isinstance(fiber.awaits, Mailbox):
+            return self._has_room(fiber.awaits)
+        return fiber.awaits is None or fiber.view is self.views[0]
+
+    def _has_room(self, mailbox: Mailbox) -> bool:
+        return not self.bounded or mailbox.has_room()
+
+    def _close_scope(self) -> None:
+        """Close the scope: values that requests still hold become plain arrays."""
+        self._scope, self._rounds = ENDED_SCOPE, 0
+        # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
+        with contextlib.suppress(Exception):
+            self._batch.__exit__(None, None, None)
+
+
+def _is_of_a_flush(error: BaseException) -> bool:
+    """Return whether an exception is an error for which another request may be at fault."""
+    if isinstance(error, errors.DynBatchError):
+        return isinstance(error, FLUSH_ERRORS)
+    return isinstance(error, mx.MXNetError)
+
+
+def _to_numpy(leaves: List[Any]) -> List[Any]:
+    """Replace MXNet arrays by NumPy arrays that own their memory."""
+    return [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
