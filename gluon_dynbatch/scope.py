@@ -396,18 +396,15 @@ class OpenScope:
                 LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
-        """Compute pending calls, and copy the values that are still held out of their arenas.
+        """Compute pending calls, and copy values of the thread's scope before out of their arenas.
 
-        Those that may get gradients stay there until the end of the next scope of the thread: if
-        only a backward pass starts from them until then, they never become arrays of MXNet.
+        By then, most have been dropped; of others, only the values were read, or a backward pass
+        started from them.  These never become arrays of MXNet.
         """
         for kept in _alive(STATE.waiting):
             kept.hand_out()
         self._compute()
         STATE.waiting[:] = self._kept
-        for kept in self._still_kept():
-            if kept.chain is None:
-                kept.hand_out()
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""

@@ -346,6 +346,18 @@ def without_collector(work):
             gc.enable()
 
 
+def locked(lock, work):
+    """Call a function while a lock is held, and return its result.
+
+    In native code, no interrupt can leave the lock held.
+    """
+    lock.acquire()
+    try:
+        return work()
+    finally:
+        lock.release()
+
+
 def untrack(data):
     """Remove nested tuples, which live long and are in no cycle, from the garbage collector."""
     if isinstance(data, tuple):

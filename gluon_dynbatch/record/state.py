@@ -179,7 +179,7 @@ class ThreadState(threading.local):
         self.decisions: Dict[Any, Any] = {}
         #: Idle fibers, for the next map.
         self.idle_fibers: List[Any] = []
-        #: Weak references to arenas of the last scope, which hold values that may get gradients.
+        #: Weak references to the arenas of the last scope that hold values.
         self.waiting: List[Any] = []
 
     @property

@@ -7,7 +7,6 @@ one, its gradient is added to the gradient of that head.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import (
     Any,
@@ -38,7 +37,7 @@ from .backward import BackwardPass, Piece
 from .buffers import view
 from .engine import FLIGHT
 from .gradient import Request, find_variables, record_function
-from .keep import Kept, Memories, Spots, find_memories, find_spots
+from .keep import SHARING, Kept, Memories, Spots, find_memories, find_spots
 
 
 def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
@@ -101,8 +100,6 @@ class Chain:
 
     def __init__(self) -> None:
         self._links: List[Link] = []
-        #: Arrays of a closed scope may be used in several threads.
-        self._lock = threading.RLock()
 
     @property
     def open(self) -> bool:
@@ -148,10 +145,12 @@ class Chain:
 
     def connect(self) -> None:
         """Make the flushes a node of MXNet's tape; the next flushes begin another one."""
-        with self._lock:
-            links, self._links = self._links, []
-            if links:
-                link(links)
+        SHARING.alone(self._connect)
+
+    def _connect(self) -> None:
+        links, self._links = self._links, []
+        if links:
+            link(links)
 
     def backward(
         self, heads: List[Lazy], given: List[NDArray], retain_graph: bool
@@ -161,22 +160,24 @@ class Chain:
         Returns False if MXNet has to: if an array is no result of these flushes, or if not all
         arrays that get gradients are variables.
         """
-        with self._lock:
-            outputs = self._outputs(heads)
-            node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
-            inputs = node.inputs
-            variables = find_variables(inputs) if outputs else None
-            if variables is None:
-                return False
-            gradients = node.backward(given, variables.requests)
-            variables.deliver(inputs, gradients)
-            FLIGHT.went_backward(
-                gradient.handle.value
-                for gradient, request in zip(variables.gradients, variables.requests)
-                if request.wanted
-            )
-            if not retain_graph:
-                self._free()
+        return SHARING.alone(lambda: self._backward(heads, given, retain_graph))
+
+    def _backward(self, heads: List[Lazy], given: List[NDArray], retain_graph: bool) -> bool:
+        outputs = self._outputs(heads)
+        node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
+        inputs = node.inputs
+        variables = find_variables(inputs) if outputs else None
+        if variables is None:
+            return False
+        gradients = node.backward(given, variables.requests)
+        variables.deliver(inputs, gradients)
+        FLIGHT.went_backward(
+            gradient.handle.value
+            for gradient, request in zip(variables.gradients, variables.requests)
+            if request.wanted
+        )
+        if not retain_graph:
+            self._free()
         return True
 
     def _outputs(self, heads: List[Lazy]) -> List[Output]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple
+import os
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 import numpy as np
 from mxnet import autograd
@@ -16,6 +18,9 @@ from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import copy_out
 from .pool import address_of
+
+
+Result = TypeVar("Result")
 
 
 class Spots(NamedTuple):
@@ -123,6 +128,25 @@ def find_memories(arrays: List[Lazy]) -> Memories:
     )
 
 
+class Sharing:
+    """A lock that is held while arrays become real: threads may share those of a closed scope."""
+
+    def __init__(self) -> None:
+        self._renew()
+        # In the child of a fork, a thread that is gone may hold the lock.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def alone(self, work: Callable[[], Result]) -> Result:
+        """Call a function while no other thread does, and return its result."""
+        return recording.locked(self._lock, work)
+
+
+SHARING = Sharing()
+
+
 class Connecting(Protocol):
     """The flushes of a scope, a `chain.Chain`."""
 
@@ -159,11 +183,16 @@ class Kept(recording.Keeper):
 
     def realise(self, lazy: Lazy) -> None:
         """Copy an array out of its arena, together with all others of this flush."""
+        SHARING.alone(lambda: self._realise(lazy))
+
+    def _realise(self, lazy: Lazy) -> None:
+        if lazy._owner is not self:
+            return  # another thread has just done it
         if all(reference() is not lazy for reference in self.lazies):
             # It is the copy of a lazy array that represents it on a later tape.
             self._copy_out([lazy])
         else:
-            self.hand_out()
+            self._hand_out()
 
     def read(self, lazy: Lazy) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
@@ -176,6 +205,9 @@ class Kept(recording.Keeper):
 
     def hand_out(self) -> None:
         """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
+        SHARING.alone(self._hand_out)
+
+    def _hand_out(self) -> None:
         if self.chain is not None:
             self.chain.connect()
         self.empty()
