@@ -47,8 +47,9 @@ cdef class Survey:
     cdef int32_t[::1] kind_of, place
     cdef char[::1] several
     cdef int32_t callees, places
-    #: By producer, consumer and place, whether one callee delivers an argument of another.
-    cdef bytearray edges
+    #: By producer, consumer and place, whether one callee delivers an argument of another; per
+    #: consumer, whether any does.
+    cdef bytearray edges, receives
 
     def __init__(self, entries, int64_t most_edges):
         cdef dict callees = {}, families = {}, kinds = {}
@@ -79,6 +80,7 @@ cdef class Survey:
         self.arguments = clone(LONG, 2 * arguments, True)
         edges = <int64_t>self.callees * self.callees * self.places
         self.edges = bytearray(edges if edges <= most_edges else 0)
+        self.receives = bytearray(self.callees)
 
     cdef void scan(self, const int32_t[::1] entry, tape, int32_t *producer):
         """Visit each call; on entry, all values are marked as external in `producer`.
@@ -95,6 +97,7 @@ cdef class Survey:
         cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
         cdef const int64_t[::1] offsets = tape.offsets
         cdef char *edges = self.edges
+        cdef char *receives = self.receives
         cdef char *edge
         cdef int32_t count = self.places, step = self.callees * count
         cdef Py_ssize_t node, operand = 0
@@ -116,7 +119,7 @@ cdef class Survey:
                 value = sources[operand + k]
                 maker = producer[value]
                 if maker >= 0:
-                    edge[maker + place[k]] = True
+                    edge[maker + place[k]] = receives[kind.callee] = True
                 if argument[k].reasons:
                     offset = offsets[operand + k]
                     if first:
@@ -174,30 +177,41 @@ cdef class Survey:
         """
         cdef bytearray marks = bytearray(self.callees * self.places)
         cdef Py_ssize_t count = self.callees if len(self.edges) else 0, producer, consumer, via, k
-        cdef bytearray table = bytearray(count * count)
-        cdef bytearray delivers = bytearray(count), receives = bytearray(count)
+        #: Only callees that deliver and receive take part in recursions, and most do not: others
+        #: belong to single samples, such as experts.
+        cdef list receivers = [k for k in range(count) if self.receives[k]]
+        cdef list members = [k for k in receivers if self.delivers(k, receivers)]
+        cdef bytearray table = bytearray(count * count if members else 0)
         cdef char *reach = table
         cdef const char *edge = self.edges
-        for producer in range(count):
-            for consumer in range(count):
+        for producer in members:
+            for consumer in members:
                 for k in range(self.places):
-                    reach[producer * count + consumer] |= edge[0]
-                    edge += 1
-                delivers[producer] |= reach[producer * count + consumer]
-                receives[consumer] |= reach[producer * count + consumer]
-        for via in range(count):
-            # Most callees only deliver, or only receive.
-            for producer in range(count if delivers[via] and receives[via] else 0):
+                    reach[producer * count + consumer] |= (
+                        edge[(producer * count + consumer) * self.places + k]
+                    )
+        for via in members:
+            for producer in members:
                 if reach[producer * count + via]:
-                    for consumer in range(count):
+                    for consumer in members:
                         reach[producer * count + consumer] |= reach[via * count + consumer]
-        edge = self.edges
-        for producer in range(count):
-            for consumer in range(count):
+        for producer in members:
+            for consumer in members:
                 for k in range(self.places if reach[consumer * count + producer] else 0):
-                    marks[consumer * self.places + k] |= edge[k]
-                edge += self.places
+                    marks[consumer * self.places + k] |= (
+                        edge[(producer * count + consumer) * self.places + k]
+                    )
         return marks
+
+    cdef bint delivers(self, Py_ssize_t producer, list receivers):
+        """Return whether a callee delivers arrays to any of some others."""
+        cdef const char *edge = self.edges
+        cdef Py_ssize_t consumer, k
+        for consumer in receivers:
+            for k in range(self.places):
+                if edge[(producer * self.callees + consumer) * self.places + k]:
+                    return True
+        return False
 
     cdef bytearray uneven(self):
         """Return, per callee and place, whether calls get different numbers of arrays there.

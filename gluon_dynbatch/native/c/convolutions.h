@@ -1,10 +1,15 @@
 /* Convolutions of feature maps, and their gradients, for one type and one instruction set.
  *
  * All three are one product. Input maps are copied to planes, where zeros surround them (and
- * separate their elements, for the gradient of strided data). On a plane, each tap of the factor is
- * applied at a constant distance from the position that is computed, so a table of distances
- * replaces copies of all windows (im2col). The lanes of a vector are output maps. A tile is some
- * positions of a line, for several vectors of maps, or of several lines, for one vector.
+ * separate their elements, for the gradient of strided data), unless none are needed. On a plane,
+ * each tap of the factor is applied at a constant distance from the position that is computed, so a
+ * table of distances replaces copies of all windows (im2col).
+ *
+ * The lanes of a vector are output maps or positions, whichever takes fewer operations. If they are
+ * maps, a tile is some positions of a line, for several vectors of maps, or of several lines, for
+ * one vector. If they are positions, these are a stretch of the plane, from the first position to
+ * the last, with those between two lines, which are not stored; a tile is some maps, for several
+ * vectors of the stretch. The factor is then read where it is.
  *
  * The factor is the kernel, turned round for the gradient of the data. For the gradient of the
  * kernel it is the gradient of the result, and the positions are the elements of the kernel.
@@ -26,8 +31,12 @@ typedef struct {
     int64_t factor_maps;      /* per output map */
     int64_t factor_in_row;    /* elements of the factor from one of its maps to the next */
     int64_t factor_out_row;   /* elements of the factor from one output map to the next */
+    int64_t stretch;          /* of the plane, from the first position to the last */
     int channel_lines;        /* a line of positions is a channel, whose kernel has one line */
 } gdb_geometry;
+
+/* Operations of a lane in the time in which an element is stored whose lane is a map. */
+enum { GDB_STORE_WORK = 16 };
 
 static inline int64_t gdb_area(const int64_t *size) { return size[0] * size[1]; }
 
@@ -48,6 +57,7 @@ static gdb_geometry gdb_geometry_of(const gdb_maps *m) {
     }
     g.channel_lines = of_kernel && m->kernel[0] == 1;
     if (g.channel_lines) g.positions[0] = m->channels, g.position_step[0] = g.plane[0];
+    g.stretch = (g.positions[0] - 1) * g.plane[1] + g.positions[1];
     g.factor_maps = of_kernel ? 1 : g.in_maps;
     g.factor_in_row = gdb_area(g.taps) * (of_data ? m->channels : 1);
     g.factor_out_row = gdb_area(g.taps) * (of_data ? 1 : g.factor_maps);
@@ -59,6 +69,12 @@ static gdb_geometry gdb_geometry_of(const gdb_maps *m) {
 static inline int64_t gdb_equal_parts(int64_t count, int64_t limit) {
     const int64_t parts = (count + limit - 1) / limit;
     return (count + parts - 1) / parts;
+}
+
+/* Return whether input maps are planes as they are. */
+static inline int gdb_is_plane(const gdb_geometry *g) {
+    return g->plane[0] == g->in_size[0] && g->plane[1] == g->in_size[1]
+        && g->spacing[0] == 1 && g->spacing[1] == 1;
 }
 
 /* Fill in the distance on planes from a position to what each tap is multiplied with. If `turned`,
@@ -73,7 +89,25 @@ static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *dista
         }
 }
 
+/* Fill in which element of the factor each tap is, for the first output map. */
+static void gdb_fill_elements(const gdb_geometry *g, int64_t *elements) {
+    for (int64_t map = 0; map < g->factor_maps; map++)
+        for (int64_t i = 0; i < gdb_area(g->taps); i++)
+            *elements++ = map * g->factor_in_row + i;
+}
+
 #endif
+
+/* Return whether lanes are positions. */
+static int F(by_positions)(const gdb_geometry *g, int of_kernel) {
+    const int64_t taps = g->factor_maps * gdb_area(g->taps), positions = gdb_area(g->positions);
+    const int64_t maps = (g->out_maps + LANES - 1) / LANES * LANES;
+    const int64_t lanes = (g->stretch + LANES - 1) / LANES * LANES;
+    if (of_kernel || g->position_step[0] != 1 || g->position_step[1] != 1 || g->stretch < LANES)
+        return 0;
+    return g->out_maps * lanes * taps
+        < positions * (maps * taps + g->out_maps * GDB_STORE_WORK);
+}
 
 /* Copy input maps to their planes, which are zero elsewhere. */
 static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane) {
@@ -169,13 +203,81 @@ static void F(convolve_planes)(const gdb_geometry *g, const int64_t *distances, 
             }
 }
 
-/* Scratch has the planes, the packed factors of all groups, and the distances. */
+/* Compute some vectors of the stretch, the last at `last`, for some output maps. */
+INLINE void F(stretch_tile)(const int maps, const int vectors, int64_t taps,
+                            const int64_t *distances, const int64_t *elements, const T *factor,
+                            int64_t factor_row, const T *bias, const T *planes, int64_t last,
+                            T *to, int64_t map_row) {
+    const T *row[MR];
+    VECTOR sum[MR][NV], right[NV];
+    int64_t column[NV];
+    UNROLL for (int v = 0; v < vectors; v++) column[v] = v < vectors - 1 ? v * LANES : last;
+    UNROLL for (int i = 0; i < maps; i++) {
+        row[i] = factor + i * factor_row;
+        const VECTOR first = BROADCAST(bias ? bias[i] : 0);
+        UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = first;
+    }
+    for (int64_t r = 0; r < taps; r++) {
+        const T *from = planes + distances[r];
+        const int64_t at = elements[r];
+        UNROLL for (int v = 0; v < vectors; v++) right[v] = LOAD(from + column[v]);
+        UNROLL for (int i = 0; i < maps; i++) {
+            VECTOR left = BROADCAST(row[i][at]);
+            UNROLL for (int v = 0; v < vectors; v++) sum[i][v] += left * right[v];
+        }
+    }
+    UNROLL for (int i = 0; i < maps; i++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            *(VECTOR *)(to + i * map_row + column[v]) = sum[i][v];
+}
+
+/* Compute all positions of all output maps of a group, with positions as lanes. `wide` has room for
+ * the stretches of MR maps; they are computed there if lines are not contiguous on the plane. */
+static void F(convolve_stretch)(const gdb_geometry *g, const int64_t *distances,
+                                const int64_t *elements, const T *factor, const T *bias,
+                                const T *planes, T *wide, T *to) {
+    const int64_t taps = g->factor_maps * gdb_area(g->taps), width = g->positions[1];
+    const int64_t vectors = (g->stretch + LANES - 1) / LANES, size = gdb_area(g->positions);
+    const int64_t at_once = gdb_equal_parts(vectors, NV), part = gdb_equal_parts(g->out_maps, MR);
+    const int in_place = width == g->plane[1];
+    for (int64_t j = 0; j < g->out_maps; j += part, to += part * size) {
+        const int maps = (int)(g->out_maps - j < part ? g->out_maps - j : part);
+        const T *rows = factor + j * g->factor_out_row, *biases = bias ? bias + j : NULL;
+        T *sums = in_place ? to : wide;
+        for (int64_t v = 0; v < vectors; v += at_once) {
+            const int64_t count = vectors - v < at_once ? vectors - v : at_once, x = v * LANES;
+            const int64_t end = v + count < vectors ? x + count * LANES : g->stretch;
+            const int64_t last = end - LANES - x;
+            ANY_TILE(maps, count * LANES, F(stretch_tile), taps, distances, elements, rows,
+                     g->factor_out_row, biases, planes + x, last, sums + x, g->stretch)
+        }
+        for (int64_t line = 0; line < maps * g->positions[0] && !in_place; line++) {
+            const int64_t map = line / g->positions[0], y = line % g->positions[0];
+            const T *from = wide + map * g->stretch + y * g->plane[1];
+            memcpy(to + line * width, from, width * sizeof(T));
+        }
+    }
+}
+
+/* Return the elements of the planes of a group that are copies. */
+static int64_t F(planes_size)(const gdb_geometry *g) {
+    return gdb_is_plane(g) ? 0 : F(packed_elements)(1, g->in_maps * gdb_area(g->plane));
+}
+
+/* Return the bytes of the two tables of taps. */
+static int64_t F(tables_size)(const gdb_geometry *g) {
+    const int64_t bytes = 2 * g->factor_maps * gdb_area(g->taps) * (int64_t)sizeof(int64_t);
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Scratch has the tables, the planes, and the packed factors of all groups or stretches. */
 static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const gdb_geometry g = gdb_geometry_of(m);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
-    const int64_t elements = F(packed_elements)(1, g.in_maps * gdb_area(g.plane))
-        + m->groups * F(packed_elements)(taps + 1, g.out_maps);
-    return elements * sizeof(T) + taps * sizeof(int64_t);
+    const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
+    const int64_t wide = F(packed_elements)(1, MR * g.stretch);
+    const int by_positions = F(by_positions)(&g, m->of == GDB_OF_KERNEL);
+    return (F(planes_size)(&g) + (by_positions ? wide : packed)) * sizeof(T) + F(tables_size)(&g);
 }
 
 /* Add the gradients of the kernel and the bias of one group for one image. */
@@ -184,10 +286,11 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
                                    T *packed, T *dw, T *db) {
     const int64_t taps = gdb_area(m->kernel), size = gdb_area(m->result);
     const int64_t rounds = g->channel_lines ? 1 : m->channels;
-    F(copy_to_planes)(g, data, planes);
+    const T *from = gdb_is_plane(g) ? data : planes;
+    if (from == planes) F(copy_to_planes)(g, data, planes);
     F(pack_factor)(g, dy, NULL, packed);
     for (int64_t r = 0; r < rounds; r++)
-        F(convolve_planes)(g, distances, packed, planes + r * gdb_area(g->plane), dw + r * taps,
+        F(convolve_planes)(g, distances, packed, from + r * gdb_area(g->plane), dw + r * taps,
                            m->channels * taps, 1);
     for (int64_t f = 0; f < m->filters; f++) {
         double total = db[f];
@@ -196,39 +299,61 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
     }
 }
 
+/* Compute the result, or the gradient of the data, of one row. The packed factors of all groups are
+ * made if they are `new`. */
+static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int64_t *distances,
+                            const int64_t *elements, const T *a, const T *factor, const T *bias,
+                            int new, T *planes, T *packed, T *c) {
+    const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
+    const int64_t in_size = g->in_maps * gdb_area(g->in_size);
+    const int64_t out_size = g->out_maps * gdb_area(g->positions);
+    const int64_t taps = g->factor_maps * gdb_area(g->taps);
+    const int64_t packed_size = F(packed_elements)(taps + 1, g->out_maps);
+    for (int64_t j = 0; j < m->groups && new && !elements; j++)
+        F(pack_factor)(g, factor + j * kernel_size, bias ? bias + j * m->filters : NULL,
+                       packed + j * packed_size);
+    for (int64_t i = 0; i < m->images * m->groups; i++, a += in_size, c += out_size) {
+        const int64_t j = i % m->groups;
+        const T *from = gdb_is_plane(g) ? a : planes;
+        if (from == planes) F(copy_to_planes)(g, a, planes);
+        if (elements)
+            F(convolve_stretch)(g, distances, elements, factor + j * kernel_size,
+                                bias ? bias + j * m->filters : NULL, from, packed, c);
+        else
+            F(convolve_planes)(g, distances, packed + j * packed_size, from, c,
+                               gdb_area(g->positions), 0);
+    }
+}
+
 static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64_t left_row,
                         const void *right, int64_t right_row, const void *bias, void *result,
                         int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
-    const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
+    const int of_kernel = m->of == GDB_OF_KERNEL, by_positions = F(by_positions)(&g, of_kernel);
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t result_size = m->filters * gdb_area(m->result);
     const int64_t data_size = m->channels * gdb_area(m->data);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
-    const int64_t packed_size = F(packed_elements)(taps + 1, g.out_maps);
-    const int64_t planes_size = F(packed_elements)(1, g.in_maps * gdb_area(g.plane));
-    T *planes = scratch, *packed = planes + planes_size;
-    int64_t *distances = (int64_t *)(packed + m->groups * packed_size);
-    memset(planes, 0, planes_size * sizeof(T));
-    gdb_fill_distances(&g, of_data, distances);
+    int64_t *distances = scratch, *elements = by_positions ? distances + taps : NULL;
+    T *planes = (T *)((char *)scratch + F(tables_size)(&g));
+    T *packed = planes + F(planes_size)(&g);
+    memset(planes, 0, (char *)packed - (char *)planes);
+    gdb_fill_distances(&g, m->of == GDB_OF_DATA, distances);
+    if (by_positions) gdb_fill_elements(&g, elements);
     for (int64_t row = 0; row < rows; row++) {
         const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;
         T *c = (T *)result + row * result_row, *db = c + m->groups * kernel_size;
-        if (of_kernel) memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));
-        for (int64_t j = 0; j < m->groups && !of_kernel && (!row || right_row); j++)
-            F(pack_factor)(&g, b + j * kernel_size, bias ? (const T *)bias + j * m->filters : NULL,
-                           packed + j * packed_size);
+        if (!of_kernel) {
+            F(convolve_row)(m, &g, distances, elements, a, b, bias, !row || right_row, planes,
+                            packed, c);
+            continue;
+        }
+        memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));
         for (int64_t i = 0; i < m->images * m->groups; i++) {
             const int64_t j = i % m->groups;
-            if (!of_kernel) {
-                F(copy_to_planes)(&g, a + i * (of_data ? result_size : data_size), planes);
-                F(convolve_planes)(&g, distances, packed + j * packed_size, planes,
-                                   c + i * (of_data ? data_size : result_size),
-                                   gdb_area(g.positions), 0);
-            } else if (!F(is_zero)(a + i * result_size, result_size)) {
+            if (!F(is_zero)(a + i * result_size, result_size))
                 F(add_kernel_gradient)(m, &g, distances, a + i * result_size, b + i * data_size,
                                        planes, packed, c + j * kernel_size, db + j * m->filters);
-            }
         }
     }
 }
