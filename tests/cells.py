@@ -137,10 +137,15 @@ def dense(units=3, width=4, scale=0.7, **kwargs):
     return ready(gdb.convert(nn.Dense(units, in_units=width, **kwargs)), scale)
 
 
+def module():
+    """Return ``mx.np`` under NumPy's semantics, and else ``mx.nd``."""
+    return mx.np if mx.util.is_np_array() else mx.nd
+
+
 def array(*shape, seed=0, **kwargs):
     """Return a random array; equal arguments give equal values."""
     values = np.random.RandomState(sum(shape) + seed).uniform(-1, 1, shape)
-    return mx.nd.array(values, **{"dtype": "float32", **kwargs})
+    return module().array(values, **{"dtype": "float32", **kwargs})
 
 
 def inputs(count, width=WIDTH, seed=0):

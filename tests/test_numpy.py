@@ -304,6 +304,41 @@ def test_arrays_without_axes_get_gradients():
     assert gradients[0] == gradients[1] == [18.0, 15.0]
 
 
+@pytest.mark.parametrize("source", [
+    2.5, 3, True, [[1, 2], [3, 4]], np.arange(3), np.float64(0.1), np.ones((2, 0)), [[]], (),
+    np.array([True, False]), np.full((2,), 7, "int8"), np.ones((1, 2), "float16"),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [None, "float64", "int32", "bool", np.float16])
+def test_arrays_of_numbers(source, dtype):
+    """They have the types and values of MXNet's, and take no flush."""
+    net, wanted = cell(lambda F, x: x * 2), mnp.array(source, dtype=dtype)
+    with gdb.batching(**FIXED) as batch:
+        pending, made = net(mnp.ones((1, 2))), mnp.array(source, dtype=dtype)
+        read, shape = made.asnumpy(), made.shape
+        assert pending.pending and isinstance(made, mnp.ndarray) and not batch.report.flushes
+        changed = mnp.array(source, dtype=dtype)
+        if changed.size:
+            changed[()] = 1
+        results = [made, made.copy(), changed, mnp.zeros_like(made)]
+    same(read, wanted.asnumpy())
+    same(results[:2], [wanted.asnumpy()] * 2)
+    same(results[2:], [np.ones(shape, wanted.dtype), np.zeros(shape, wanted.dtype)])
+    for result in results:
+        assert result.shape == wanted.shape and result.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e40])
+def test_numbers_that_no_integer_has(front, number):
+    """Kernels of integers leave them to MXNet."""
+    array = (mnp if front == "np" else mx.nd).array
+    net = cell(lambda F, x: (x > number, x == number, x != number))
+    x = array([[1, 2]], dtype="int32")
+    with gdb.batching(policy="depth") as batch:
+        got = net(net(x)[0].astype("int32") + x)
+    same(got, net(net(x)[0].astype("int32") + x))
+    assert batch.report.nodes
+
+
 def test_writes_are_seen():
     net, x = cell(lambda F, x: x * 2), mnp.ones((1, 2))
     with autograd.record(), gdb.batching(**FIXED):

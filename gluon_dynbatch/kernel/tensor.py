@@ -32,7 +32,7 @@ INTEGER_FUNCTIONS = NOT_DERIVED.union(
 #: Numbers below these are converted to integers exactly.
 BOUNDS = {"int32": 2.0**31, "int64": 2.0**53}
 #: Functions for which MXNet, in values or gradients, uses constants in single precision.
-ROUGH = frozenset(["degrees", "erf"])
+ROUGH = frozenset(["degrees", "erf", "radians"])
 #: With more pieces than these, a kernel is slower than MXNet's operators.
 MOST_PIECES = 32
 #: Longer rows are moved by MXNet's operators, because kernels store an index per element.
@@ -137,7 +137,7 @@ class Tensor(Arithmetic):
         require(self.dtype in BOUNDS, f"{self.dtype} has no kernels")
         derived = name not in NOT_DERIVED or not self.build.recorded
         require(name in INTEGER_FUNCTIONS and derived, f"{self.dtype} has no kernel for {name}")
-        exact = all(x == int(x) and abs(x) < BOUNDS[self.dtype] for x in numbers)
+        exact = all(abs(x) < BOUNDS[self.dtype] and x == int(x) for x in numbers)
         require(exact, f"a number is not in {self.dtype}")
 
     def const(self, value: float) -> Tensor:

@@ -31,6 +31,11 @@ cdef class Calls:
     cdef public object watch
     #: The `Trace` of the innermost ``forward`` that is being traced, or None.
     cdef public object tracing
+    #: The attributes of `numpy_scopes` in the thread of the recorder.
+    cdef dict numpy_settings
+
+    def __cinit__(self, *args, **kwargs):
+        self.numpy_settings = numpy_scopes.__dict__
 
     def close(self, reason):
         """Drop the scope and the tape, as the three would form a reference cycle.
@@ -183,7 +188,7 @@ cpdef call(Calls recorder, Callee callee, args):
         tape = tape_of(recorder)
         if not tape.open:
             return ENDED
-        operands, key_parts = [], [current_mode()]
+        operands, key_parts = [], [mode_in(recorder.numpy_settings)]
         try:
             for arg in args:
                 flatten_into(arg, array_type, operands, key_parts, tape)

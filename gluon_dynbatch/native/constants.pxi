@@ -234,8 +234,10 @@ cdef int locate(Tape tape, object array_, int64_t *at) except -1:
     return 0
 
 
-def made_array(source, context, dtype):
+def made_array(source, context, dtype, bint numpy=False):
     """Return what ``mx.nd.array`` makes of a number, a nested list or a NumPy array, as a lazy array.
+
+    With `numpy`, this is what ``mx.np.array`` makes, where the dtype may be that of the source.
 
     Returns None if MXNet has to do that: it fails, or it has other arguments, or it is empty, large
     or in memory of another device.
@@ -248,6 +250,8 @@ def made_array(source, context, dtype):
     if isinstance(source, array_type) or kind is not numpy_array and isinstance(source, numpy_array):
         return None
     try:
+        if numpy and dtype is None:
+            dtype = getattr(source, "dtype", None)
         numpy_dtype, code, itemsize = <tuple>(<dict>known_dtypes)[dtype]
         if kind is numpy_array and <int64_t>source.size * <int64_t>itemsize > MOST_VALUES:
             return None
@@ -276,4 +280,4 @@ def made_array(source, context, dtype):
         type_id = known_types[key] = type_of_parts(shape, numpy_dtype.type.__name__, context)
     if not layout_of(type_id).in_host_memory:
         return None
-    return Constant(type_id, data).make()
+    return Constant(type_id, data, numpy=numpy).make()

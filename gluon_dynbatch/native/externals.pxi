@@ -64,19 +64,22 @@ cdef int64_t type_id_of(object array_) except -1:
 cpdef object plain_array(object array_):
     """Return an array of ``mx.np`` as an array of ``mx.nd`` with the same memory and gradient.
 
-    An array without axes gets one: without NumPy's semantics, MXNet does not know such arrays.
+    An array without axes gets one: without NumPy's semantics, MXNet does not know such arrays.  Any
+    other one lends its handle, as to make and to free one takes longer than to record a call.
     """
     cdef int[1] axes
     cdef const int64_t *sizes
-    cdef void *handle
-    cdef void *shared = NULL
     if not is_numpy(array_):
         return array_
-    handle = handle_of(array_)
-    if mxnet.shape(handle, &axes[0], &sizes) or axes[0] < 1:
+    if is_lazy(array_):
+        array_ = array_.real()
+    if mxnet.shape(handle_of(array_), &axes[0], &sizes) or axes[0] < 1:
         return without_axes(array_)
-    check_call(mxnet.share(handle, &shared))
-    return new_array(shared)
+    borrowed = PyType_GenericAlloc(borrowed_type, 0)
+    fill_slot(borrowed, handle_at, <object>slot(array_, handle_at)[0])
+    fill_slot(borrowed, writable_at, True)
+    fill_slot(borrowed, lender_at, array_)
+    return borrowed
 
 
 cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:

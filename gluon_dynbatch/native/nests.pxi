@@ -185,10 +185,24 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Ta
                 leaves.append((at[0], at[1]))
             else:
                 leaves.append(at[0])
-        spec.append(~type_id if is_numpy(value) else type_id)
+        if class_ is lazy_type or not is_numpy(value):
+            spec.append(type_id)
+        else:
+            spec.append(complement(type_id))
         return None
     spec.append(Static(checked_static(value)))
     return None
+
+
+#: Complements of type ids, which keys of calls have for arrays of ``mx.np``.
+cdef list complements = []
+
+
+cdef object complement(Py_ssize_t type_id):
+    """Return ``~type_id``."""
+    while type_id >= len(complements):
+        complements.append(~len(complements))
+    return complements[type_id]
 
 
 def variables(tuple spec not None, names, make):

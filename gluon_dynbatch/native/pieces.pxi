@@ -210,7 +210,7 @@ cdef class Known:
             if seen.against is not None:
                 return self.refuse(recorder, block, args, seen.against)
             try:
-                key = arguments.write(seen.number << mode_bits | current_mode(), args)
+                key = arguments.write(seen.number << mode_bits | mode_in(recorder.numpy_settings), args)
             except (TypeError, ValueError, RecursionError) as error:
                 return self.refuse(recorder, block, args, error)
             piece = self.held.find(key)

@@ -87,6 +87,8 @@ cdef Functions mxnet
 cdef type lazy_type, array_type
 #: Those of ``mx.np``.
 cdef type lazy_numpy_type, numpy_type
+#: `record.lazy.Borrowed`.
+cdef type borrowed_type
 #: The ctypes class of array handles.
 cdef object handle_type
 cdef type numpy_array = np.ndarray
@@ -97,13 +99,15 @@ cdef dict known_code = {}
 cdef dict known_types = {}
 cdef int recording_bit = RECORDING, training_bit = TRAINING
 cdef int numpy_shape_bit = NUMPY_SHAPE, numpy_array_bit = NUMPY_ARRAY, mode_bits = MODE_BITS
-#: MXNet's object with the NumPy semantics of each thread.
-cdef object numpy_scopes
+#: MXNet's object with the NumPy semantics of each thread; the semantics that were seen last, which
+#: never change, and their bits.
+cdef object numpy_scopes, numpy_scope = None
+cdef int numpy_scope_bits = 0
 #: `record.state.STATE`.
 cdef object state
 #: Offsets in bytes of the slots of lazy arrays, and of plain ones.
 cdef Py_ssize_t owner_at, value_at, offset_at, type_at, detached_from_at
-cdef Py_ssize_t handle_at, writable_at
+cdef Py_ssize_t handle_at, writable_at, lender_at
 #: Offset of the list of weak references to a lazy array, and to one of ``mx.np``.
 cdef Py_ssize_t weak_at, weak_numpy_at
 #: `record.types.NODE_AT`.
@@ -128,14 +132,14 @@ def connect(
     """Set the classes of arrays and the addresses of MXNet's functions; once per process.
 
     There are two classes of lazy arrays, and two of arrays: those of ``mx.nd``, and those of
-    ``mx.np``.
+    ``mx.np``; and `Borrowed`.
     """
     global mxnet, state, lazy_type, array_type, handle_type, node_at, lazy_numpy_type, numpy_type
     global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at, weak_at
-    global numpy_scopes, weak_numpy_at
+    global numpy_scopes, weak_numpy_at, borrowed_type, lender_at
     state, handle_type, numpy_scopes = state_, handle, numpy_scopes_
     lazy_type, lazy_numpy_type = lazy
-    array_type, numpy_type = arrays
+    array_type, numpy_type, borrowed_type = arrays
     slots = [
         [slot_offset(class_, name)
          for name in ("_owner", "_value", "_offset", "_type", "_detached_from")]
@@ -145,6 +149,7 @@ def connect(
         raise ImportError("the two classes of lazy arrays differ in the places of their slots")
     owner_at, value_at, offset_at, type_at, detached_from_at = slots[0]
     handle_at, writable_at = [slot_offset(arrays[0], name) for name in ("handle", "writable")]
+    lender_at = slot_offset(arrays[2], "_lender")
     weak_at, weak_numpy_at = lazy[0].__weakrefoffset__, lazy[1].__weakrefoffset__
     node_at, mxnet = node, (<Functions *>functions.data.as_voidptr)[0]
     probe = handle(12345)
@@ -152,8 +157,17 @@ def connect(
         raise ImportError("the handles of ctypes have another layout than in Python 3.8 to 3.11")
 
 
-cpdef int current_mode() noexcept:
+def current_mode():
     """Return autograd's mode and the NumPy semantics in this thread, as bits of `modes`."""
+    return mode_in(numpy_scopes.__dict__)
+
+
+cdef int mode_in(dict numpy_settings) except -1:
+    """Do as `current_mode`, given the attributes of `numpy_scopes` in this thread.
+
+    It runs no Python code that was not MXNet's.
+    """
+    global numpy_scope, numpy_scope_bits
     cdef unsigned char recording = 0, training = 0
     cdef int numpy_shape = 0
     mxnet.is_recording(&recording)
@@ -163,9 +177,13 @@ cpdef int current_mode() noexcept:
     if numpy_shape:
         mode |= numpy_shape_bit
         # MXNet allows NumPy's arrays only with NumPy's shapes.
-        scope = getattr(numpy_scopes, "value", None)
-        if scope is not None and scope._is_np_array:
-            mode |= numpy_array_bit
+        scope = numpy_settings.get("value")
+        if scope is None:
+            return mode
+        if scope is not numpy_scope:
+            numpy_scope_bits = numpy_array_bit if scope._is_np_array else 0
+            numpy_scope = scope
+        mode |= numpy_scope_bits
     return mode
 
 

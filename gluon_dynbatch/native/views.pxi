@@ -170,8 +170,11 @@ def first_elements(array_, int64_t count, tuple shape not None):
     return new_array(handle)
 
 
-def empty(tuple shape not None, int dtype, int device, int number):
-    """Return an uninitialized array; type and device are MXNet's numbers."""
+def empty(tuple shape not None, int dtype, int device, int number, bint numpy=False):
+    """Return an uninitialized array; type and device are MXNet's numbers.
+
+    With `numpy`, it is one of ``mx.np``.
+    """
     cdef array sizes = array("q", shape)
     cdef void *handle = NULL
     cdef int failed
@@ -180,16 +183,24 @@ def empty(tuple shape not None, int dtype, int device, int number):
             <const int64_t *>sizes.data.as_longlongs, sizes.ob_size, device, number, False, dtype,
             &handle)
     check_call(failed)
-    return new_array(handle)
+    return new_array(handle, numpy)
 
 
-def arrays_like(array_, tuple shape not None, int64_t count):
-    """Return `count` uninitialized arrays of a shape, with the dtype and the context of another."""
+def arrays_like(array_, tuple shape not None, int64_t count, bint numpy=False):
+    """Return `count` uninitialized arrays of a shape, with the dtype and the context of another.
+
+    With `numpy`, they are arrays of ``mx.np``.
+    """
     cdef int dtype = 0, device = 0, number = 0
     cdef void *handle = handle_of(array_)
     mxnet.dtype(handle, &dtype)
     mxnet.context(handle, &device, &number)
-    return [empty(shape, dtype, device, number) for _ in range(count)]
+    return [empty(shape, dtype, device, number, numpy) for _ in range(count)]
+
+
+def are_numpy(list arrays not None):
+    """Return a byte per array: 1 if it is one of ``mx.np``, else 0."""
+    return bytes(bytearray([is_numpy(array_) for array_ in arrays]))
 
 
 def plain_view(array_, key):

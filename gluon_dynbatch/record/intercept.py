@@ -20,7 +20,7 @@ from mxnet.util import is_np_shape
 
 from ..modes import NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
-from . import hazards
+from . import hazards, numpy_functions
 from .constants import token_of, values_made
 from .hooks import Hooks, Replaced
 from .lazy import Lazy, LazyNDArray, as_index, chosen_by
@@ -214,28 +214,6 @@ def _named_hook(original: Any) -> Any:
     return call
 
 
-def _zeros_hook(original: Any) -> Any:
-    def zeros(shape: Any, dtype: Any, ctx: Any) -> Any:
-        if STATE.recorder is None:
-            return original(shape, dtype, ctx)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        return mx.nd.np._internal.zeros(shape=shape, ctx=ctx, dtype=dtype or "float32")
-
-    return zeros
-
-
-def _tensordot_hook(original: Any) -> Any:
-    def tensordot(a: Any, b: Any, axes: Any) -> Any:
-        if STATE.recorder is None:
-            return original(a, b, axes)
-        if isinstance(axes, int):
-            return mx.nd.np._internal.tensordot_int_axes(a, b, axes)
-        pair = [(axis,) if isinstance(axis, int) else tuple(axis) for axis in axes]
-        return mx.nd.np._internal.tensordot(a, b, *pair)
-
-    return tensordot
-
-
 def set_mode(mode: int) -> None:
     """Set autograd's mode and NumPy's semantics in this thread."""
     autograd.set_recording(bool(mode & RECORDING))
@@ -296,7 +274,10 @@ OPEN: Tuple[Replaced, ...] = (
     Replaced(mx.np.ndarray, "__getitem__", "as for the class above", _index_hook),
     *(
         Replaced(_api_internal, name, "it does not call the function for operators above", make)
-        for name, make in (("zeros", _zeros_hook), ("tensordot", _tensordot_hook))
+        for name, make in (
+            ("zeros", numpy_functions.zeros_hook),
+            ("tensordot", numpy_functions.tensordot_hook),
+        )
     ),
     Replaced(
         NDArray,
@@ -311,6 +292,12 @@ OPEN: Tuple[Replaced, ...] = (
         "until calls read all of them from one buffer; mx.nd.array calls this, by whatever name it "
         "is imported",
         _array_hook,
+    ),
+    Replaced(
+        mx.np,
+        "array",
+        "as for the function above; MXNet's own takes ten times as long, and writes to an array",
+        numpy_functions.array_hook,
     ),
     *(
         Replaced(

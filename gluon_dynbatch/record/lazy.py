@@ -329,6 +329,14 @@ class LazyNumPy(Lazy, mx.np.ndarray):
         return _as_other(self)
 
 
+class Borrowed(NDArray):
+    """An array of ``mx.nd`` with the handle of one of ``mx.np``, which it keeps alive."""
+
+    __slots__ = ("_lender",)
+
+    __del__ = object.__hash__  # as for `Lazy`
+
+
 def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Any:
     """Record ``array[parts]`` for index arrays, as MXNet's own indexing calculates it.
 
@@ -433,6 +441,6 @@ _CALLED = (
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call
 recording.connect(
-    *(STATE, (LazyNDArray, LazyNumPy), (NDArray, mx.np.ndarray), NDArrayHandle),
+    *(STATE, (LazyNDArray, LazyNumPy), (NDArray, mx.np.ndarray, Borrowed), NDArrayHandle),
     *(_NumpyArrayScope._current, NODE_AT, array("Q", _ADDRESSES)),
 )

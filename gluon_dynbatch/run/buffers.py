@@ -138,14 +138,19 @@ def _on(like: NDArray, values: Array) -> NDArray:
     return mx.nd.from_numpy(values).as_in_context(like.context)
 
 
-def copy_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
+def copy_out(
+    source: NDArray, shape: Tuple[int, ...], starts: List[int], numpy: bool = False
+) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at given elements of an arena.
+
+    With `numpy`, they are arrays of ``mx.np``, unless the device needs operators for the copies.
 
     Each has memory of its own.  MXNet queues operations by memory: if a backward pass in Python
     writes the gradient of one copy and reads another one, these must not be one memory.
     """
-    copies, size = allocate_like(source, shape, len(starts)), prod(shape)
-    if not in_host_memory(source.context):
+    on_host, size = in_host_memory(source.context), prod(shape)
+    copies = allocate_like(source, shape, len(starts), numpy and on_host)
+    if not on_host:
         with autograd.pause():
             _copy_by_operators(source, copies, size, starts)
         return copies

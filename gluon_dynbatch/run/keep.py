@@ -77,6 +77,16 @@ class Memories(NamedTuple):
                 wholes[memory].append(array)
         return wholes
 
+    def numpy(self) -> Array:
+        """Return per memory whether all its arrays are whole ones of ``mx.np``, with axes."""
+        marks = np.frombuffer(recording.are_numpy(self.arrays), bool)
+        found = np.zeros(len(self.size), bool)
+        if marks.any():
+            found[:] = True
+            found[self.memory[~marks | (self.kind != self.whole[self.memory])]] = False
+            found &= [kind >= 0 and bool(TYPES[kind].shape) for kind in self.whole.tolist()]
+        return found
+
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
         """Make the kept arrays real, given one array per memory; autograd may record the views.
 
@@ -227,17 +237,18 @@ class Kept(recording.Keeper):
 
     def copies(self, memories: Memories) -> List[NDArray]:
         """Return copies of memories; those of one arena, size and shape share buffers."""
-        columns = memories.arena, memories.size, memories.whole
+        columns = memories.arena, memories.size, memories.whole, memories.numpy()
         groups: Dict[Any, List[int]] = {}
         for number, key in enumerate(zip(*(column.tolist() for column in columns))):
             groups.setdefault(key, []).append(number)
         copies: Dict[int, NDArray] = {}
-        for (arena, size, whole), numbers in groups.items():
+        for (arena, size, whole, numpy), numbers in groups.items():
             shape = (size,) if whole < 0 else TYPES[whole].shape or (1,)
             starts = memories.first[numbers].tolist()
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
-                copies.update(zip(numbers, copy_out(self._arenas[arena], shape, starts)))
+                copied = copy_out(self._arenas[arena], shape, starts, bool(numpy))
+                copies.update(zip(numbers, copied))
         return [copies[number] for number in range(len(memories.arena))]
 
     def _copy_out(self, arrays: List[Lazy]) -> None:

@@ -48,10 +48,15 @@ def _number_of(dtype: Any) -> int:
     return number
 
 
-def allocate_like(array: NDArray, shape: Tuple[int, ...], count: int) -> List[NDArray]:
-    """Return uninitialized arrays of a shape, with the dtype and the context of another array."""
+def allocate_like(
+    array: NDArray, shape: Tuple[int, ...], count: int, numpy: bool = False
+) -> List[NDArray]:
+    """Return uninitialized arrays of a shape, with the dtype and the context of another array.
+
+    With `numpy`, they are arrays of ``mx.np``.
+    """
     try:
-        return recording.arrays_like(array, shape, count)
+        return recording.arrays_like(array, shape, count, numpy)
     except Exception as error:
         raise _explained(error, shape, array.dtype, array.context) from error
 

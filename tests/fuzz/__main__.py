@@ -26,7 +26,7 @@ from tests.strategies import examples
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
-from .survey import Survey
+from .survey import FRONTS, Survey
 
 #: Programs per process: few, as Hypothesis varies earlier ones; seconds until it counts as hung.
 ROUND, PATIENCE = 20, 600.0
@@ -34,7 +34,7 @@ ROUND, PATIENCE = 20, 600.0
 LOOP_RUNS = 3
 
 
-def worker(seed, path, count=ROUND, shrinks=True):
+def worker(seed, path, count=ROUND, shrinks=True, front="nd"):
     """Draw and check programs until one fails, and keep a file of the progress so far."""
     progress = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
 
@@ -49,7 +49,7 @@ def worker(seed, path, count=ROUND, shrinks=True):
         report_multiple_bugs=False,
         phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
     )
-    @given(programs())
+    @given(programs(front=front))
     def check(program):
         save(programs=progress["programs"] + 1, running=program.script)
         try:
@@ -101,11 +101,11 @@ class Findings:
         self.programs = self.failures = 0
         self.excused = Counter()
 
-    def run_worker(self, seed, count=ROUND):
+    def run_worker(self, seed, count=ROUND, front="nd"):
         """Run one worker and wait for it; it may crash or hang."""
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "progress.json"
-            call = f"worker({seed}, Path({str(path)!r}), {count})"
+            call = f"worker({seed}, Path({str(path)!r}), {count}, front={front!r})"
             code = exit_code(f"from tests.fuzz.__main__ import *\n{call}", PATIENCE)
             if not path.exists():
                 self.report(seed, call, f"the worker ended with {code}")
@@ -162,7 +162,7 @@ def main():
     survey.run(24 * options.minutes)
     print(survey, flush=True)
     while time.time() < start + 60 * options.minutes:
-        findings.run_worker(seed)
+        findings.run_worker(seed, front=FRONTS[seed % 2])
         seed += 1
         print(f"{(time.time() - start) / 60:.0f} minutes, {findings}", flush=True)
     return 1 if findings.failures else 0

@@ -12,6 +12,8 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native.recording import flatten
 from gluon_dynbatch.testing import TOLERANCES
+from tests.cells import module
+from tests.common import semantics
 from tests.rules.interpreter import Array, is_float
 
 
@@ -45,16 +47,47 @@ def build(make, dtype, grad_req="write"):
     return net
 
 
+class Names:
+    """The names of several modules; an earlier one takes precedence."""
+
+    def __init__(self, *modules, **names):
+        self._modules = modules
+        vars(self).update(names)
+
+    def __getattr__(self, name):
+        return next(getattr(module, name) for module in self._modules if hasattr(module, name))
+
+
+#: ``F`` of functions of samples with ``mx.np``: what users call, or the operators behind it.
+NUMPY = Names(mx.nd, np=Names(mx.np, mx.nd.np), npx=Names(mx.npx, mx.nd.npx))
+
+
+def fill(array, values):
+    """Write to all elements; an array of ``mx.np`` may have no axes."""
+    array[() if array.ndim == 0 else slice(None)] = values
+
+
 def cut(F, results):
     """Block the gradient of one or several results of an operator that has none."""
-    several = isinstance(results, (list, mx.sym.Symbol))
-    parts = [F.BlockGrad(part) for part in (results if several else [results])]
+    symbol = isinstance(results, mx.sym.Symbol)
+    several = len(results.list_outputs()) > 1 if symbol else isinstance(results, (list, tuple))
+    parts = [_cut(F, part) for part in (results if several else [results])]
     return parts[0] if len(parts) == 1 else parts
+
+
+def _cut(F, part):
+    if not mx.util.is_np_array():
+        return F.BlockGrad(part)
+    return F.BlockGrad(part.as_nd_ndarray()).as_np_ndarray()
 
 
 def fit(F, x, shape):
     """Repeat and cut elements to fill another shape; one that begins with 0 keeps the rows."""
     axis, size = int(shape[:1] == (0,)), prod(n for n in shape if n)
+    if mx.util.is_np_array():
+        x = F.np.tile(F.npx.reshape(x, (-2, -1)[1 - axis :]), (1, size)[1 - axis :])
+        x = F.npx.slice(x, begin=(None, 0)[1 - axis :], end=(None, size)[1 - axis :])
+        return F.npx.reshape(x, tuple(n or -2 for n in shape))
     x = F.tile(F.reshape(x, (0, -1)[1 - axis :]), (1, size)[1 - axis :])
     return F.reshape(F.slice_axis(x, axis=axis, begin=0, end=size), shape)
 
@@ -75,7 +108,7 @@ def scan(cell, rows, state):
 
 def settle(x):
     """Halve an array until its largest element is small: a loop that depends on values."""
-    while abs(float(x.max().asscalar())) > 0.5:
+    while abs(x.max().asnumpy().item()) > 0.5:
         x = x * 0.5
     return x
 
@@ -107,7 +140,7 @@ class Memory:
 
 def remember(net, width, dtype):
     """Give a network state, as it is before the first sample: on itself and on an object."""
-    memory = Memory(mx.nd.zeros((1, width), dtype=dtype))
+    memory = Memory(module().zeros((1, width), dtype=dtype))
     vars(net).update(vars(Memory(memory.last)), memory=memory, width=width, dtype=dtype)
     return net
 
@@ -136,6 +169,8 @@ class Setting(NamedTuple):
     backward: str = "once"
     #: ``"scope"``, ``"map"``, or ``"threads"``: scopes in several threads, and a plain loop.
     way: str = "scope"
+    #: The front end, ``"nd"`` or ``"np"``.
+    front: str = "nd"
 
     @property
     def start(self):
@@ -181,11 +216,17 @@ def autograd_mode(mode):
 def loss_of(leaf):
     """Return a weighted sum of a result, recorded even if the result is not."""
     weight = np.random.RandomState(leaf.size).uniform(0.5, 1.5, leaf.shape)
-    where = {"dtype": leaf.dtype, "ctx": leaf.context}
+    where = {"dtype": leaf.dtype, "ctx": leaf.ctx}
+    if isinstance(leaf, mx.np.ndarray):
+        leaf = leaf.reshape((-1,)).as_nd_ndarray()
     anchor = mx.nd.zeros((1,), **where)
     anchor.attach_grad()
-    weighted = leaf * mx.nd.array(weight, **where)
-    return mx.nd.broadcast_add(weighted.reshape((-1,)).sum(), anchor)
+    weighted = leaf * mx.nd.array(np.reshape(weight, leaf.shape), **where)
+    return mx.nd.broadcast_add(weighted.reshape((-1,)).sum().reshape((1,)), anchor)
+
+
+def front_of(leaf):
+    return "mx.np result" if isinstance(leaf, mx.np.ndarray) else "result"
 
 
 def differentiate(losses, setting, backward):
@@ -203,10 +244,15 @@ def run(case, setting, scope=None, reference=False):
 
     The reference overwrites gradients, in one backward pass.
     """
+    with semantics(setting.front):
+        return _run(case, setting, scope, reference)
+
+
+def _run(case, setting, scope, reference):
     start, backward = (0, "once") if reference else (setting.start, setting.backward)
     variables, mode = case.variables, setting.mode
     for array in variables.values():
-        array.grad[:] = start * is_float(array)
+        fill(array.grad, start * is_float(array))
     LATE.arrays.clear()
     with mx.Context(*setting.device), nullcontext() if scope is None else scope as batch:
         if hasattr(case.block, "memory"):
@@ -218,7 +264,7 @@ def run(case, setting, scope=None, reference=False):
                 results = [case.fn(sample) for sample in case.samples]
             leaves = flatten(results)[0]
             losses = [loss_of(leaf) for leaf in leaves if is_float(leaf) and mode != "infer"]
-    values = {f"result {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
+    values = {f"{front_of(leaf)} {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
     if not losses:
         return values
     differentiate(losses, setting, backward)
@@ -257,7 +303,7 @@ def is_ill_conditioned(case, setting, wanted):
     for _ in range(4):
         for array, values in zip(floats, originals):
             eps = 8 * np.finfo(values.dtype).eps
-            array[:] = values * (1 + eps * random.uniform(-1, 1, values.shape))
+            fill(array, values * (1 + eps * random.uniform(-1, 1, values.shape)))
         if difference(wanted, run(case, setting, reference=True), 1 / 8):
             return True
     return False
@@ -265,6 +311,11 @@ def is_ill_conditioned(case, setting, wanted):
 
 def loops(make, setting):
     """Run the loop, imperative and hybridized, in which MXNet may get graphs or "add" wrong."""
+    with semantics(setting.front):
+        return _loops(make, setting)
+
+
+def _loops(make, setting):
     values = []
     for hybridized in (False, True):
         case = make(setting.grad_req)
@@ -295,7 +346,7 @@ def compare(make, setting, *scopes):
     ExcusedError
         The loop is no valid reference: MXNet's own loops differ from it, or it is ill-conditioned.
     """
-    with mx.Context(*setting.device):
+    with semantics(setting.front), mx.Context(*setting.device):
         return _compare(make, setting, scopes)
 
 

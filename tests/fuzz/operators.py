@@ -1,11 +1,19 @@
-"""The operators of random programs: those of the rule table, called as in their test cases."""
+"""The operators of random programs: those of the rule table, called as in their test cases.
+
+With ``mx.np``, these are its own operators, and those of ``mx.nd`` that it has by another name.
+"""
 
 import ast
+from dataclasses import replace
 from functools import lru_cache, reduce
 
-from docs.list_operators import spelling
+import mxnet as mx
+
+from docs.list_operators import canonical_name, spelling
 from gluon_dynbatch import rules
+from tests.rules import numpy_calls
 from tests.rules.all_cases import draw
+from tests.rules.interpreter import R
 
 #: Operators of the rule table that programs never call, with the reason.
 LEFT_OUT = {
@@ -29,29 +37,58 @@ TAME = (
 )
 
 
-def spelled(op):
+#: Where the operators of ``mx.np`` are, after ``F.``, by how their names begin.
+PLACES = {"_npx_": "npx.", "_npi_": "np._internal.", "_np_": "np._op."}
+
+
+@lru_cache(maxsize=None)
+def numpy_names():
+    """Return the names in ``mx.np`` or ``mx.npx`` of operators, by canonical name."""
+    names = {}
+    for prefix in PLACES:
+        for name in sorted(mx.operator.get_all_registered_operators()):
+            if name.startswith(prefix) and not name.startswith(("_npx__", f"{prefix}_")):
+                names.setdefault(canonical_name(name), name)
+    return names
+
+
+def spelled(op, front="nd"):
     """Return the spelling of a canonical operator name after ``F.``."""
+    if front == "np":
+        name = numpy_names()[op]
+        prefix = next(prefix for prefix in PLACES if name.startswith(prefix))
+        return PLACES[prefix] + name[len(prefix) :]
     name = spelling(op)
     return f"_internal.{op}" if name.startswith("_") else name
 
 
-def function(op, attrs):
+def function(op, attrs, front="nd"):
     """Return an operator as a function of ``F`` and arrays."""
     keywords = _keywords(attrs)
 
     def call(F, *args):
-        return reduce(getattr, spelled(op).split("."), F)(*args, **keywords)
+        return reduce(getattr, spelled(op, front).split("."), F)(*args, **keywords)
 
     return call
 
 
 @lru_cache(maxsize=None)
-def cases(extents):
+def cases(extents, front="nd"):
     by_operator = {}
     for case in draw(*extents):
-        if case.stack and case.op not in LEFT_OUT and not _has_no_reference(case):
+        named = front == "nd" or case.op in numpy_names()
+        if named and case.stack and case.op not in LEFT_OUT and not _has_no_reference(case):
             by_operator.setdefault(case.op, []).append(case)
+    for case in numpy_calls.calls() if front == "np" else ():
+        by_operator.setdefault(case.op, []).extend(_resized(case, extents))
     return by_operator
+
+
+def _resized(case, extents):
+    """Yield a call with other extents: one for each of its own, or any number of rows."""
+    for sizes in ({}, {2: R}, {3: R}, dict(zip((2, 3, 4), extents))):
+        inputs = (replace(a, shape=tuple(sizes.get(n, n) for n in a.shape)) for a in case.inputs)
+        yield replace(case, inputs=tuple(inputs))
 
 
 def _has_no_reference(case):
@@ -68,8 +105,8 @@ def _has_no_reference(case):
     return statistics or no_lengths or bias or leaky
 
 
-def generated():
-    return tuple(sorted(cases((2, 3, 4))))
+def generated(front="nd"):
+    return tuple(sorted(cases((2, 3, 4), front)))
 
 
 def not_generated():

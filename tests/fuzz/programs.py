@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
+from tests.common import semantics
 from tests.rules.interpreter import R
 
 from . import harness, steps
+from .fronts import FRONTS
 from .operators import generated
-from .recipes import JOINED, add_call
+from .recipes import add_call
 from .steps import WIDTH
 from .writer import Body, Draw, Shape
 
@@ -94,8 +96,8 @@ class Author:
     A `tame` program avoids half precision and the operators on which MXNet may crash.
     """
 
-    def __init__(self, draw, tame):
-        self._tame = tame
+    def __init__(self, draw, tame, front):
+        self._tame, self.front = tame, FRONTS[front]
         choose = self.choose = Draw(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"][: 3 if tame else 4])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
@@ -108,7 +110,8 @@ class Author:
     def program(self):
         with suppress(mx.MXNetError):  # of pending work of an earlier program
             mx.nd.waitall()
-        with mx.Context(*self.setting.device), harness.autograd_mode(self.mode):
+        where = semantics(self.front.name), mx.Context(*self.setting.device)
+        with where[0], where[1], harness.autograd_mode(self.mode):
             for _ in range(self.choose.count(1, 3)):
                 self.cells.append(self._cell(self.choose.count(0, 3) == 3))
             attributes = [f"self.{cell.name.lower()} = {cell.name}()" for cell in self.cells]
@@ -128,7 +131,7 @@ class Author:
         """Append a call of any operator of the rule table, or an expression as users write it."""
         if self._tame or self.choose.flag():
             return add_call(body, eager)
-        return body.add_case(generated())
+        return body.add_case(generated(self.front.name))
 
     # Cells
 
@@ -155,18 +158,20 @@ class Author:
                 env[variable] = evaluate(self._text(array, rows))
             return variable
 
-        body = Body(choose, environments, leading, self.dtype, add_input, compiled=True)
+        body = Body(choose, environments, leading, self.dtype, self.front, add_input, True)
         body.input((1, WIDTH) if recursive else choose.pick([(R, 3), (R, 4), (R, 2, 4), (2, 4)]))
         if recursive:
             for env in environments:
-                ones = mx.nd.ones((1, WIDTH), dtype=self.dtype)
+                ones = harness.module().ones((1, WIDTH), dtype=self.dtype)
                 env["children"] += [ones * 0.1, ones * 0.2]
-            body.add(f"{choose.pick(JOINED)} if children else F.zeros_like(a0)")
+            no_children = self.front.forms["zeros_like"].format("a0")
+            body.add(f"{choose.pick(self.front.joined)} if children else {no_children}")
         for _ in range(choose.count(1, 8)):
             result = self._add_any(body, eager=False)
             if result and choose.count(0, 7) == 7:
                 body.hide(result)
-        results = f"F.tanh({body.need((1, WIDTH))})" if recursive else ", ".join(body.unread())
+        last = recursive and self.front.forms["tanh"].format(body.need((1, WIDTH)))
+        results = last if recursive else ", ".join(body.unread())
         if not recursive and choose.flag():
             results = f"dict(all=[{results}, None])"
         arguments = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
@@ -181,7 +186,13 @@ class Author:
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
         net = harness.remember(harness.build(names["Net"], self.dtype), WIDTH, self.dtype)
         sample, setting = {"name": 0, "tree": [0, [1, 2]], "number": 0.5}, self.setting
-        names = {**names, "F": mx.nd, "shared": shared, "net": net, "setting": setting}
+        names = {
+            **names,
+            "F": evaluate(self.front.F),
+            "shared": shared,
+            "net": net,
+            "setting": setting,
+        }
         environments = [{**names, "s": dict(sample)} for _ in leading]
 
         def add_input(template, kind, bound, dtype=""):
@@ -199,14 +210,16 @@ class Author:
                 env["s"][key] = evaluate(self._text(array, rows))
             return f's["{key}"]'
 
-        body = Body(self.choose, environments, leading, self.dtype, add_input, compiled=False)
+        body = Body(
+            self.choose, environments, leading, self.dtype, self.front, add_input, compiled=False
+        )
         body.inference = self.mode == "infer"
         body.fresh = lambda: self._text(Input((self.choose.count(1, 2), 3), "normal", 0))
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
             self._add_step(body)
         results = body.unread() + [body.value().name] * self.choose.flag()
-        lines = ["F = mx.nd", *body.lines, f"return [{', '.join(results)}]"]
+        lines = [f"F = {self.front.F}", *body.lines, f"return [{', '.join(results)}]"]
         return _function(f"run{number}(net, shared, s)", lines), inputs
 
     def _add_step(self, body):
@@ -286,7 +299,8 @@ class Author:
             "debug": [False, False, True],
         }
         options = {"analysis_budget": budget, **{n: choose.pick(v) for n, v in values.items()}}
-        setting = harness.Setting(self.mode, choose.pick(["write", "add"]), options)
+        grad_req = choose.pick(["write", "add"])
+        setting = harness.Setting(self.mode, grad_req, options, front=self.front.name)
         if self._tame:
             return setting
         passes = ["once", "once", "twice", "each"]
@@ -316,5 +330,5 @@ def _function(head, lines):
 
 
 @st.composite
-def programs(draw, tame=False):
-    return Author(draw, tame).program()
+def programs(draw, tame=False, front="nd"):
+    return Author(draw, tame, front).program()

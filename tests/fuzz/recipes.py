@@ -2,8 +2,6 @@
 
 from tests.rules.interpreter import R
 
-from .operators import TAME
-
 
 def _python(body, v):
     """Combine an array with another of the same shape."""
@@ -17,16 +15,18 @@ def _nested_sum(body, v):
     """Nest sums of existing values and of functions of them; a term may occur twice."""
     alike = [u.name for u in body.floats() if u.shapes == v.shapes]
     text = v.name
+    tanh = body.front.forms["tanh"]
     for _ in range(body.choose.count(2, 4)):
-        form = body.choose.pick(["{}", "{}", "F.tanh({})", "0.5 * {}"])
+        form = body.choose.pick(["{}", "{}", tanh, "0.5 * {}"])
         terms = [form.format(body.choose.pick(alike)) for _ in range(body.choose.count(0, 2))]
-        text = f"F.add_n({', '.join([text, *terms])})"
-    return f"F.tanh({text})" if body.choose.flag() else text
+        text = body.front.sum([text, *terms])
+    return tanh.format(text) if body.choose.flag() else text
 
 
 def _branch(body, v):
     """Branch on a value, which forces its computation."""
-    return f"{v.name} * 2 if float({body.value().name}.sum().asscalar()) > 0 else 1 - {v.name}"
+    number = f"{body.value().name}.sum().asnumpy().item()"
+    return f"{v.name} * 2 if {number} > 0 else 1 - {v.name}"
 
 
 #: Expressions of one array, in cells and outside.
@@ -69,15 +69,15 @@ def add_call(body, eager):
     """Append a call of a tame operator, or an expression as users write it."""
     choose = body.choose
     if choose.flag():
-        return body.add_case(TAME.split())
+        return body.add_case(body.front.tame)
     v, choice = body.value(), choose.count(0, 9)
     if not v.shape:
         return body.add(f"2 * {v.name}")
     if choice < 3:
         return body.add((_python, _nested_sum, _branch if eager else _nested_sum)[choice](body, v))
     if eager and choice < 7:
-        return body.add(choose.pick(EAGER).format(v.name))
+        return body.add(choose.pick(body.front.eager).format(v.name))
     text = v.name
     for _ in range(choose.count(1, 3)):
-        text = choose.pick(CHAINS).format(f"({text})" if "(" not in text else text)
+        text = choose.pick(body.front.chains).format(f"({text})" if "(" not in text else text)
     return body.add(text)

@@ -5,8 +5,6 @@ Each appends lines to a body.
 
 from tests.rules.interpreter import R
 
-from .recipes import CHAINS
-
 #: Features of the states that samples keep.
 WIDTH = 3
 INTEGERS = ("int32", "int64", "uint8", "int8")
@@ -69,39 +67,37 @@ def typed(body):
             return body.input((R, 3), choose.pick(["length", "bit"]), 4, dtype)
         dtype = choose.pick(OTHERS)
         text = body.value().name
-        return body.add(
-            f"F.cast(F.clip({text} * 4, 0, 100), dtype={dtype!r})"
-            if dtype in INTEGERS
-            else f"{text}.astype({dtype!r})"
-        )
+        as_type = body.front.forms["to integers"] if dtype in INTEGERS else "{}.astype({!r})"
+        return body.add(as_type.format(text, dtype))
     v = choose.pick(other[::-1])
     alike = [u.name for u in other if u.shapes == v.shapes and u.dtype == v.dtype]
     choice = choose.count(0, 3)
     if choice == 0:
-        return body.add(f"F.cast({v.name}, dtype={body.dtype!r})")
+        return body.add(body.front.forms["cast"].format(v.name, body.dtype))
     if choice == 1:
-        return body.add(choose.pick(PAIRS).format(v.name, choose.pick(alike)))
-    return body.add(choose.pick(TYPED).format(v.name))
+        return body.add(choose.pick(body.front.pairs).format(v.name, choose.pick(alike)))
+    return body.add(choose.pick(body.front.typed).format(v.name))
 
 
 def read(body):
     """Go on with what a value says."""
-    text = body.choose.pick(READS)
+    text = body.choose.pick(body.front.reads)
     return body.add(text.format(body.value().name, body.value().name, dtype=body.dtype))
 
 
 def attach(body):
     """Attach a gradient between two uses of a new array, a pending result or a part of one."""
-    choose = body.choose
+    choose, tanh = body.choose, body.front.forms["tanh"]
     twice = f"2 * {body.value().name}"
-    text = choose.pick([body.fresh(), twice, f"({twice})[0:1]", f"F.identity({twice})"])
+    copied = body.front.forms["identity"].format(twice)
+    text = choose.pick([body.fresh(), twice, f"({twice})[0:1]", copied])
     name = body.add(text)
     if not name:
         return
     if choose.flag():
-        body.add(f"F.tanh({name})")
+        body.add(tanh.format(name))
     if body.run(f"late(s, {name}).attach_grad()"):
-        uses = ["F.tanh({})", "{} * {}", "{0}.grad + {0}", "{}[0:1]", "{}.detach() * {}"]
+        uses = [tanh, "{} * {}", "{0}.grad + {0}", "{}[0:1]", "{}.detach() * {}"]
         for _ in range(choose.count(1, 2)):
             body.add(choose.pick(uses).format(name, name))
 
@@ -115,33 +111,34 @@ def write(body):
     name = body.add(choose.pick([f"2 * {source}", f"{source}.copy()"]), pause + "{} = {}")
     for _ in range(choose.count(1, 2) if name else 0):
         if choose.flag():
-            body.add(choose.pick(["F.tanh({})", "{}[0:1]", "{}.copy()"]).format(name),
-                     pause + "{} = {}")  # fmt: skip
-        body.run(pause + choose.pick(WRITES).format(name, source))
+            uses = [body.front.forms["tanh"], "{}[0:1]", "{}.copy()"]
+            body.add(choose.pick(uses).format(name), pause + "{} = {}")
+        body.run(pause + choose.pick(body.front.writes).format(name, source))
 
 
 def hop(body):
     """Compute something on another device."""
     device = body.choose.pick(["mx.cpu(1)", "mx.cpu(2)"])
     v = body.value()
-    there = body.add(f"{v.name}.as_in_context({device})")
+    to_device = body.front.forms["to device"]
+    there = body.add(to_device.format(v.name, device))
     if not there:
         return
     text = there
     for _ in range(body.choose.count(1, 2)):
-        text = body.choose.pick(CHAINS[:16]).format(f"({text})" if "(" in text else text)
+        text = body.choose.pick(body.front.chains[:16]).format(f"({text})" if "(" in text else text)
     body.hide(there)
     name = body.add(text)
     if name:
         hidden = body.hide(name)
-        body.add(f"{body.choose.pick(hidden).name}.as_in_context(mx.Context(*setting.device))")
+        body.add(to_device.format(body.choose.pick(hidden).name, "mx.Context(*setting.device)"))
 
 
 def remember(body):
     """Read or change the state that samples share."""
     choose = body.choose
-    text, changes = choose.pick(STATES)
+    text, changes = choose.pick(body.front.states)
     if choose.flag():
         return body.add(f"{text.format(dtype=body.dtype)} * 1")
-    value = f"F.tanh({body.need((1, WIDTH))})"
+    value = body.front.forms["tanh"].format(body.need((1, WIDTH)))
     return body.run(choose.pick(changes).format(value))

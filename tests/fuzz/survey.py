@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gluon_dynbatch import rules
 from tests.rules import attributes
 
 #: Calls per process, as MXNet leaks memory and corrupts its heap; seconds per call.
@@ -20,36 +19,50 @@ BLOCK, OPERATOR = {"granularity": "block"}, {"granularity": "operator"}
 SCOPES = (BLOCK, OPERATOR, BLOCK, OPERATOR, OPERATOR, {**OPERATOR, "debug": True})
 
 
+#: The front ends.
+FRONTS = ("nd", "np")
+
+
 def single_calls():
-    return [call for op in sorted(rules.TABLE) for call in attributes.changed(op)]
+    """Return all calls: a case, attributes, and the front end."""
+    return [
+        (*call, front)
+        for front in FRONTS
+        for op in sorted({case.op for case in attributes.cases(front)})
+        for call in attributes.changed(op, front)
+    ]
 
 
 def calls(seed, first, count):
-    """Return some calls of the survey of a seed, by their numbers: a case, attributes, a scope."""
+    """Return some calls of a seed, by number: a case, attributes, the front end, a scope."""
     single = single_calls()
     random.Random(seed).shuffle(single)
     found = {}
     for number in range(first, first + count):
         rng = random.Random(f"{seed} {number}")
-        call = single[number] if number < len(single) else attributes.changed_twice(rng)
+        if number < len(single):
+            call = single[number]
+        else:
+            front = rng.choice(FRONTS)
+            call = (*attributes.changed_twice(rng, front), front)
         found[number] = (*call, rng.choice(SCOPES))
     return found
 
 
-def described(case, attrs, options):
+def described(case, attrs, front, options):
     arrays = [(a.shape, a.kind) for a in case.inputs]
-    return f"{case.op} {attrs} of {arrays}, training={case.training}, in {options}"
+    return f"{front}: {case.op} {attrs} of {arrays}, training={case.training}, in {options}"
 
 
 def worker(seed, first, path, seconds):
     """Compare calls from a number on until one differs; keep a file of the progress so far."""
     end = time.monotonic() + seconds
     progress = {"next": first, "calls": 0, "complaint": None}
-    for number, (case, attrs, options) in calls(seed, first, ROUND).items():
-        progress.update(next=number + 1, running=described(case, attrs, options))
+    for number, (case, attrs, front, options) in calls(seed, first, ROUND).items():
+        progress.update(next=number + 1, running=described(case, attrs, front, options))
         path.write_text(json.dumps(progress), encoding="utf-8")
         signal.alarm(PATIENCE)
-        complaint = attributes.compare(case, attrs, **options)
+        complaint = attributes.compare(case, attrs, front, **options)
         signal.alarm(0)
         progress.update(calls=progress["calls"] + 1, complaint=complaint)
         if complaint or time.monotonic() > end:
@@ -60,12 +73,12 @@ def worker(seed, first, path, seconds):
 
 def alone(seed, number, scope):
     """Run a call by itself, in the loop or compared with it."""
-    ((case, attrs, options),) = calls(seed, number, 1).values()
+    ((case, attrs, front, options),) = calls(seed, number, 1).values()
     if scope:
-        complaint = attributes.compare(case, attrs, **options)
+        complaint = attributes.compare(case, attrs, front, **options)
         assert not complaint, complaint
     for compiled in (False, True):
-        attributes.run(case, attrs, None, compiled)
+        attributes.run(case, attrs, None, compiled, front)
 
 
 class Survey:

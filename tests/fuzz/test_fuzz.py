@@ -4,11 +4,15 @@ import json
 import subprocess
 from contextlib import suppress
 
+import pytest
+
 from gluon_dynbatch import rules
 from tests.common import output_of
+from tests.rules import numpy_calls
 
 from . import operators
-from .__main__ import Findings, exit_code
+from .__main__ import ROUND, Findings, exit_code
+from .fronts import FRONTS
 
 
 def wrong_rule(merge, op, wrong_attrs):
@@ -49,6 +53,13 @@ def test_a_wrong_rule_is_found_and_printed_as_a_program(tmp_path):
     assert exit_code(script) == 0
 
 
+def test_programs_of_numpy_call_its_operators():
+    """Those that cases call, and those of `mx.nd` that it has by another name."""
+    generated = set(operators.generated("np"))
+    assert generated >= {op for op in operators.numpy_names() if op in operators.generated()}
+    assert generated >= {case.op for case in numpy_calls.calls()}
+
+
 def test_programs_call_nearly_all_operators_of_the_rule_table():
     generated, missing = set(operators.generated()), operators.not_generated()
     assert generated | set(missing) == set(rules.TABLE) and not generated & set(missing)
@@ -56,11 +67,12 @@ def test_programs_call_nearly_all_operators_of_the_rule_table():
     assert len(generated) > 0.95 * len(rules.TABLE), missing
 
 
-def test_random_programs_equal_the_loop(tmp_path):
+@pytest.mark.parametrize("front", FRONTS)
+def test_random_programs_equal_the_loop(tmp_path, front):
     """In separate processes, as ``make fuzz`` does: MXNet itself crashes on some programs."""
     findings = Findings(tmp_path)
     for seed in range(6, 10):
         if findings.programs <= 5:
-            findings.run_worker(seed)
+            findings.run_worker(seed, ROUND, front)
     assert findings.failures == 0, str(findings)
     assert findings.programs > 5

@@ -66,17 +66,20 @@ class Body:
         The number of rows in each environment.
     dtype : str
         The dtype of all floating-point arrays.
+    front : Front
+        How to spell expressions.
     add_input : callable
         ``add_input(template, kind, bound)`` creates an input and returns its name.
     compiled : bool
         Whether MXNet compiles the body as one graph; otherwise it records line by line.
     """
 
-    def __init__(self, choose, environments, leading, dtype, add_input, compiled):
+    def __init__(self, choose, environments, leading, dtype, front, add_input, compiled):
         self.choose = choose
         self.environments = environments
         self.leading = tuple(leading)
         self.dtype = dtype
+        self.front = front
         self.lines = []
         self.values = []
         #: In functions of samples: whether nothing is recorded, and the text of a new array.
@@ -161,7 +164,7 @@ class Body:
     def add_case(self, operators):
         """Append a call of one of some operators of the rule table."""
         extents = tuple(self.choose.count(2, 4) for _ in range(3))
-        case = self.choose.pick(cases(extents)[self.choose.pick(operators)])
+        case = self.choose.pick(cases(extents, self.front.name)[self.choose.pick(operators)])
         # Recorded line by line, MXNet may drop a computed operand of an operator without a
         # gradient, and crashes when it needs zeros of its shape; inputs are never dropped.
         inputs_only = not (case.gradient or self._compiled)
@@ -170,14 +173,15 @@ class Body:
         if inputs_only and rules.of(case.op).writes:
             inputs = [f"{text}.copy()" for text in inputs]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
-        expression = f"F.{spelled(case.op)}({', '.join(inputs)}{arguments(attrs)})"
+        called = spelled(case.op, self.front.name)
+        expression = f"F.{called}({', '.join(inputs)}{arguments(attrs)})"
         if case.gradient and not case.random:
             return self.add(expression)
         name = self.add(f"cut(F, {expression})")
         if name and case.random:
             # Random values cannot be compared, so later lines read only their shape.
             for v in self.hide(name):
-                self.add(f"F.zeros_like({v.name})")
+                self.add(self.front.forms["zeros_like"].format(v.name))
         return name
 
     def hide(self, name):

@@ -7,7 +7,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.common import FIXED
+from tests.cells import module
+from tests.common import FIXED, semantics
 
 
 class Products(nn.HybridBlock):
@@ -24,10 +25,25 @@ def masked(x, table):
     return mx.nd.SequenceMask(x, lengths, True)[0] + mx.nd.SequenceLast(x, lengths, True)
 
 
-PRODUCTS, TANH = Products(), nn.Activation("tanh")
+PRODUCTS = Products()
 PRODUCTS.hybridize()
-TANH.hybridize()
-#: What is done with an array of shape (1, 4) and a table of shape (4, 4) that is computed earlier.
+#: What is done with an array of shape (1, 4) and a table of shape (4, 4) that is computed earlier:
+#: by arrays of `mx.np`, and by those of `mx.nd`.
+NUMPY_PROGRAMS = {
+    "np products": lambda x, table: mx.np.dot(x, table) + mx.np.einsum("ij,jk->ik", x, table),
+    "np views": lambda x, table: mx.np.concatenate(
+        [x, table[1:3], table.reshape(2, 8)[:, 1:5], table.reshape_view(8, 2)[1:5].T]
+    ),
+    "np elements": lambda x, table: x * table[1, 2] + table[3, 3] * table[0].sum(),
+    "np rows": lambda x, table: table[2] * x.reshape_view(-1) + table[1:][0] + table.T[1],
+    "np detached": lambda x, table: mx.np.dot(x, table.detach()[:, 1:]) + table[0, 1:],
+    "np other class": lambda x, table: mx.nd.dot(
+        x.as_nd_ndarray(), table.as_nd_ndarray()
+    ).as_np_ndarray() * table[0],
+    "np chosen": lambda x, table: (
+        x * table[mx.np.array([0, 2])].sum(axis=0) + table[table > 0.9].sum()
+    ),
+}  # fmt: skip
 PROGRAMS = {
     "products": PRODUCTS,
     "sequences": masked,
@@ -38,24 +54,31 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
 @pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1), mx.cpu_pinned()], ids=str)
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *NUMPY_PROGRAMS])
 def test_values_of_an_earlier_flush(name, debug, context):
     """Operators of MXNet ask for handles of such arrays, which have none of their own."""
+    with semantics("np" if name in NUMPY_PROGRAMS else "nd"):
+        check_flush({**PROGRAMS, **NUMPY_PROGRAMS}[name], debug, context)
+
+
+def check_flush(program, debug, context):
     # MXNet's own backward pass of such graphs fails in pinned memory.
-    trained = context != mx.cpu_pinned()
-    base = mx.nd.array(np.arange(16).reshape(4, 4) / 8, ctx=context)
-    xs = [mx.nd.array([[1, 2, 3, number]], ctx=context) for number in range(3)]
+    trained, tanh = context != mx.cpu_pinned(), nn.Activation("tanh")
+    tanh.hybridize()
+    base = module().array(np.arange(16).reshape(4, 4) / 8, dtype="float32", ctx=context)
+    xs = [module().array([[1, 2, 3, number]], ctx=context) for number in range(3)]
     base.attach_grad()
 
     def run(flush):
         with autograd.record() if trained else autograd.pause():
-            table = TANH(base)
+            table = tanh(base)
             flush()
-            results = [PROGRAMS[name](x, table) for x in xs]
+            results = [program(x, table) for x in xs]
             flush()
-            results += [PROGRAMS[name](x, table) for x in xs]
+            results += [program(x, table) for x in xs]
         return results
 
     wanted = run(lambda: None)

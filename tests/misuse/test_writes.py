@@ -17,12 +17,14 @@ from mxnet.ndarray.ndarray import NDArray, _new_alloc_handle
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.buffers import bases_of
-from tests.cells import array, cell, dense, equal
-from tests.common import FIXED, SCOPES, same_as_loop
+from tests.cells import array, cell, dense, equal, module
+from tests.common import FIXED, SCOPES, same_as_loop, semantics
 
+from . import numpy_writes
+from .numpy_writes import fill
 
-def fill(target, value=9):
-    target[:] = value
+#: Tests that run with arrays of `mx.nd`, and again with those of `mx.np`.
+BOTH = pytest.mark.usefixtures("front")
 
 
 def numpy_of(capsule):
@@ -105,7 +107,7 @@ ARRAYS = {
     "+=": lambda x: (x, lambda: x.__iadd__(1)),
     "element": lambda x: (x, lambda: x.__setitem__((0, 1), 9)),
     "out=": lambda x: (x, lambda: mx.nd.random.uniform(5, 6, x.shape, out=x)),
-    "copyto": lambda x: (x, lambda: mx.nd.ones(x.shape).copyto(x)),
+    "copyto": lambda x: (x, lambda: module().ones(x.shape).copyto(x)),
     "as numpy array": lambda x: (x, lambda: x.as_np_ndarray().__iadd__(1)),
     "changed by an operator": lambda x: (x, lambda: mx.nd.reset_arrays(x, num_arrays=1)),
     "another state": lambda x: (x, lambda: x.__setstate__(array(2, 4, seed=1).__getstate__())),
@@ -129,7 +131,7 @@ ARRAYS = {
 
 #: Functions of a network that return a function that writes to its parameters.
 PARAMETERS = {
-    "set_data": lambda net: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
+    "set_data": lambda net: lambda: net.weight.set_data(module().ones((3, 4))),
     "[:] =": lambda net: lambda: fill(net.weight.data()),
     "+=": lambda net: lambda: net.weight.data().__iadd__(1),
     "bias": lambda net: lambda: fill(net.bias.data()),
@@ -157,10 +159,28 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
-def test_write(tmp_path, make):
-    """A call before the write uses the old values, the same call afterwards the new ones."""
+#: Those of arrays of `mx.np`; MXNet itself refuses the others.
+REFUSED = ("store", "lent", "loaded")
+NUMPY_WRITES = {
+    **{name: make for name, make in WRITES.items() if not any(word in name for word in REFUSED)},
+    **{
+        name: lambda net, _, make=make: make(array(2, 4))
+        for name, make in numpy_writes.ARRAYS.items()
+    },
+}
+EITHER = [("nd", name) for name in WRITES] + [("np", name) for name in NUMPY_WRITES]
 
+
+@pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
+@pytest.mark.parametrize("own, name", EITHER)
+def test_write(tmp_path, own, name):
+    """A call before the write uses the old values, the same call afterwards the new ones."""
+    make = (NUMPY_WRITES if own == "np" else WRITES)[name]
+    with semantics(own):
+        check_write(make, tmp_path)
+
+
+def check_write(make, tmp_path):
     def program():
         net = dense()
         argument, write = make(net, tmp_path)
@@ -259,6 +279,7 @@ CUTS = (
 )  # fmt: skip
 
 
+@BOTH
 def test_basic_indices_share_memory_as_without_a_scope():
     square = cell(lambda F, x: x * x)
     keys = [(a, b) for a in CUTS for b in CUTS] + [(a,) for a in CUTS]
@@ -279,10 +300,21 @@ def test_basic_indices_share_memory_as_without_a_scope():
 SOURCES = ["predicting", "recording", "computed", "constant", "constant, after the scope"]
 
 
+#: Those of arrays of `mx.np`: where they are written in another way, and more.
+NUMPY_SHARING = {**SHARING, **numpy_writes.SHARING}
+EITHER_SHARING = [("nd", name) for name in SHARING] + [("np", name) for name in NUMPY_SHARING]
+
+
+@pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("share", SHARING.values(), ids=SHARING)
-def test_all_arrays_that_share_memory_see_a_write(share, source):
+@pytest.mark.parametrize("own, name", EITHER_SHARING)
+def test_all_arrays_that_share_memory_see_a_write(own, name, source):
     """Copies and equal arrays do not."""
+    with semantics(own):
+        check_sharing((NUMPY_SHARING if own == "np" else SHARING)[name], source)
+
+
+def check_sharing(share, source):
     square = cell(lambda F, x: x * x)
 
     def shared(y):
@@ -295,12 +327,12 @@ def test_all_arrays_that_share_memory_see_a_write(share, source):
         return [result for result in results if isinstance(result, mx.nd.NDArray)]
 
     def program():
-        x, ones = array(3, 2), mx.nd.ones((3, 2))
+        x, ones = array(3, 2), module().ones((3, 2))
         x.attach_grad()
         x.grad[:] = 5
         before = square(ones)
         with autograd.record() if source == "recording" else contextlib.nullcontext():
-            y = [mx.nd.ones((3, 2)) if "constant" in source else square(x)]
+            y = [module().ones((3, 2)) if "constant" in source else square(x)]
             if source == "computed":
                 y[0].asnumpy()
             results = [] if "after" in source else shared(y)
@@ -310,9 +342,12 @@ def test_all_arrays_that_share_memory_see_a_write(share, source):
     same_as_loop(program)
 
 
+@BOTH
 def test_operands_of_detached_results_get_no_gradient():
     """Their gradient buffers are not written, not even with zeros."""
     square, scale = cell(lambda F, x: x * x), cell(lambda F, x, w: F.broadcast_mul(x, w))
+    if mx.util.is_np_array():
+        scale = cell(lambda F, x, w: x * w)
 
     def program():
         x, w, trained = array(3, 2), array(1, 2), array(3, 2)
@@ -335,7 +370,7 @@ def test_operands_of_detached_results_get_no_gradient():
         return end
 
     wanted = same_as_loop(program, SCOPES)
-    equal([wanted[2]], [mx.nd.ones((3, 2)) * 5])
+    equal([wanted[2]], [module().ones((3, 2)) * 5])
 
 
 def test_numpy_memory_may_be_freed_when_the_scope_ends():
@@ -424,19 +459,26 @@ WRITES_TO_PARTS = [
 ]
 
 
-@pytest.mark.parametrize("make", [mx.nd.zeros, mx.nd.ones])
-def test_parts_of_a_new_array_share_its_memory(make):
-    other = array(2, 3)
+@BOTH
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+def test_parts_of_a_new_array_share_its_memory(name):
+    other, numpy = array(2, 3), mx.util.is_np_array()
+
+    def join(*parts):
+        return mx.np.concatenate(parts, axis=0) if numpy else mx.nd.concat(*parts, dim=0)
+
+    def reshaped(z, shape):
+        return z.reshape_view(shape) if numpy else z.reshape(shape)
 
     def program(writes):
-        z = make((4, 3))
-        part, flat = z[1:3], z.reshape((12,))
-        row, same = part[0], flat[3:9].reshape((2, 3))
+        z = getattr(module(), name)((4, 3))
+        part, flat = z[1:3], reshaped(z, (12,))
+        row, same = part[0], reshaped(flat[3:9], (2, 3))
         results = [other * part, same + other]
         for write in writes:
             write(z, part, row, flat)
         results += [part * 2, row + 1, same + other, part[1:2], z.copy()[1], part.detach() + other]
-        results += [mx.nd.concat(row, z[3], dim=0), part[:, 1], z[:, 1:2] + 1, z, flat]
+        results += [join(row, z[3]), part[:, 1], z[:, 1:2] + 1, z, flat]
         return results
 
     for count in range(len(WRITES_TO_PARTS) + 1):

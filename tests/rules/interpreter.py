@@ -24,6 +24,11 @@ MORE = 211
 NEVER = {"rows": "", "stack": ""}
 
 
+def made_array(values, dtype):
+    """Return an array of ``mx.np`` under NumPy's semantics, and else one of ``mx.nd``."""
+    return (mx.np if mx.util.is_np_array() else mx.nd).array(values, dtype=dtype)
+
+
 @dataclass(frozen=True)
 class Array:
     """An input of a case: its shape, and the kind of its random values."""
@@ -73,8 +78,9 @@ class Array:
             "place": lambda: rng.permutation(bound)[: shape[-1]].reshape(shape),
             "wild": lambda: rng.integers(-3, bound + 3, size=shape),
         }
-        values = np.asarray(draws[self.kind.replace("32", "")]())
-        return mx.nd.array(values, dtype="int32" if self.kind.endswith("32") else "float32")
+        values = np.asarray(draws[self.kind.replace("32", "").replace(" bool", "")]())
+        dtypes = {"32": "int32", "ol": "bool"}
+        return made_array(values, dtypes.get(self.kind[-2:], "float32"))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The rule table: every operator of MXNet is in it once, and its properties are right."""
 
+import re
 from collections import Counter
 
 import mxnet as mx
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
-from docs.list_operators import canonical_name, reference
+from docs.list_operators import canonical_name, numpy_table, reference
 from gluon_dynbatch import rules
 from tests.common import ROOT
 
+from . import numpy_calls
 from .all_cases import EVERY
 from .interpreter import Case, call_operator, differentiate, is_float
 
@@ -41,6 +43,19 @@ def test_operators_without_an_underscore_are_not_internal():
 def test_the_page_of_operators_is_current():
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert page == reference(), "run python docs/list_operators.py"
+
+
+def test_the_page_lists_every_operator_of_numpy_once():
+    """Those that functions of `mx.np` call, and that tests compare, are listed as merged."""
+    rows = dict(re.findall(r"^\| (.+?) \| (`_np.+) \|$", numpy_table(), re.MULTILINE))
+    listed = {text: re.findall(r"`(_np[ix]?_\w+)`", row) for text, row in rows.items()}
+    names = Counter(name for row in listed.values() for name in row)
+    registered = mx.operator.get_all_registered_operators()
+    wanted = {op for op in registered if re.match("_np[ix]?_", op) and "backward" not in op}
+    assert set(names) == wanted and set(names.values()) == {1} and len(names) == 283
+    never = {canonical_name(op) for op in listed["never merges, see above"]}
+    merged = {canonical_name(op) for row in listed.values() for op in row} - never
+    assert {case.op for case in numpy_calls.calls()} <= merged
 
 
 def site_of(op, shape=(2, 3), **attrs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Tuple
 
+from ...modes import FLOATS
 from ..site import Ref, require
 from .call import Array, NumPyCall, Translator, working_dtype
 
@@ -24,6 +25,9 @@ def binary(op: str) -> Translator:
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         dtype = working_dtype(call)
+        dtypes = {array.dtype for array in call.arrays}
+        mixed = len(dtypes) > 1 and not dtypes & {*FLOATS}
+        require(not mixed or op not in ("sub", "mod"), f"MXNet refuses such operands of {call.op}.")
         lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
         return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
 

@@ -41,6 +41,11 @@ def contract(
     rows = "".join(label for label in left if label not in right)
     columns = "".join(label for label in right if label not in left)
     labels = batch + rows + columns
+    # MXNet's products take no others; its `einsum` does.
+    require(
+        not inner or lhs.dtype in ("float32", "float64"),
+        f"Operator {call.op} of {lhs.dtype} has no translation.",
+    )
     if not inner:
         return _multiplied(call, lhs, left, rhs, right, labels), labels
     extents = [prod(size[label] for label in part) for part in (batch, rows, inner, columns)]

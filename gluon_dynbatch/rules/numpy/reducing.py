@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Sequence, Tuple
 
+from ...modes import FLOATS
 from ..site import Ref, require
 from .call import Array, NumPyCall, Translator, working_dtype
 
@@ -24,11 +25,21 @@ def reduction(op: str) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         no_initial = call.attrs.get("initial", "None") == "None"
         require(no_initial, f"Operator {call.op} with an initial value has no translation.")
-        x = call.cast(call.arrays[0], working_dtype(call))
+        _require_no_rounding(call)
+        # MXNet rounds results to a narrower type, not the elements.
+        x, out = call.arrays[0], working_dtype(call)
+        narrower = x.dtype in FLOATS and FLOATS.index(out) < FLOATS.index(x.dtype)
+        x = call.cast(x, x.dtype if narrower else out)
         x = _reduced(call, op, x, call.given_axes(), call.flag("keepdims"))
         return call.done(x)
 
     return translator
+
+
+def _require_no_rounding(call: NumPyCall) -> None:
+    """Refuse integers of floats: MXNet adds floats, and rounds their sum."""
+    rounds = call.arrays[0].dtype in FLOATS and call.out_dtypes[0] not in FLOATS
+    require(not rounds, f"Operator {call.op} of floats to integers has no translation.")
 
 
 def variance(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -36,6 +47,7 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
 
     In MXNet 1.9.1, its gradient is zero.
     """
+    _require_no_rounding(call)
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
     require(count > ddof, f"Operator {call.op} of too few elements has no translation.")
@@ -64,7 +76,7 @@ def extreme(op: str) -> Translator:
             x = call.cast(x, "float32")
         ref = call.add(op, x.ref, axis=at)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
-        return call.done(Array(ref, shape, "float32"))
+        return call.done(call.reshape(Array(ref, shape, "float32"), call.outputs[0]))
 
     return translator
 
