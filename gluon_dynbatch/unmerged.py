@@ -19,34 +19,32 @@ from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
 OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"
-COUNTS = OWN.format(
-    "{}make one array of them before the call, with mx.nd.concat(..., dim=0) or "
-    "mx.nd.stack(..., axis=0){}"
-)
-#: For calls of blocks, by granularity.
-BLOCKS = {
-    "block": COUNTS.format('try granularity="operator", or ', ""),
-    "operator": COUNTS.format("", ", or add them up in the block, with F.add_n"),
+COUNTS = OWN.format("{}make one array of them before the call, with {} or {}{}")
+#: Whether arrays are those of `mx.np`: how to make one array of several.
+JOINED = {
+    False: ("mx.nd.concat(..., dim=0)", "mx.nd.stack(..., axis=0)"),
+    True: ("mx.np.concatenate(..., axis=0)", "mx.np.stack(..., axis=0)"),
 }
-OPERATORS = COUNTS.format("", "")
 #: For operators that put arrays together along another axis than 0, by name: the attribute, and
-#: what to call instead, given the axis.
+#: what to call instead, given the axis; for `mx.nd` and for `mx.np`.
 ALONG_AXIS = {
     "Concat": (
         "dim",
-        "any number merges along axis 0: use mx.nd.concat(*[x.swapaxes(0, {0}) for x in arrays], "
-        "dim=0).swapaxes(0, {0})",
+        "mx.nd.concat(*[x.swapaxes(0, {0}) for x in arrays], dim=0).swapaxes(0, {0})",
+        "mx.np.concatenate([x.swapaxes(0, {0}) for x in arrays], axis=0).swapaxes(0, {0})",
     ),
     "stack": (
         "axis",
-        "any number merges along axis 0: use mx.nd.moveaxis(mx.nd.stack(*arrays, axis=0), 0, {0})",
+        "mx.nd.moveaxis(mx.nd.stack(*arrays, axis=0), 0, {0})",
+        "mx.np.moveaxis(mx.np.stack(arrays, axis=0), 0, {0})",
     ),
 }
 #: The same, if axis 0 of each array and all up to the axis have one element.
 ONE_ROW = (
-    "any number merges along axis 0: use mx.nd.concat(*[x.reshape(-1) for x in arrays], dim=0)"
-    ".reshape({})"
+    "mx.nd.concat(*[x.reshape(-1) for x in arrays], dim=0).reshape({})",
+    "mx.np.concatenate([x.reshape(-1) for x in arrays], axis=0).reshape({})",
 )
+ALONG_FIRST = OWN.format("any number merges along axis 0: use {}")
 SIZES = (
     "the sizes of its arrays, or its numbers, differ from call to call, and each variant needs its "
     "own launch, because MXNet's own operators run it: {}"
@@ -119,19 +117,29 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
             needs_own = [e.token == token and len(e.in_types) in unshared for e in entries]
             calls = np.flatnonzero(np.array(needs_own)[graph.entry])
             entry = entries[int(graph.entry[calls[0]])]
-            reason = _along_axis(entry) if entry.block_id is None else BLOCKS[granularity]
+            reason = _along_axis(entry) if entry.block_id is None else _of_block(entry, granularity)
             yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
+
+
+def _of_block(entry: Entry, granularity: str) -> str:
+    """Return the reason for a call of a block."""
+    before = 'try granularity="operator", or ' if granularity == "block" else ""
+    # `mx.np` has no sum of a list.
+    sums = granularity == "operator" and not entry.program.numpy
+    after = ", or add them up in the block, with F.add_n" if sums else ""
+    return COUNTS.format(before, *JOINED[entry.program.numpy], after)
 
 
 def _along_axis(entry: Entry) -> str:
     """Return the reason for an operator, and how to put its arrays together along axis 0."""
     (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
+    numpy = entry.program.numpy
     if op.op not in ALONG_AXIS:
-        return OPERATORS
-    attribute, instead = ALONG_AXIS[op.op]
+        return COUNTS.format("", *JOINED[numpy], "")
+    attribute, *instead = ALONG_AXIS[op.op]
     shape = entry.in_types[0].shape
     axis = int(op.attrs.get(attribute, op.op == "Concat"))
     axis += (axis < 0) * (len(shape) + (op.op == "stack"))
     if op.op == "Concat" and len(shape) == axis + 1 and set(shape[:axis]) == {1}:
-        return OWN.format(ONE_ROW.format((*shape[:axis], -1)))
-    return OWN.format(instead.format(axis))
+        return ALONG_FIRST.format(ONE_ROW[numpy].format((*shape[:axis], -1)))
+    return ALONG_FIRST.format(instead[numpy].format(axis))

@@ -68,6 +68,14 @@ def whole(body):
     )
 
 
+def numpy(text):
+    """Return a program under NumPy's semantics, with a cell and arrays that were made there."""
+    made = PRELUDE[PRELUDE.index("cell =") : PRELUDE.index("idle =")]
+    made += "arrays = [x.as_np_ndarray() for x in rows]\n"
+    body = textwrap.indent(text, "    ")
+    return f"mx.npx.set_np()\n{made}try:\n{body}finally:\n    mx.npx.reset_np()\n"
+
+
 CRF = """
 def log_sum_exp(vec):
     largest = {}
@@ -267,6 +275,22 @@ for shape, old, new in (
         f"use mx.nd.{new.replace('parts', 'arrays')}",
         script(body(new.replace("*parts", f"*{parts}").replace("in parts", f"in {parts}")),
                samples="rows"),
+    )  # fmt: skip
+
+for shape, old, new in (
+    ("(1, -1)", "concatenate(parts, axis=1)",
+     "concatenate([x.reshape(-1) for x in parts], axis=0).reshape((1, -1))"),
+    ("(2, -1)", "concatenate(parts, axis=1)",
+     "concatenate([x.swapaxes(0, 1) for x in parts], axis=0).swapaxes(0, 1)"),
+    ("(2, -1)", "stack(parts, axis=-1)", "moveaxis(mx.np.stack(parts, axis=0), 0, 2)"),
+):  # fmt: skip
+    parts = f"[cell(x[i : i + 1]).reshape({shape}) for i in range(len(x))]"
+    before, after = (
+        tuple(map(numpy, script(f"work = lambda x: mx.np.{text}", samples="arrays")))
+        for text in (old.replace("parts", parts), new.replace("parts", parts))
+    )
+    CASES[f"{old} of several numbers, {shape}"] = (
+        before, f"use mx.np.{new.replace('parts', 'arrays')}", after
     )  # fmt: skip
 
 

@@ -368,3 +368,18 @@ def test_without_numpy_shapes_calls_run_at_once():
         with mx.util.np_array(False), mx.util.np_shape(False):
             assert type(mnp.tanh(y)) is mnp.ndarray
     assert "set_np" in str(batch.report.alone)
+
+
+def test_advice_for_lists_of_several_lengths_names_functions_of_numpy():
+    """`mx.np` has no sum of a list, so the cell adds them up one by one."""
+    net = cell(lambda F, arrays: F.np.tanh(sum(arrays)))
+    samples = [[mnp.ones((1, 2)) * i] * count for i, count in enumerate((1, 2, 3, 3))]
+    with gdb.batching(**FIXED) as batch:
+        results = [net(arrays) for arrays in samples]
+    same(results, [np.tanh(sum(x.asnumpy() for x in arrays)) for arrays in samples])
+    with gdb.batching(**FIXED) as joined:
+        results = [net([mnp.concatenate(arrays)]) for arrays in samples]
+    same(results, [np.tanh(np.concatenate([x.asnumpy() for x in arrays])) for arrays in samples])
+    advice = "with mx.np.concatenate(..., axis=0) or mx.np.stack(..., axis=0)"
+    assert advice in str(batch.report.split) and "add_n" not in str(batch.report.split)
+    assert not joined.report.split and batch.report.launches > joined.report.launches
