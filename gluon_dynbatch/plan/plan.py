@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import ScopeError, Where
 from ..native import planning
-from ..report import Report
+from ..report import Report, counted
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
 from .flow import ends, flow, groups
@@ -231,9 +231,9 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         nodes = [group.node for group in groups(self.launches, self.graph.name, MOST_ROWS).values()]
-        calls, launches = sum(sum(node.widths) for node in nodes), len(self.order)
-        title = f"{calls} calls in {launches} launches, {self.arena_bytes / 1e6:.1f} MB"
-        return plan_html(title, nodes, str(self))
+        graph = self.graph
+        number = counted(len(graph.entry), graph.dependencies.size, len(self.order))
+        return plan_html(f"{number}; {self.arena_bytes / 1e6:.1f} MB", nodes, str(self))
 
     def __str__(self) -> str:
         lines = [

@@ -1,16 +1,13 @@
-"""Draw a plan with Graphviz, and write plans and reports as HTML.
-
-The HTML is for notebooks: it has the colours of the page and needs no package.
-"""
+"""Draw a plan with Graphviz, and write it as HTML."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from html import escape
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Sequence, Tuple
 
 from ..errors import MissingError
+from .html import Bar, page, table
 from .plot import import_extra
 
 #: More launches than this are grouped by their segments: in a drawing, and in a table.
@@ -105,21 +102,11 @@ def count(count: int, size: int = 0) -> str:
     return f"{count} {noun}" + f" of {size}" * bool(size)
 
 
-def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
-    """Return HTML of a table below a title, and of a text that is folded."""
-    cell = '<td style="text-align:left">{}</td>'
-    lines = ("".join(cell.format(escape(field)) for field in row) for row in rows)
-    table = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (
-        f"<div><b>{escape(title)}</b><table>{table}</table>"
-        f"<details><summary>as text</summary><pre>{escape(text)}</pre></details></div>"
-    )
-
-
-def plan_html(title: str, nodes: Iterable[Node], text: str) -> str:
-    """Return HTML of a plan: a row per node, with bars for the calls of its launches."""
-    rows = [
-        (node.title, f"{sum(node.widths)} × {node.name}", bars(node.widths), node.reason)
+def plan_html(title: str, nodes: Sequence[Node], text: str) -> str:
+    """Return HTML of a plan: a row per node, with a bar for the calls of its widest launch."""
+    most = max((max(node.widths) for node in nodes), default=1)
+    rows = (
+        (node.title, f"{sum(node.widths)} × {node.name}", Bar(max(node.widths), most), node.reason)
         for node in nodes
-    ]
-    return page(title, rows, text)
+    )
+    return page(title, [table(rows)], text)
