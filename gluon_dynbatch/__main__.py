@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NoReturn
 
-from . import __version__, explain
+from . import explain
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +20,8 @@ class Parser(argparse.ArgumentParser):
 def main() -> None:
     """Run the command that the command line names."""
     parser = Parser(prog="gluon-dynbatch", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"gluon_dynbatch {__version__}")
+    version = sys.modules["gluon_dynbatch"].__version__
+    parser.add_argument("--version", action="version", version=f"gluon_dynbatch {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("explain", help=(explain.__doc__ or "").splitlines()[0])
     command.add_argument("script", help="a Python program that opens scopes")

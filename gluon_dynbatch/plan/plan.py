@@ -206,8 +206,8 @@ class Plan(NamedTuple):
         Parameters
         ----------
         limit : int
-            Largest number of launches that are drawn one by one.  If there are more, all launches
-            of one segment are one node, with a row of bars for their widths.
+            Largest number of nodes.  If there are more launches, equal ones are one node, such as
+            the steps of a chain, with a row of bars for their widths.
 
         Returns
         -------
@@ -223,15 +223,15 @@ class Plan(NamedTuple):
 
     def picture(self, limit: int) -> Picture:
         """Return nodes and edges of the picture."""
-        parts, fills = groups(self.launches, self.graph.name, limit), self.fills
+        parts, fills = groups(self.launches, self.graph, limit), self.fills
         arenas = [(rows, arena.row_size) for rows, arena in zip(self.sizes, self.arenas)]
         edges = flow(parts, fills, self.results, arenas, self.stretches)
         nodes = {key: group.node for key, group in parts.items()}
-        return Picture(nodes, ends(edges, fills, bool(self.results)), edges)
+        return Picture(nodes, ends(edges, len(fills), bool(self.results)), edges)
 
     def _repr_html_(self) -> str:
-        nodes = [group.node for group in groups(self.launches, self.graph.name, MOST_ROWS).values()]
         graph = self.graph
+        nodes = [group.node for group in groups(self.launches, graph, MOST_ROWS).values()]
         number = counted(len(graph.entry), graph.dependencies.size, len(self.order))
         return plan_html(f"{number}; {self.arena_bytes / 1e6:.1f} MB", nodes, str(self))
 
