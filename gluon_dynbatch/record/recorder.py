@@ -234,7 +234,7 @@ class Recorder(recording.Calls):
         """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
         if isinstance(value, mx.sym.Symbol):
             return SYMBOLS
-        raise bad_argument(value, callee.name)
+        raise bad_argument(value, callee.name) from None
 
     def new_entry(self, key: Any, callee: NamedCallee, place: recording.Place) -> Any:
         """Return the entry for a new key of a callee, or why its calls are not recorded."""
