@@ -50,6 +50,16 @@ SEED = between(int, 0, 2**31 - 1)
 SECONDS = between(float, 0, threading.TIMEOUT_MAX)
 
 
+def path(text):
+    """Make a path; an empty one would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path")
+    return Path(text)
+
+
+path.__name__ = "Path"
+
+
 def budget(text):
     """Check an analysis budget as `gluon_dynbatch.batching` takes it."""
     try:
@@ -74,6 +84,8 @@ def add_options(parser, *rows, **defaults):
         if isinstance(default, (str, int, float, Path)):
             text = f"{text} (default {default})"
         checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
+        if kind is Path:
+            checked = {"type": path}
         parser.add_argument(name, default=default, metavar=metavar, help=text, **checked)
 
 
