@@ -7,6 +7,7 @@ measured.  `explain` adds the findings of a site to those of its reports.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -88,11 +89,12 @@ class Site:
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
-    def launched(self, execution: Pass, number: int) -> None:
-        """Wait for the launch just pushed, and divide its time among the lines of its units."""
-        launch = execution.plan.launch(number)
-        for region in launch.regions:
-            execution.arenas.region(region).wait_to_read()
+    @contextlib.contextmanager
+    def launch(self, run: Pass, number: int) -> Iterator[None]:
+        """Wait for the results of a launch, and divide its time among the lines of its units."""
+        launch = run.plan.launch(number)
+        yield
+        run.wait(launch)
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
@@ -100,7 +102,7 @@ class Site:
             self.lines[where].running_ms += spent * units / len(launch.units)
         batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
         self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
-        plan, unit = execution.plan, launch.units[0]
+        plan, unit = run.plan, launch.units[0]
         reason, graph = plan.kernels_of(number), plan.graph
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
@@ -272,7 +274,7 @@ class Observer:
         self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
 
     def begin_flush(self, tape: Tape, graph: Graph) -> Site:
-        """Return the site of the open scope, whose `launched` is called after each launch."""
+        """Return the site of the open scope, whose `launch` surrounds each launch."""
         site = self.site
         site.begin(tape, graph)
         return site
