@@ -257,9 +257,9 @@ class Report:
                 "Report", [table((label, "\n".join(text)) for label, text in rows)], str(self)
             )
         times = self.stage_times
-        longest = max(times.values())
+        longest, told = max(times.values()), ("calls", "time")  # in the title, and as bars
         tables = [
-            table((label, "\n".join(lines)) for label, lines in rows if label != "calls"),
+            table((label, "\n".join(lines)) for label, lines in rows if label not in told),
             table((name, Bar(ms, longest), f"{ms:.1f} ms") for name, ms in times.items()),
         ]
         if len(self.flushes) > 1:

@@ -10,7 +10,7 @@ from typing import Iterable, NamedTuple, Sequence, Union
 
 #: Between light and dark, so that bars are seen on both.
 COLOR = "#4c8eda"
-CELL = "text-align:left;vertical-align:top;padding:.15em 1em .15em 0;white-space:pre-wrap"
+CELL = "text-align:left;vertical-align:top;padding:.15em 1em .15em 0;white-space:"
 
 
 class Bar(NamedTuple):
@@ -27,7 +27,8 @@ class Bar(NamedTuple):
 
 def table(rows: Iterable[Sequence[Union[str, Bar]]], folded: str = "") -> str:
     """Return HTML of a table; with `folded`, below a title that opens it."""
-    text = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    cells = ((_cell(row[0], "nowrap"), *map(_cell, row[1:])) for row in rows)
+    text = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     text = f'<table style="border:0;background:none">{text}</table>'
     return f"<details><summary>{escape(folded)}</summary>{text}</details>" if folded else text
 
@@ -41,6 +42,6 @@ def page(title: str, tables: Iterable[str], text: str) -> str:
     )
 
 
-def _cell(content: Union[str, Bar]) -> str:
+def _cell(content: Union[str, Bar], wrapping: str = "pre-wrap") -> str:
     text = str(content) if isinstance(content, Bar) else escape(content)
-    return f'<td style="{CELL}">{text}</td>'
+    return f'<td style="{CELL}{wrapping}">{text}</td>'
