@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import Options
 
 
 class UsageError(Exception):
@@ -16,6 +17,15 @@ class UsageError(Exception):
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the long usage text."""
+
+    def parse_args(self, args=None, namespace=None):
+        """Read the command line; a variable that sets an option wrongly is a mistake, too."""
+        options = super().parse_args(args, namespace)
+        try:
+            Options.of_environment()
+        except gdb.BudgetError as error:
+            self.error(str(error).splitlines()[0])
+        return options
 
     def error(self, message):  # noqa: D102
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
