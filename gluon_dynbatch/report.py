@@ -95,7 +95,7 @@ class FlushReport(NamedTuple):
     @property
     def line(self) -> str:
         """The flush in one line, for the log."""
-        return "; ".join(f"{label} {text}" for label, (text, *_) in summary([self]))
+        return "; ".join(f"{label} {', '.join(lines)}" for label, lines in summary([self]))
 
     def __str__(self) -> str:
         """Write the flush as a report of it alone."""
