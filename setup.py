@@ -136,6 +136,7 @@ setup(
         for name in ("assembling", "recording", "lowering", "planning", "scheduling")
     ],
     cmdclass={"build_ext": BuildExt},
+    entry_points={"console_scripts": ["gluon-dynbatch = gluon_dynbatch.__main__:main"]},
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),
     extras_require={

@@ -130,6 +130,9 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="also draw the pictures")
     args = parser.parse_args()
     chosen = [path.resolve() for path in args.page]
+    for path in chosen:
+        if path not in PAGES.values():
+            parser.error(f"{path}: not a page with Python code")
     for name, page in PAGES.items():
         if chosen and page not in chosen:
             continue

@@ -10,6 +10,7 @@ file that ``experiments/tree_lstm_relatedness.py train`` wrote; without it, a mo
 the built-in corpus, which takes seconds. ``/metrics`` returns figures for Prometheus.
 """
 
+import argparse
 import asyncio
 import functools
 import gc
@@ -251,13 +252,20 @@ def serve(args):
         uvicorn.run(service, host=args.host, port=args.port, **UVICORN)
 
 
+def host(text):
+    """Check an address; an empty one would be any."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no address")
+    return text
+
+
 def main(argv=None):
     """Run the program."""
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(
         parser,
         ("--checkpoint", Path, None, "FILE", "model to serve (default: train one)"),
-        ("--host", str, "127.0.0.1", None, "address to listen at"),
+        ("--host", host, "127.0.0.1", None, "address to listen at"),
         ("--port", between(int, 0, 65535), 8000, "N", "0: an unused one"),
         ("--max-batch-size", POSITIVE, 64, "N", "limit of a minibatch"),
         ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "longest wait for a minibatch"),

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import Options
 
 
 class UsageError(Exception):
@@ -16,6 +17,15 @@ class UsageError(Exception):
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the long usage text."""
+
+    def parse_args(self, args=None, namespace=None):
+        """Read the command line; a variable that sets an option wrongly is a mistake, too."""
+        options = super().parse_args(args, namespace)
+        try:
+            Options.of_environment()
+        except gdb.BudgetError as error:
+            self.error(str(error).splitlines()[0])
+        return options
 
     def error(self, message):  # noqa: D102
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
@@ -50,6 +60,16 @@ SEED = between(int, 0, 2**31 - 1)
 SECONDS = between(float, 0, threading.TIMEOUT_MAX)
 
 
+def path(text):
+    """Make a path; an empty one would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path")
+    return Path(text)
+
+
+path.__name__ = "Path"
+
+
 def budget(text):
     """Check an analysis budget as `gluon_dynbatch.batching` takes it."""
     try:
@@ -74,6 +94,8 @@ def add_options(parser, *rows, **defaults):
         if isinstance(default, (str, int, float, Path)):
             text = f"{text} (default {default})"
         checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
+        if kind is Path:
+            checked = {"type": path}
         parser.add_argument(name, default=default, metavar=metavar, help=text, **checked)
 
 

@@ -1,23 +1,38 @@
-"""The command line: ``python -m gluon_dynbatch explain script.py [arguments]``."""
+"""The command line: ``gluon-dynbatch explain script.py [arguments]``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import NoReturn
 
 from . import explain
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m gluon_dynbatch", description=__doc__)
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a message and exit."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def main() -> None:
+    """Run the command that the command line names."""
+    parser = Parser(prog="gluon-dynbatch", description=__doc__)
     version = sys.modules["gluon_dynbatch"].__version__
     parser.add_argument("--version", action="version", version=f"gluon_dynbatch {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("explain", help=(explain.__doc__ or "").splitlines()[0])
     command.add_argument("script", help="a Python program that opens scopes")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest.required = False
     options = parser.parse_args()
     problem = explain.unreadable(options.script)
     if problem:
-        print(f"python -m gluon_dynbatch explain: error: {problem}", file=sys.stderr)
-        sys.exit(2)
+        command.error(problem)
     explain.main(options.script, options.arguments)
+
+
+if __name__ == "__main__":
+    main()

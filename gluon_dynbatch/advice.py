@@ -1,84 +1,115 @@
-"""What a user can do about what a report shows: texts for reports and for `explain`."""
+"""What a user can do about what a report finds: texts for reports and for `explain`."""
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Mapping, NamedTuple, Tuple
+import importlib.metadata
+import textwrap
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Set, Tuple
 
 from .errors import Where
-from .findings import Cause
+from .findings import Finding
+
+#: Width of a text in characters, and of the labels at its left.
+COLUMNS, LABELS = 100, 12
+#: Most findings of one kind that a text shows.
+MOST = 5
 
 
 class Kind(NamedTuple):
-    """A kind of line that ends a batch early.
+    """What is the same for all findings of one kind.
 
     Attributes
     ----------
     label : str
         Name of its row in a report.
-    happens : str
-        What happens, as the beginning of a sentence.
-    remedy : str
-        What to do instead.
+    reason : str
+        Why this matters; empty if each finding has a reason of its own.
+    advice : str
+        What to do; empty if there is nothing to do, or if each finding has advice of its own.
     """
 
     label: str
-    happens: str
-    remedy: str
+    reason: str = ""
+    advice: str = ""
 
 
+EACH_TIME = "each time, the calls recorded so far are run"
+#: In the order in which they are shown.
 KINDS: Dict[str, Kind] = {
+    "ordinary": Kind("at once"),
+    "alone": Kind("ran alone"),
+    "split": Kind("split"),
+    "unkept": Kind("not kept"),
     "backward": Kind(
         "backward",
-        "Gradients are computed in the scope",
+        f"computes gradients in the scope: {EACH_TIME}",
         "collect the losses in a list, and call autograd.backward(losses) once, after the scope; "
         "it adds up the gradients of all losses",
     ),
     "index": Kind(
         "index read",
-        "An array is an index beside numbers or slices, which reads values",
+        f"reads an array that is an index beside numbers or slices: {EACH_TIME}",
         "use mx.nd.take(array, index, axis), which is recorded; if an index may be negative, pass "
         'mode="wrap"',
     ),
     "change": Kind(
         "changed",
-        "An array that pending calls read is changed",
+        f"changes an array that pending calls read: {EACH_TIME}",
         "change arrays and parameters before or after the scope",
     ),
     "value": Kind(
         "value read",
-        "A value is read while calls are pending",
+        f"reads a value: {EACH_TIME}",
         "read values after the scope; if they decide what is computed next, use gdb.map, where one "
         "flush serves all samples; if they only enter arithmetic, keep the array instead",
     ),
+    "map": Kind("read in map", "samples wait there for each other, as intended"),
+    "turn": Kind(
+        "in turn",
+        "samples waited there until all earlier ones had ended, since these may change it",
+        "pass such values as arguments and results, or set them before they are read",
+    ),
+    # Found by `explain`, which measures:
+    "arithmetic": Kind(
+        "arithmetic",
+        "",
+        "if the number is not needed otherwise, leave out the read, and calculate with the array: "
+        "this is recorded, and nothing has to wait",
+    ),
+    "one waits": Kind(
+        "read in map",
+        "each flush serves at most one sample of map",
+        "map more samples at a time, and let samples read at the same time: compute all scores of "
+        "a round first, and read them together",
+    ),
+    "kinds": Kind(
+        "kinds",
+        "",
+        "calls merge only if they have the same structure of arguments, dtypes, attributes and "
+        "shared arrays",
+    ),
+    "by MXNet": Kind("by MXNet"),
+    "arrays": Kind(
+        "arrays",
+        "",
+        "create arrays before the scope, or one array per sample: taking rows of it with "
+        "x[i : i + 1] costs nothing",
+    ),
+    "one shape": Kind(
+        "one shape",
+        "",
+        "without a scope, one call on all samples costs no recording: give the model "
+        "mx.nd.concat(*samples, dim=0) instead, if axis 0 is its batch axis, or "
+        "mx.nd.stack(*samples) and a batch axis",
+    ),
+    "recording": Kind("recording"),
+    "analysis": Kind(
+        "analysis",
+        "takes much of the time",
+        'set analysis_budget, or use policy="depth"',
+    ),
 }
-IN_MAP = "read in map"
-
-
-def describe_reads(
-    forced: Mapping[Where, int], causes: Mapping[Where, Cause]
-) -> Iterator[Tuple[str, str]]:
-    """Yield rows of a report for the lines that end a batch early, with one remedy per kind."""
-    advised = set()
-    for where, times in sorted(forced.items(), key=lambda item: -item[1]):
-        cause = causes.get(where, Cause())
-        kind = KINDS[cause.kind]
-        text = f"{times} x at {where}" + f", by {cause.call}" * bool(cause.call)
-        if cause.kind == "value" and cause.in_map:
-            yield IN_MAP, f"{text}: samples wait there for each other, as intended"
-            continue
-        if kind not in advised:
-            text += f"\n{'':12}{kind.remedy}"
-            advised.add(kind)
-        yield kind.label, text
-
-
-AT_ONCE = "{} calls, because recording them costs more than it saves"
-EARLIER = "; what follows is from the last scope here that recorded calls"
-NOTHING = (
-    "nothing was recorded, or the scope is still open: a scope records calls of hybridized\n"
-    "blocks, so call hybridize() on the outermost block, and call the block inside the scope"
-)
-ORDINARY = "{} operators on ordinary arrays, most often {} at {}: "
+#: What to do if operators on ordinary arrays run at once, and if a block around them is at fault.
 FUNCTIONS = (
     "a scope records operators on the results of hybridized blocks; put others into "
     "hybrid_forward of a HybridBlock, hybridize it, and call it in the scope"
@@ -88,44 +119,91 @@ INACTIVE = (
     "blocks in Python lists and dictionaries: hold these in nn.HybridSequential, or pass them to "
     "register_child"
 )
-
-ALONE = "Calls that are not merged run sample by sample. "
-#: What to do about calls that do not merge, by a part of the reason.
-REMEDIES = {
-    "its gradient ignores the head gradient": (
-        "Make one such call after the scope, on mx.nd.concat of the inputs of all samples; or use "
-        "a loss of gluon.loss, which merges."
-    ),
-    "BatchNorm in training mode": (
-        "LayerNorm merges, and so does BatchNorm(use_global_stats=True); both change the model."
-    ),
-    "": "Use operators that merge: see the page 'Operators' of the documentation.",
-}
-
-
-def remedy_of(reason: str) -> str:
-    """Return what to do about calls that do not merge for a reason."""
-    return ALONE + next(text for part, text in REMEDIES.items() if part in reason)
-
-
+AT_ONCE = "{} calls, because recording them costs more than it saves"
+EARLIER = "what follows is from the last scope here that recorded calls"
 FEW_CALLS = (
     "recording pays if a scope has more calls that can share launches: put more samples into one "
     "scope, with batching() around the loop over a minibatch, not inside it"
 )
-ONE_WAITS = (
-    "Each flush serves at most one sample of map, {}. Map more samples at a time, and let samples "
-    "read at the same time: compute all scores of a round first, and read them together."
+NOTHING = "none was recorded, or the scope is still open"
+HYBRIDIZE = (
+    "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, and "
+    "call the block inside the scope"
 )
-STACK = (
-    "All samples make the same calls on arrays of equal shapes, {} calls in each launch. Without a "
-    "scope, one call on all samples costs no recording: give the model mx.nd.concat(*samples, "
-    "dim=0) instead, if axis 0 is its batch axis, or mx.nd.stack(*samples) and a batch axis."
-)
-KEEP_ARRAY = (
-    "The number read at {} enters arithmetic at {}. If it is not needed otherwise, leave out the "
-    "read, and calculate with the array: this is recorded, and nothing has to wait."
-)
-TURNS = (
-    "{} samples waited for earlier ones, which may change {}:\n            {}\n"
-    "            pass such values as arguments and results, or set them before they are read"
-)
+
+
+def page(name: str, title: str) -> str:
+    """Return where a page of the documentation is: its address, if the package has one."""
+    try:
+        urls = importlib.metadata.metadata("gluon_dynbatch").get_all("Project-URL") or ()
+    except importlib.metadata.PackageNotFoundError:
+        urls = ()
+    for url in urls:
+        label, _, address = url.partition(", ")
+        if label == "Documentation":
+            return f"{address.rstrip('/')}/{name}.html"
+    return f"the page '{title}' of the documentation"
+
+
+def remedy(reason: str) -> str:
+    """Return what to do about calls that no rule allows to merge, for a reason."""
+    if "its gradient ignores the head gradient" in reason:
+        return (
+            "make one such call after the scope, on mx.nd.concat of the inputs of all samples; or "
+            "use a loss of gluon.loss, which merges"
+        )
+    if "BatchNorm in training mode" in reason:
+        return (
+            "LayerNorm merges, and so does BatchNorm(use_global_stats=True); both change the model"
+        )
+    return f"use operators that merge: see {page('operators', 'Operators')}"
+
+
+def completed(finding: Finding) -> Finding:
+    """Return a finding with the reason and the advice of its kind, where it has none of its own."""
+    kind = KINDS[finding.kind]
+    advice = finding.advice or (remedy(finding.reason) if finding.kind == "alone" else kind.advice)
+    return finding._replace(reason=finding.reason or kind.reason, advice=advice)
+
+
+def rows_of(
+    findings: Iterable[Finding], place: Callable[[Where], str] = str
+) -> Iterator[Tuple[str, List[str]]]:
+    """Yield for each finding, ordered by kind, the label of its row and its lines.
+
+    The last line is the advice, after an arrow, unless a row before has the same advice.
+    """
+    told: Set[str] = set()
+    groups: Dict[str, List[Finding]] = {kind: [] for kind in KINDS}
+    for finding in findings:
+        groups[finding.kind].append(completed(finding))
+    for kind, group in groups.items():
+        for finding in group[:MOST]:
+            lines = finding.lines(place)
+            if finding.advice and finding.advice not in told:
+                lines.append(f"-> {finding.advice}")
+                told.add(finding.advice)
+            yield KINDS[kind].label, lines
+        if len(group) > MOST:
+            yield KINDS[kind].label, [f"and {len(group) - MOST} more: see batch.report.findings"]
+
+
+def wrapped(label: str, lines: Iterable[str]) -> str:
+    """Return a row of a report as text: a label, and lines beside it that fit a terminal.
+
+    The first line is not broken: if it has a line of the user's, terminals make a link of that.
+    """
+    indent = " " * LABELS
+    first, *others = lines
+    text = "\n".join(
+        textwrap.fill(
+            line,
+            COLUMNS,
+            initial_indent=indent,
+            subsequent_indent=indent + "   " * line.startswith("-> "),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in others
+    )
+    return f"{label:{LABELS}}{first}" + f"\n{text}" * bool(text)

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, cast
 
 import numpy as np
 
-from .findings import Reasons
+from .findings import Finding
 from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
     #: The decision and its estimates, for the report.
     text: str = ""
     #: Why launches were narrow in the scope that led to it; if calls run at once, no other says so.
-    reasons: Optional[Reasons] = None
+    findings: Optional[Tuple[Finding, ...]] = None
     #: How many calls the scope recorded that led to it.
     nodes: int = 0
 
@@ -162,13 +162,13 @@ class Account:
             self._decisions[self._first_block] = Decision(
                 # Sizes vary: only a scope more than twice as large is recorded again.
                 2 * (self.calls + report.at_once) if loses else 0,
-                f"auto: {'run calls at once' if loses else 'record calls'}; estimated for "
-                f"{self.calls} calls: {1e-3 * self.recorded:.1f} ms recorded, "
+                f"later scopes here {'run their calls at once' if loses else 'record their calls'}"
+                f": an estimated {1e-3 * self.recorded:.1f} ms recorded, "
                 f"{1e-3 * self.at_once:.1f} ms at once",
-                report.reasons if loses else None,
+                tuple(report.findings) if loses else None,
                 self.nodes,
             )
         decision = self._decisions.get(self._first_block, Decision())
         report.choice = decision.text
-        if not report.flushes and decision.reasons is not None:
-            report.add_missing(decision.reasons)
+        if not report.flushes and decision.findings is not None:
+            report.add_earlier(decision.findings)

@@ -8,7 +8,10 @@ what to do.  `docs/errors.md` has the causes, the remedies and an example of eac
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, List, NamedTuple
 
 if TYPE_CHECKING:  # mypy cannot read MXNet
     _MXNetsOwn = RuntimeError
@@ -36,6 +39,48 @@ class Where(NamedTuple):
     def __str__(self) -> str:
         """Write the line as ``file:line``, which editors and terminals recognise."""
         return f"{self.filename}:{self.line} in {self.function}"
+
+
+#: Packages whose frames notebooks leave out of tracebacks.
+LIBRARIES = ("gluon_dynbatch", "mxnet")
+
+
+def hide_frames(error: BaseException) -> None:
+    """Let IPython leave out the frames of libraries from the tracebacks of an error.
+
+    These are the frames that the error has passed, and those of the callers of this function, which
+    it will pass.  Without IPython, this does nothing.
+    """
+    if "IPython" not in sys.modules:
+        return
+    shown: BaseException | None = error
+    while shown is not None:
+        for frame, _ in traceback.walk_tb(shown.__traceback__):
+            _hide(frame)
+        shown = shown.__cause__ or shown.__context__
+    caller: Any = sys._getframe(1)
+    while caller is not None and _hide(caller):
+        caller = caller.f_back
+
+
+def _hide(frame: Any) -> bool:
+    """Mark a frame of a library for IPython; return whether it is one."""
+    is_of_library = str(frame.f_globals.get("__name__")).split(".")[0] in LIBRARIES
+    if is_of_library:
+        frame.f_locals["__tracebackhide__"] = True
+    return is_of_library
+
+
+def _to_user(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of libraries at its end, if others are left."""
+    frames = [*traceback.walk_tb(trace)]
+    users = [number for number, (frame, _) in enumerate(frames) if not _hide(frame)]
+    if not users:
+        return trace
+    copies: TracebackType | None = None
+    for frame, line in reversed(frames[: users[-1] + 1]):
+        copies = TracebackType(copies, frame, frame.f_lasti, line)
+    return copies
 
 
 class DynBatchError(Exception):
@@ -70,6 +115,13 @@ class DynBatchError(Exception):
     def __str__(self) -> str:
         """Return the message."""
         return Exception.__str__(self)
+
+    def _render_traceback_(self) -> List[str]:
+        """Return the traceback without the frames of libraries, for IPython, which calls this."""
+        hide_frames(self)
+        shell = sys.modules["IPython"].get_ipython()
+        text = shell.InteractiveTB.structured_traceback
+        return list(text(type(self), self, _to_user(self.__traceback__), tb_offset=1))
 
     @classmethod
     def like(cls, base: Any) -> Any:

@@ -1,6 +1,6 @@
 """Run a script and report what its scopes merged and what they did not, with costs and advice.
 
-Each place that opened scopes gets a page.  `observe.py` collects what it says.
+Each place that opened scopes gets a page: what its reports find, and what `observe.py` measures.
 """
 
 from __future__ import annotations
@@ -9,28 +9,21 @@ import linecache
 import os
 import runpy
 import sys
-import textwrap
 import traceback
-from collections import defaultdict
-from typing import Any, Callable, DefaultDict, Iterator, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 import mxnet as mx
 
-from .advice import FEW_CALLS, KEEP_ARRAY, KINDS, NOTHING, ONE_WAITS, STACK, remedy_of
+from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
 from .errors import Where
-from .findings import Cause
-from .observe import Line, Observer, Site
+from .observe import Line, Observer, Site, short
 from .record.lazy import Lazy
 from .record.recorder import Recorder
-from .report import Report
+from .report import Report, summary
 from .scope import RUNTIME
 
-#: Most lines of code on a page, and most entries of calls that did not merge.
-MOST_LINES, MOST_ALONE = 8, 3
-#: Width of a page in characters.
-COLUMNS = 100
-#: Calls per launch from which on stacking samples pays.
-MANY_SAMPLES = 8
+#: Most lines of code on a page.
+MOST_LINES = 8
 
 
 def pages(observer: Observer) -> str:
@@ -50,40 +43,36 @@ def _page(where: Where, sites: List[Site]) -> Iterator[str]:
         if first.lines and not site.lines:
             site, counted = first, " (what follows is from the first, the only one that recorded)"
     report = Report.together(site.reports)
-    report.add_missing(Report.together(first.reports).reasons)
-    yield f"=== scope at {_short(where)}"
-    yield f"scopes: {len(reports)}{counted}, flushes: {len(report.flushes)}"
+    yield f"=== scope at {short(where)}"
+    yield wrapped("scopes", [f"{len(reports)}{counted}"])
     if at_once:
-        yield f"{at_once} calls ran immediately, because recording them costs more than it saves"
+        yield wrapped("at once", [AT_ONCE.format(at_once)])
     elif not site.lines:
-        yield _wrapped("", str(report) if report.ordinary else NOTHING)
+        yield str(report)
     if not site.lines:
         return
     if not report.launches:
         yield "no flush succeeded: the error of the script says why"
         return
-    units = sum(sum(flush.widths) for flush in report.flushes)
-    width = units / report.launches
-    yield f"{report.nodes} calls in {report.launches} launches, {width:.1f} wide on average"
     recording, analysis, running, waiting = report.stage_times.values()
-    yield (
-        f"milliseconds: recording and the script's own work {recording:.1f}, "
-        f"analysis {analysis:.1f}, running {running:.1f}, waiting {waiting:.1f}, "
-        f"work from before {site.earlier_ms:.1f}"
+    times = (
+        f"recording and the script's own work {recording:.1f} ms, analysis {analysis:.1f} ms,",
+        f"running {running:.1f} ms, waiting {waiting:.1f} ms, "
+        f"work from before {site.earlier_ms:.1f} ms",
     )
+    rows = dict(summary(report.flushes))
+    yield from (wrapped(name, rows[name][:1]) for name in ("calls", "flushes") if name in rows)
+    yield wrapped("time", times)
     yield from _lines(site, recording / report.nodes)
-    if report.alone:
-        yield "\nnot merged"
-    for alone in report.alone[:MOST_ALONE]:
-        yield f"  {alone.calls} x {alone.name} at {_short(alone.where)}"
-        yield _wrapped("    ", alone.reason)
-    if len(report.alone) > MOST_ALONE:
-        yield f"  and {len(report.alone) - MOST_ALONE} more"
-    advice = [*_advice(site, report)]
-    if at_once and not advice:
-        advice = [_sentence(FEW_CALLS)]
-    yield "\nwhat to change" if advice else "\nnothing to change"
-    yield from (_wrapped("  - ", text) for text in advice)
+    report.add_earlier(Report.together(first.reports).findings)
+    found = [*site.findings(report)]
+    if at_once:  # recording does not pay, however long it takes
+        found = [finding for finding in found if finding.kind not in ("recording", "analysis")]
+    changes = [wrapped(*row) for row in rows_of(found, short)]
+    if at_once and not changes:
+        changes = [wrapped("few calls", [FEW_CALLS])]
+    yield "\nwhat to change" if changes else "\nnothing to change"
+    yield from changes
 
 
 def _lines(site: Site, recording_ms: float) -> Iterator[str]:
@@ -96,105 +85,10 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
     for where, line in sorted(site.lines.items(), key=cost, reverse=True)[:MOST_LINES]:
         text = linecache.getline(where.filename, where.line).strip()
         figures = f"{line.calls:9}{line.launches:10}{cost((where, line)):9.1f}"
-        yield f"{figures}  {_short(where)}: {text}"[:COLUMNS]
+        row = f"{figures}  {short(where)}: {text}"
+        yield row if len(row) <= COLUMNS else f"{row[: COLUMNS - 3]}..."
     if len(site.lines) > MOST_LINES:
         yield f"  and {len(site.lines) - MOST_LINES} more"
-
-
-def _advice(site: Site, report: Report) -> Iterator[str]:
-    """Yield advice, the most important first."""
-    spent = report.stage_times
-    total = sum(spent.values())
-    yield from _reads(site, report)
-    yield from dict.fromkeys(remedy_of(alone.reason) for alone in report.alone)
-    for split in report.split[:MOST_ALONE]:
-        yield f"{split.calls} x {split.name} at {_short(split.where)}: {split.reason}."
-    if report.unrecorded:
-        yield _sentence(report.unrecorded)
-    where, line = max(site.lines.items(), key=lambda item: item[1].kinds[1])
-    units, signatures = line.kinds
-    if units >= 8 and 2 * signatures > units and not report.split:
-        yield (
-            f"{units} calls at {_short(where)} are of {signatures} kinds. Calls merge only if they "
-            "have the same structure of arguments, dtypes, attributes and shared arrays."
-        )
-    told = " ".join(split.reason for split in report.split)
-    for (name, reason), (spent_ms, where) in site.by_mxnet.items():
-        if spent_ms > total / 10 and reason not in told:
-            yield (
-                f"MXNet's own operators run the launches of {name} at {_short(where)}, which takes "
-                f"{spent_ms:.1f} ms: {reason}. Native steps are faster: see the page 'Finding "
-                "what did not merge' of the documentation."
-            )
-    for where, times in site.array_ms.items():
-        if sum(times) > total / 10:
-            yield (
-                f"mx.nd.array is called {len(times)} x at {_short(where)} and takes "
-                f"{sum(times):.1f} ms. Create arrays before the scope, or one array per sample: "
-                "taking rows of it with x[i : i + 1] costs nothing."
-            )
-    if site.stacked >= MANY_SAMPLES and not report.forced:
-        yield STACK.format(site.stacked)
-    elif spent["recording"] > total / 2:
-        yield from _cheaper_recording(site, report)
-    if spent["analysis"] > total / 3 and not (site.compiles or report.forced):
-        yield 'Analysis takes much of the time: set analysis_budget, or use policy="depth".'
-
-
-def _reads(site: Site, report: Report) -> Iterator[str]:
-    """Yield advice on lines that end a batch early, by kinds of lines."""
-    shared = any(flush.waiting > 1 for flush in report.flushes)
-    by_kind: DefaultDict[str, List[Tuple[Where, int]]] = defaultdict(list)
-    for where, times in sorted(report.forced.items(), key=lambda item: -item[1]):
-        cause = report.causes.get(where, Cause())
-        if where in site.arithmetic:
-            yield KEEP_ARRAY.format(_short(where), _short(site.arithmetic[where]))
-        elif not (cause.kind == "value" and cause.in_map):
-            by_kind[cause.kind].append((where, times))
-        elif not shared:
-            by_kind["map"].append((where, times))
-    for name, lines in by_kind.items():
-        places = ", ".join(f"{times} x at {_short(where)}" for where, times in lines[:MOST_ALONE])
-        if name == "map":
-            yield ONE_WAITS.format(places)
-            continue
-        kind = KINDS[name]
-        yield (
-            f"{kind.happens}, {places}. Each time, the calls recorded so far are run. "
-            f"{_sentence(kind.remedy)}"
-        )
-
-
-def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
-    """Yield advice on recording fewer calls, or reusing recorded ones."""
-    where, line = max(site.lines.items(), key=lambda item: sum(item[1].operators.values()))
-    if sum(line.operators.values()) > report.nodes / 4:
-        yield (
-            f"Recording takes most of the time, and {_short(where)} calls operators "
-            f"({', '.join(sorted(line.operators)[:3])}) one by one. Put operators that always run "
-            "together into one HybridBlock, whose call is recorded as one."
-        )
-    for refused in report.traced.refused.values():
-        yield f"{refused.name} is not traced once: {refused.reason} ({_short(refused.where)})."
-    if not (report.traced.known or report.traced.refused):
-        yield (
-            "Recording takes most of the time. If samples repeat their structures, make the outer "
-            "block a DynamicHybridBlock: net.hybridize(trace_once=True) then runs its forward once "
-            "per structure."
-        )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _short(where: Where) -> str:
-    path = min(where.filename, os.path.relpath(where.filename), key=len)
-    return f"{path}:{where.line} in {where.function}"
-
-
-def _wrapped(start: str, text: str) -> str:
-    return textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start))
 
 
 def unreadable(script: str) -> str:

@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
-from .errors import SampleError, Where
+from .errors import SampleError, Where, hide_frames
 from .native.recording import thread_settings
 from .record.intercept import set_mode
 from .record.state import STATE, Scope
@@ -252,6 +252,9 @@ class MapFibers(Fibers):
                 self.resume_parked(self.flush())
                 self.start(self._concurrency)
             return self._results
+        except Exception as error:
+            hide_frames(error)
+            raise
         finally:
             self.end()
             # The traceback of an exception may hold this object.

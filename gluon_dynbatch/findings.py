@@ -1,55 +1,95 @@
 """What a report finds: why calls ran alone, and why batches ended early.
 
-Findings are collected while a scope is open, so they are plain data; `advice.py` has the texts.
+Findings are collected while a scope is open, so they are plain data; `advice.py` has their texts.
 """
 
 from __future__ import annotations
 
-import itertools
-from typing import Dict, Iterable, List, NamedTuple, Tuple, TypeVar
+from collections import Counter
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 from .errors import Where
 
-Key = TypeVar("Key")
+#: Kinds of lines that end a batch early.
+READS = ("backward", "index", "change", "value", "map")
+#: Kinds of which each line is one finding; others are one per name and reason.
+BY_LINE = (*READS, "turn")
 
 
-class Alone(NamedTuple):
-    """Calls of one block or operator that did not merge, or not all with each other, and why.
+class Finding(NamedTuple):
+    """Calls of one block or operator that are worth a look, and what to do about them.
 
     Attributes
     ----------
+    kind : str
+        A key of `advice.KINDS`.  ``alone``: they did not merge.  ``split``: not all merged with
+        each other.  ``value``, ``index``, ``change``, ``backward``: they ended a batch early.
+        ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
+        earlier ones.  ``ordinary``: they were not recorded.  ``unkept``: they are not traced once.
+        Other kinds are found only by ``explain``.
     name : str
-        Name of the block or operator.
+        The block, operator, function or attribute; empty if it is not known.
     reason : str
         The reason, as one sentence.
     calls : int
         Number of calls.
     where : Where
         The line of one of the calls.
+    advice : str
+        What to do; empty if there is nothing to do.
     """
 
+    kind: str
     name: str
     reason: str
     calls: int
     where: Where
+    advice: str = ""
+
+    @property
+    def key(self) -> Tuple[Any, ...]:
+        """What findings have in common that are one."""
+        if self.kind in READS:
+            return "line", self.where
+        return (self.kind, self.name, self.where if self.kind in BY_LINE else self.reason)
+
+    def lines(self, place: Callable[[Where], str] = str) -> List[str]:
+        """Return the finding as lines of text, with the user's line as `place` writes it."""
+        lines = [f"{self.calls} x {self.name} at ".replace("  ", " ") + place(self.where)]
+        return lines + [self.reason] * bool(self.reason)
 
     def __str__(self) -> str:
-        """Return the calls and the reason, and on a second line the place."""
-        return f"{self.calls} x {self.name}: {self.reason}\n{'':12}{self.where}"
+        """Return the finding in one line."""
+        return ": ".join(self.lines()) + f"; {self.advice}" * bool(self.advice)
 
 
-def add_calls(totals: Dict[Key, Alone], key: Key, added: Alone) -> None:
-    """Add calls to the total of `key`, which keeps the line of its first call."""
-    total = totals.get(key)
-    totals[key] = added if total is None else total._replace(calls=total.calls + added.calls)
+class Findings:
+    """Adds up findings, in the order of their first calls."""
 
+    def __init__(self) -> None:
+        self._first: Dict[Any, Finding] = {}
+        self._calls: Counter[Any] = Counter()
 
-def by_frequency(*groups: Iterable[Alone]) -> List[Alone]:
-    """Add up calls of equal name and reason, and sort them, the most frequent first."""
-    totals: Dict[Tuple[str, str], Alone] = {}
-    for calls in itertools.chain(*groups):
-        add_calls(totals, (calls.name, calls.reason), calls)
-    return sorted(totals.values(), key=lambda total: -total.calls)
+    def count(self, key: Any, make: Callable[[], Finding]) -> None:
+        """Count one call, for a finding that `make` returns for the first one."""
+        if key not in self._first:
+            self._first[key] = make()
+        self._calls[key] += 1
+
+    def add(self, findings: Iterable[Finding]) -> Findings:
+        """Add all calls of other findings, and return itself."""
+        for finding in findings:
+            self._first.setdefault(finding.key, finding)
+            self._calls[finding.key] += finding.calls
+        return self
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Iterate over the findings with the numbers of their calls, most frequent first."""
+        for key, calls in self._calls.most_common():
+            yield self._first[key]._replace(calls=calls)
+
+    def __contains__(self, finding: Finding) -> bool:
+        return finding.key in self._first
 
 
 #: Functions that change an array, as users write them.
@@ -77,61 +117,35 @@ WRITTEN = {
 }
 
 
-class Cause(NamedTuple):
-    """Why a line ends a batch early.
+def read_by(function: str, changes: bool, in_map: bool) -> Tuple[str, str]:
+    """Return kind and name of a finding for a line that ends a batch early.
 
-    Attributes
-    ----------
-    kind : str
-        A key of `advice.KINDS`.
-    call : str
-        The function that the line calls, as the user writes it; empty if it is not known.
-    in_map : bool
-        Whether samples of ``map`` wait there for each other, so that one flush serves all of them.
+    Takes the name of the function that the line calls, whether that may change arrays, and whether
+    samples of ``map`` wait there for each other, so that one flush serves all of them.
     """
-
-    kind: str = "value"
-    call: str = ""
-    in_map: bool = False
-
-    @classmethod
-    def of(cls, function: str, changes: bool, in_map: bool) -> Cause:
-        """Return the cause for the name of a function, which may change arrays."""
-        if function in ("backward", "grad"):
-            kind = "backward"
-        elif function in ("_index", "__getitem__"):
-            kind = "index"
-        else:
-            changes = changes and function != "waitall" or function in CHANGES
-            kind = "change" if changes else "value"
-        plain = function.strip("_")
-        return cls(kind, WRITTEN.get(function, f"{plain}()" if plain else ""), in_map)
-
-
-class Origin(NamedTuple):
-    """The first call of an operator on ordinary arrays, which is not recorded."""
-
-    where: Where
-    #: Name of the outermost block around it that is not hybridized; or empty.
-    inactive: str
-
-
-class Reasons(NamedTuple):
-    """Why the launches of a scope were narrow."""
-
-    forced: Dict[Where, int]
-    causes: Dict[Where, Cause]
-    alone: Tuple[Alone, ...]
-    split: Tuple[Alone, ...]
+    if function in ("backward", "grad"):
+        kind = "backward"
+    elif function in ("_index", "__getitem__"):
+        kind = "index"
+    elif changes and function != "waitall" or function in CHANGES:
+        kind = "change"
+    else:
+        kind = "map" if in_map else "value"
+    plain = function.strip("_")
+    return kind, WRITTEN.get(function, f"{plain}()" if plain else "")
 
 
 class Traced:
     """Counts calls of blocks that are traced once per structure."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: Findings) -> None:
+        self._found = found
         #: Calls that reused a piece of the tape, and calls that ran ``forward``.
         self.known = self.new = 0
         #: Milliseconds in ``forward``; a nested call counts in its own time and in its caller's.
         self.new_ms = 0.0
-        #: Calls from which no piece was kept, by block and reason.
-        self.refused: Dict[Tuple[str, str], Alone] = {}
+
+    @property
+    def refused(self) -> List[Finding]:
+        """Calls from which no piece was kept."""
+        return [finding for finding in self._found if finding.kind == "unkept"]

@@ -92,10 +92,9 @@ class Planned(NamedTuple):
     programs: Latest
     #: Whether a backward pass may follow.
     recorded: bool
-    #: The report without times and lines, and the calls whose lines it lacks.
+    #: The report without times and lines, and the findings, which lack their lines.
     report: FlushReport
-    alone: Tuple[Unmerged, ...]
-    split: Tuple[Unmerged, ...]
+    unmerged: Tuple[Unmerged, ...]
     costs: Costs
 
     @property
@@ -128,7 +127,7 @@ def flush(
     planned, cached = find_plan(runtime, options, tape)
     analysed = time.perf_counter()
     if options.strict:
-        _refuse_unmerged(planned.alone, tape)
+        _refuse_unmerged(planned.unmerged, tape)
     plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
     key = held and held.key(plan)
     programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan))
@@ -152,8 +151,7 @@ def flush(
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
-        alone=tuple(calls.at(tape.places) for calls in planned.alone),
-        split=tuple(calls.at(tape.places) for calls in planned.split),
+        findings=tuple(calls.at(tape.places) for calls in planned.unmerged),
         recording_ms=1e3 * (started - (tape.started or started)),
         analysis_ms=1e3 * (analysed - begun),
         dispatch_ms=1e3 * (finished - analysed - waited),
@@ -200,7 +198,7 @@ def _plan(
     outside = Externals(*TYPES.columns(tape.external_type), TYPES.kinds)
     plan = make_plan(graph, groups, outside, tuple(map(kernels_of, graph.segments)))
     entries = cast("Dict[int, Entry]", tape.entries)
-    alone, split = find_unmerged(plan, list(entries.values()), settings.granularity)
+    unmerged = find_unmerged(plan, list(entries.values()), settings.granularity)
     report = FlushReport(
         nodes=len(tape.node_entry),
         units=graph.dependencies.size,
@@ -217,17 +215,18 @@ def _plan(
         programs=Latest(),
         recorded=is_recorded(tape),
         report=report,
-        alone=alone,
-        split=split,
+        unmerged=unmerged,
         costs=costs,
     )
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(alone: Tuple[Unmerged, ...], tape: Tape) -> None:
-    if alone:
-        first = alone[0].at(tape.places)
+def _refuse_unmerged(unmerged: Tuple[Unmerged, ...], tape: Tape) -> None:
+    for alone in unmerged:
+        if alone.kind == "split":
+            continue
+        first = alone.at(tape.places)
         raise NotMergedError(
             f"{first.calls} calls were not merged: {first.reason}",
             first.where,

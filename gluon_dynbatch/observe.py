@@ -1,21 +1,25 @@
-"""Statistics of all scopes of a script, by the places that open them, for `explain`.
+"""Statistics of all scopes of a script, by the places that open them, and what they show.
 
 The runtime calls an `Observer` for every scope and flush, and the `Site` of the scope after each
 launch; it waits for the results, to measure the time of the launch.  Backward passes are not
-measured.
+measured.  `explain` adds the findings of a site to those of its reports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 import time
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, List, Tuple
+from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
 
 import mxnet as mx
 
+from .advice import page
 from .errors import Where
+from .findings import READS, Finding
 from .lower.graph import Graph
 from .record.recorder import Recorder
 from .record.state import STATE, ThreadScope
@@ -26,6 +30,10 @@ from .run.execute import Pass
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
+#: The page about what did not merge, for `page`.
+NOT_MERGED = "guides/not-merged", "Finding what did not merge"
+#: Calls per launch from which on stacking samples pays.
+MANY_SAMPLES = 8
 #: MXNet's engine is idle if so many new arrays in a row are computed so quickly.
 QUICK_PROBES, QUICK_S, MOST_PROBES = 3, 1e-3, 1000
 
@@ -52,8 +60,9 @@ class Site:
         self.lines: DefaultDict[Where, Line] = defaultdict(Line)
         #: Milliseconds of each call of ``mx.nd.array``, by line.
         self.array_ms: DefaultDict[Where, List[float]] = defaultdict(list)
-        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line.
-        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
+        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line with
+        #: the calls in them.
+        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, int, Where]] = {}
         #: Milliseconds for which flushes waited for work from before.
         self.earlier_ms = 0.0
         #: Greatest common divisor of the calls per launch; 1 if a launch has several array sizes.
@@ -80,11 +89,12 @@ class Site:
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
 
-    def launched(self, execution: Pass, number: int) -> None:
-        """Wait for the launch just pushed, and divide its time among the lines of its units."""
-        launch = execution.plan.launch(number)
-        for region in launch.regions:
-            execution.arenas.region(region).wait_to_read()
+    @contextlib.contextmanager
+    def launch(self, run: Pass, number: int) -> Iterator[None]:
+        """Wait for the results of a launch, and divide its time among the lines of its units."""
+        launch = run.plan.launch(number)
+        yield
+        run.wait(launch)
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
@@ -92,12 +102,90 @@ class Site:
             self.lines[where].running_ms += spent * units / len(launch.units)
         batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
         self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
-        plan, unit = execution.plan, launch.units[0]
+        plan, unit = run.plan, launch.units[0]
         reason, graph = plan.kernels_of(number), plan.graph
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
-            total, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
-            self.by_mxnet[key] = total + spent, where
+            total, calls, where = self.by_mxnet.get(key, (0.0, 0, self._where_of[unit]))
+            self.by_mxnet[key] = total + spent, calls + len(launch.units), where
+
+    def findings(self, report: Report) -> Iterator[Finding]:
+        """Yield what a report of these scopes finds, and what their times show."""
+        total = sum(report.stage_times.values())
+        found = report.findings
+        yield from self._reads(report, found)
+        split = report.split
+        where, line = max(self.lines.items(), key=lambda item: item[1].kinds[1])
+        units, signatures = line.kinds
+        if units >= 8 and 2 * signatures > units and not split:
+            yield Finding("kinds", "", f"these calls are of {signatures} kinds", units, where)
+        told = " ".join(finding.reason for finding in split)
+        for (name, reason), (spent_ms, calls, where) in self.by_mxnet.items():
+            if spent_ms > total / 10 and reason not in told:
+                yield Finding(
+                    "by MXNet",
+                    name,
+                    f"MXNet's own operators run these launches in {spent_ms:.1f} ms: {reason}",
+                    calls,
+                    where,
+                    f"native steps are faster: see {page(*NOT_MERGED)}",
+                )
+        for where, times in self.array_ms.items():
+            if sum(times) > total / 10:
+                reason = f"making arrays takes {sum(times):.1f} ms"
+                yield Finding("arrays", "mx.nd.array", reason, len(times), where)
+        yield from self._times(report, bool(report.forced))
+
+    def _reads(self, report: Report, found: List[Finding]) -> Iterator[Finding]:
+        """Yield the findings of a report; for a read, with what happens to the value."""
+        shared = any(flush.waiting > 1 for flush in report.flushes)
+        for finding in found:
+            if finding.where in self.arithmetic and finding.kind in READS:
+                used = self.arithmetic[finding.where]
+                reason = f"the number that is read enters arithmetic at {short(used)}"
+                yield finding._replace(kind="arithmetic", reason=reason)
+            elif finding.kind != "map":
+                yield finding
+            elif not shared:
+                yield finding._replace(kind="one waits")
+
+    def _times(self, report: Report, reads: bool) -> Iterator[Finding]:
+        """Yield findings about what takes most of the time."""
+        spent = report.stage_times
+        total = sum(spent.values())
+        where, line = max(self.lines.items(), key=lambda item: item[1].calls)
+        if self.stacked >= MANY_SAMPLES and not reads:
+            reason = (
+                f"all samples make the same calls on arrays of equal shapes: {self.stacked} in "
+            )
+            yield Finding("one shape", "", f"{reason}each launch", line.calls, where)
+        elif spent["recording"] > total / 2:
+            yield from self._recording(report)
+        if spent["analysis"] > total / 3 and not (self.compiles or reads):
+            yield Finding("analysis", "", "", report.nodes, where)
+
+    def _recording(self, report: Report) -> Iterator[Finding]:
+        """Yield advice on recording fewer calls, or reusing recorded ones."""
+        where, line = max(self.lines.items(), key=lambda item: sum(item[1].operators.values()))
+        operators = sum(line.operators.values())
+        reason = "recording takes most of the time"
+        if operators > report.nodes / 4:
+            names = ", ".join(sorted(line.operators)[:3])
+            advice = "put operators that always run together into one HybridBlock: its call is one"
+            yield Finding("recording", names, reason, operators, where, advice)
+        if not (report.traced.known or report.found_of("unkept")):
+            advice = (
+                "if samples repeat their structures, make the outer block a DynamicHybridBlock: "
+                "net.hybridize(trace_once=True) then runs its forward once per structure"
+            )
+            where, line = max(self.lines.items(), key=lambda item: item[1].calls)
+            yield Finding("recording", "", reason, line.calls, where, advice)
+
+
+def short(where: Where) -> str:
+    """Write a line with the shorter of the absolute and the relative path of its file."""
+    path = min(where.filename, os.path.relpath(where.filename), key=len)
+    return str(where._replace(filename=path))
 
 
 class Observer:
@@ -186,7 +274,7 @@ class Observer:
         self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
 
     def begin_flush(self, tape: Tape, graph: Graph) -> Site:
-        """Return the site of the open scope, whose `launched` is called after each launch."""
+        """Return the site of the open scope, whose `launch` surrounds each launch."""
         site = self.site
         site.begin(tape, graph)
         return site

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .advice import (
     AT_ONCE,
     EARLIER,
     FEW_CALLS,
     FUNCTIONS,
+    HYBRIDIZE,
     INACTIVE,
     NOTHING,
-    ORDINARY,
-    TURNS,
-    describe_reads,
+    rows_of,
+    wrapped,
 )
 from .errors import Where
-from .findings import Alone, Cause, Origin, Reasons, Traced, add_calls, by_frequency
-from .show.draw import page
+from .findings import READS, Finding, Findings, Traced
+from .show.html import Bar, page, table
 from .show.plot import plot
+
+#: A row of a report: a label, and lines of text.
+Row = Tuple[str, List[str]]
 
 
 class FlushReport(NamedTuple):
@@ -29,7 +31,7 @@ class FlushReport(NamedTuple):
     Attributes
     ----------
     nodes, units : int
-        Number of recorded calls, and of the units that they were split into.
+        Number of recorded calls, and of the units that they were cut into.
     widths : tuple of int
         Number of units of each launch, in the order of launches.
     launches, mean_width, largest_width : int, float, int
@@ -38,8 +40,8 @@ class FlushReport(NamedTuple):
         Settings of the analysis.
     cached : bool
         Whether the plan came from the cache.
-    alone : tuple of Alone
-        Calls that did not merge.
+    findings : tuple of Finding
+        Calls that did not merge (``alone``), or only in several launches (``split``).
     rows_gathered : int
         Rows that were copied to make operands contiguous.
     arena_bytes : int
@@ -56,9 +58,6 @@ class FlushReport(NamedTuple):
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int
         Samples of ``map`` that waited for this flush.
-    split : tuple of Alone
-        Calls of one block or operator that need several launches, because the sizes or the numbers
-        of their arrays differ.
     """
 
     nodes: int
@@ -68,7 +67,7 @@ class FlushReport(NamedTuple):
     policy: str
     budget: str
     cached: bool = False
-    alone: Tuple[Alone, ...] = ()
+    findings: Tuple[Finding, ...] = ()
     rows_gathered: int = 0
     arena_bytes: int = 0
     recording_ms: float = 0.0
@@ -77,7 +76,6 @@ class FlushReport(NamedTuple):
     queue_ms: float = 0.0
     waiting_ms: float = 0.0
     waiting: int = 0
-    split: Tuple[Alone, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -97,7 +95,11 @@ class FlushReport(NamedTuple):
     @property
     def line(self) -> str:
         """The flush in one line, for the log."""
-        return "; ".join(f"{label} {text}" for label, text in _describe(self))
+        return "; ".join(f"{label} {', '.join(lines)}" for label, lines in summary([self]))
+
+    def __str__(self) -> str:
+        """Write the flush as a report of it alone."""
+        return "\n".join(wrapped(*row) for row in [*summary([self]), *rows_of(self.findings)])
 
 
 class Report:
@@ -107,46 +109,30 @@ class Report:
     ----------
     flushes : list of FlushReport
         One per flush.
-    forced : dict of Where to int
-        Lines that read a value while calls were pending, or ended a batch early for another reason,
-        and how often.  If all calls ran at once, those of the last scope here that recorded calls.
-    causes : dict of Where to Cause
-        What these lines call, and whether samples of ``map`` wait there.
     waiting_ms : float
         Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and functions that call
         these) while the scope was open.
-    immediate : dict of str to Alone
-        Calls that cannot be recorded and always run immediately, by name of block or operator.
     traced : Traced
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
         Calls that "auto" ran immediately, because recording them costs more than it saves.
-    ordinary : dict of str to int
-        Number of operators on ordinary arrays, which run immediately, by name.
-    origins : dict of str to Origin
-        The first call of each of these operators.
-    earlier : Reasons or None
-        If all calls ran at once, the reasons from the last scope here that recorded calls.
+    is_from_earlier : bool
+        Whether findings are from the last scope here that recorded calls, as all calls of this one
+        ran at once.
     choice : str
         The decision of "auto" for scopes like this one, and its estimates.
-    turns : dict of (str, Where) to int
-        Attributes that samples of ``map`` read only after all earlier samples had ended, which may
-        change them, with the lines that read them, and how many samples waited.
     """
 
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
-        self.forced: Counter[Where] = Counter()
-        self.causes: Dict[Where, Cause] = {}
         self.waiting_ms = 0.0
-        self.immediate: Dict[str, Alone] = {}
-        self.traced = Traced()
         self.at_once = 0
-        self.ordinary: Counter[str] = Counter()
-        self.origins: Dict[str, Origin] = {}
-        self.earlier: Optional[Reasons] = None
+        self.is_from_earlier = False
         self.choice = ""
-        self.turns: Counter[Tuple[str, Where]] = Counter()
+        #: What is found while calls are recorded; a flush has findings of its own.
+        self.found = Findings()
+        self.traced = Traced(self.found)
+        self._earlier: Tuple[Finding, ...] = ()
 
     @classmethod
     def together(cls, reports: Iterable[Report]) -> Report:
@@ -159,35 +145,14 @@ class Report:
             total.traced.known += report.traced.known
             total.traced.new += report.traced.new
             total.traced.new_ms += report.traced.new_ms
-            for key, calls in report.traced.refused.items():
-                add_calls(total.traced.refused, key, calls)
-            total.forced.update(report.forced)
-            total.causes = {**report.causes, **total.causes}
-            total.ordinary.update(report.ordinary)
-            total.origins = {**report.origins, **total.origins}
-            total.turns.update(report.turns)
-            for name, calls in report.immediate.items():
-                add_calls(total.immediate, name, calls)
+            total.found.add(report.found)
         return total
 
-    @property
-    def reasons(self) -> Reasons:
-        """Why launches were narrow."""
-        return Reasons({**self.forced}, {**self.causes}, tuple(self.alone), tuple(self.split))
-
-    def add_missing(self, earlier: Reasons) -> None:
-        """Add the reasons of an earlier scope that this report does not have."""
-        for where in earlier.forced.keys() - self.forced.keys():
-            self.forced[where] = earlier.forced[where]
-        self.causes = {**earlier.causes, **self.causes}
-        if self.flushes or self.immediate:
-            known = {(calls.name, calls.reason) for calls in (*self.alone, *self.split)}
-            alone, split = (
-                tuple(calls for calls in group if (calls.name, calls.reason) not in known)
-                for group in (earlier.alone, earlier.split)
-            )
-            earlier = earlier._replace(alone=alone, split=split)
-        self.earlier = earlier
+    def add_earlier(self, earlier: Iterable[Finding]) -> None:
+        """Add the findings of an earlier scope that this report does not have."""
+        known = self._all()
+        self._earlier = tuple(finding for finding in earlier if finding not in known)
+        self.is_from_earlier = True
 
     def count_wait(self, milliseconds: float) -> None:
         """Add time spent waiting for a value, and attribute it to the last flush."""
@@ -206,18 +171,48 @@ class Report:
         """Number of launches that ran the recorded calls."""
         return sum(flush.launches for flush in self.flushes)
 
-    @property
-    def alone(self) -> List[Alone]:
-        """Calls that did not merge, with the reason, the most frequent first."""
-        flushes = (flush.alone for flush in self.flushes)
-        earlier = self.earlier.alone if self.earlier else ()
-        return by_frequency(self.immediate.values(), *flushes, earlier)
+    def _all(self) -> Findings:
+        total = Findings().add(self.found).add(self._earlier)
+        for flush in self.flushes:
+            total.add(flush.findings)
+        return total
 
     @property
-    def split(self) -> List[Alone]:
+    def findings(self) -> List[Finding]:
+        """What may cost time, and why; the most frequent first."""
+        unrecorded = self.unrecorded
+        others = (finding for finding in self._all() if finding.kind != "ordinary")
+        return [*others] if unrecorded is None else [unrecorded, *others]
+
+    def found_of(self, *kinds: str) -> List[Finding]:
+        """Return the findings of some kinds, the most frequent first."""
+        return [finding for finding in self._all() if finding.kind in kinds]
+
+    @property
+    def line(self) -> str:
+        """The numbers of calls and launches as text."""
+        units = sum(flush.units for flush in self.flushes)
+        return counted(self.nodes, units, self.launches)
+
+    @property
+    def alone(self) -> List[Finding]:
+        """Calls that did not merge, with the reason, the most frequent first."""
+        return self.found_of("alone")
+
+    @property
+    def split(self) -> List[Finding]:
         """Calls that need several launches, with the reason, the most frequent first."""
-        earlier = self.earlier.split if self.earlier else ()
-        return by_frequency(*(flush.split for flush in self.flushes), earlier)
+        return self.found_of("split")
+
+    @property
+    def forced(self) -> Dict[Where, int]:
+        """Lines that ended a batch early, and how often."""
+        return {finding.where: finding.calls for finding in self.found_of(*READS)}
+
+    @property
+    def ordinary(self) -> Dict[str, int]:
+        """Numbers of operators on ordinary arrays, which run immediately, by name."""
+        return {finding.name: finding.calls for finding in self.found_of("ordinary")}
 
     @property
     def analysis_share(self) -> float:
@@ -256,108 +251,154 @@ class Report:
         return plot(self.stage_times, [f.widths for f in flushes], [f.waiting for f in flushes])
 
     def _repr_html_(self) -> str:
-        text = str(self)
-        title = f"{self.nodes} calls in {self.launches} launches; flushes: {len(self.flushes)}"
-        return page(title, [(line[:12], line[12:]) for line in text.splitlines()], text)
+        rows = [*self._rows()]
+        if not self.flushes:
+            return page(
+                "Report", [table((label, "\n".join(text)) for label, text in rows)], str(self)
+            )
+        times = self.stage_times
+        longest, told = max(times.values()), ("calls", "time")  # in the title, and as bars
+        tables = [
+            table((label, "\n".join(lines)) for label, lines in rows if label not in told),
+            table((name, Bar(ms, longest), f"{ms:.1f} ms") for name, ms in times.items()),
+        ]
+        if len(self.flushes) > 1:
+            tables.append(_flush_table(self.flushes))
+        return page(self.line, tables, str(self))
 
     def to_json(self) -> str:
         """Return the whole report as JSON text."""
 
-        def as_dicts(group: Iterable[Alone]) -> List[Dict[str, Any]]:
-            return [{**calls._asdict(), "where": str(calls.where)} for calls in group]
+        def as_dicts(findings: Iterable[Finding]) -> List[Dict[str, Any]]:
+            return [{**finding._asdict(), "where": str(finding.where)} for finding in findings]
 
         derived = ("launches", "mean_width", "largest_width")
-        content = {
-            **vars(self),
-            "flushes": [
+        traced = self.traced
+        content = dict(
+            waiting_ms=self.waiting_ms,
+            at_once=self.at_once,
+            is_from_earlier=self.is_from_earlier,
+            choice=self.choice,
+            flushes=[
                 {
                     **flush._asdict(),
                     **{name: getattr(flush, name) for name in derived},
-                    "alone": as_dicts(flush.alone),
-                    "split": as_dicts(flush.split),
+                    "findings": as_dicts(flush.findings),
                 }
                 for flush in self.flushes
             ],
-            "immediate": as_dicts(self.immediate.values()),
-            "traced": {**vars(self.traced), "refused": as_dicts(self.traced.refused.values())},
-            "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
-            "causes": [{"where": str(w), **c._asdict()} for w, c in self.causes.items()],
-            "origins": {name: [str(at.where), at.inactive] for name, at in self.origins.items()},
-            "earlier": self.earlier
-            and {"alone": as_dicts(self.earlier.alone), "split": as_dicts(self.earlier.split)},
-            "turns": [
-                {"attribute": name, "where": str(w), "samples": count}
-                for (name, w), count in self.turns.items()
-            ],
-        }
+            traced={"known": traced.known, "new": traced.new, "new_ms": traced.new_ms},
+            findings=as_dicts(self.findings),
+            ordinary=self.ordinary,
+        )
         return json.dumps(content, indent=2)
 
     @property
-    def unrecorded(self) -> str:
-        """Why most operators were not recorded, and what to do; empty if they were."""
-        # Operators on arrays that a line reads have another reason, which `forced` tells.
-        ordinary = {
-            name: calls
-            for name, calls in self.ordinary.items()
-            if self.origins[name].where not in self.forced
-        }
-        calls = sum(ordinary.values())
+    def unrecorded(self) -> Optional[Finding]:
+        """Why most operators were not recorded, and what to do; None if they were."""
+        # Operators on arrays that a line reads have another reason, which these findings tell.
+        forced = self.forced
+        ordinary = [x for x in self.found_of("ordinary") if x.where not in forced]
+        calls = sum(finding.calls for finding in ordinary)
         if calls <= self.nodes:
-            return ""
-        most = max(ordinary, key=ordinary.__getitem__)
-        where, inactive = self.origins[most]
-        return ORDINARY.format(calls, most, where) + (
-            INACTIVE.format(inactive) if inactive else FUNCTIONS
-        )
+            return None
+        most = ordinary[0]
+        others = f", most often {most.name}," if len(ordinary) > 1 else ""
+        reason = f"operators on ordinary arrays{others} ran at once"
+        return most._replace(calls=calls, reason=reason)
 
     def __str__(self) -> str:
-        if not self.flushes and not self.at_once:
-            return f"nothing was recorded: {self.unrecorded}" if self.unrecorded else NOTHING
-        lines = [f"{label:12}{text}" for label, text in self._rows()]
-        if len(self.flushes) > 8:
-            total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"
-            lines.insert(0, f"{total}; the last 8:")
-        return "\n".join(lines + [self.choice] * bool(self.choice))
+        return "\n".join(wrapped(*row) for row in self._rows())
 
-    def _rows(self) -> Iterator[Tuple[str, Any]]:
-        """Yield the labels and texts of all lines."""
+    def _rows(self) -> Iterator[Row]:
+        """Yield all rows: first the summary, then what was found."""
+        unrecorded = self.unrecorded
+        if not self.flushes and not self.at_once:
+            yield "calls", [NOTHING] + [f"-> {HYBRIDIZE}"] * (unrecorded is None)
         if self.at_once:
-            text = AT_ONCE.format(self.at_once)
-            if self.earlier:
-                text += EARLIER if any(self.earlier) else f"\n{'':12}{FEW_CALLS}"
-            yield "at once", text
-        for flush in self.flushes[-8:]:
-            yield from _describe(flush)
-        if self.unrecorded:
-            yield "at once", self.unrecorded
+            lines = [AT_ONCE.format(self.at_once)]
+            if self.is_from_earlier:
+                lines += [EARLIER] if self._earlier else [f"-> {FEW_CALLS}"]
+            yield "at once", lines
+        if self.flushes:
+            yield from summary(self.flushes)
         traced = self.traced
         if traced.known or traced.new:
             text = f"{traced.known} calls reused a recording, "
-            text += f"{traced.new} ran forward in {traced.new_ms:.1f} ms"
-            yield "traced once", text
-        for label, group in (
-            ("not kept", traced.refused.values()),
-            ("ran alone", self.alone),
-            ("split", self.split),
-        ):
-            yield from ((label, calls) for calls in group)
-        yield from describe_reads(self.forced, self.causes)
-        turns = sorted(self.turns.items(), key=lambda item: -item[1])
-        yield from (("in turn", TURNS.format(count, *key)) for key, count in turns)
+            yield "traced once", [text + f"{traced.new} ran forward in {traced.new_ms:.1f} ms"]
+        yield from rows_of(self.findings)
+        if self.choice:
+            yield "auto", [self.choice]
 
 
-def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
-    samples = "1 sample" if flush.waiting == 1 else f"{flush.waiting} samples"
-    waited = f"; {samples} waited for it" if flush.waiting else ""
-    waiting = f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""
-    queue = f", waiting for earlier flushes {flush.queue_ms:.1f} ms" if flush.queue_ms else ""
-    return [
-        ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
-         f"on average, {flush.largest_width} at most{waited}"),
-        ("setting", f"granularity {flush.granularity}, policy {flush.policy}, "
-         f"budget {flush.budget}, {'cached' if flush.cached else 'new'} plan"),
-        ("memory", f"{flush.arena_bytes / 1e6:.1f} MB of arenas, "
-         f"{flush.rows_gathered} rows gathered"),
-        ("time", f"recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
-         f"dispatch {flush.dispatch_ms:.1f} ms{queue}{waiting}"),
-    ]  # fmt: skip
+def ordinary(name: str, where: Where, inactive: str) -> Finding:
+    """Return a finding for an operator on ordinary arrays, within a block that is not hybridized.
+
+    `inactive` is the name of that block; or empty.
+    """
+    return Finding(
+        "ordinary", name, "", 1, where, INACTIVE.format(inactive) if inactive else FUNCTIONS
+    )
+
+
+def counted(calls: int, units: int, launches: int) -> str:
+    """Return the numbers of calls, units and launches as text; the one way to count.
+
+    >>> counted(15, 15, 5), counted(15, 40, 5)
+    ('15 calls in 5 launches', '15 calls, cut into 40 units, in 5 launches')
+    """
+    return f"{calls} call{'s' * (calls != 1)}{_launched(calls, units, launches)}"
+
+
+def _launched(calls: int, units: int, launches: int) -> str:
+    cut = f", cut into {units} units," if units != calls else ""
+    return f"{cut} in {launches} launch{'es' * (launches != 1)}"
+
+
+def summary(flushes: Sequence[FlushReport]) -> Iterator[Row]:
+    """Yield the rows about one or more flushes, which add them up."""
+    calls, units = (sum(x) for x in zip(*((f.nodes, f.units) for f in flushes)))
+    widths = [width for flush in flushes for width in flush.widths]
+    wide = f"{sum(widths) / len(widths):.1f} {'units' if units != calls else 'calls'} a launch"
+    launched = _launched(calls, units, len(widths))
+    yield "calls", [f"{calls}{launched}; {wide} on average, {max(widths)} at most"]
+    waiting = [flush.waiting for flush in flushes if flush.waiting]
+    waited = (
+        f"; {sum(waiting) / len(waiting):.1f} samples of map waited for each" if waiting else ""
+    )
+    if len(flushes) > 1:
+        yield (
+            "flushes",
+            [f"{len(flushes)}{waited}", "print(batch.report.flushes[0]) shows the first"],
+        )
+    elif waited:
+        yield "flushes", [f"1; {waiting[0]} samples of map waited for it"]
+    settings = dict.fromkeys(
+        f"granularity {f.granularity}, policy {f.policy}, budget {f.budget}" for f in flushes
+    )
+    cached = sum(flush.cached for flush in flushes)
+    plans = f"{cached} of {len(flushes)} plans cached"
+    if len(flushes) == 1:
+        plans = "cached plan" if cached else "new plan"
+    yield "setting", ["; ".join([*settings, plans])]
+    sizes = [flush.arena_bytes / 1e6 for flush in flushes]
+    largest = f", {max(sizes):.1f} MB in the largest flush" if len(flushes) > 1 else ""
+    gathered = sum(flush.rows_gathered for flush in flushes)
+    yield "memory", [f"{sum(sizes):.1f} MB of arenas{largest}, {gathered} rows gathered"]
+    names = ("recording", "analysis", "dispatch")
+    rows = [{name: sum(getattr(flush, f"{name}_ms") for flush in flushes) for name in names}]
+    waits = {"earlier flushes": "queue_ms", "values": "waiting_ms"}
+    totals = {what: sum(getattr(flush, name) for flush in flushes) for what, name in waits.items()}
+    rows.append({f"waiting for {what}": spent for what, spent in totals.items() if spent})
+    texts = (", ".join(f"{name} {spent:.1f} ms" for name, spent in row.items()) for row in rows)
+    yield "time", [*filter(None, texts)]
+
+
+def _flush_table(flushes: Sequence[FlushReport]) -> str:
+    """Return HTML of a table with a row per flush, and a bar for its calls."""
+    most = max(flush.nodes for flush in flushes)
+    rows = [
+        (f"flush {number}", Bar(flush.nodes, most), next(summary([flush]))[1][0])
+        for number, flush in enumerate(flushes, 1)
+    ]
+    return table(rows, folded=f"all {len(flushes)} flushes")

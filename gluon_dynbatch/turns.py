@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import greenlet
 from mxnet.gluon import Block, Parameter
 
+from .findings import Finding
 from .reach import How, Reach, is_python
 from .record.state import STATE
 from .record.where import user_line
@@ -164,7 +165,8 @@ class Guard:
             if recorder is None:  # within a trace or a flush, no other sample can run
                 return
             recorder.refuse("it reads an attribute that an earlier sample may change")
-            recorder.report.turns[f"{type(owner).__name__}.{self._name}", user_line()] += 1
+            finding = Finding("turn", f"{type(owner).__name__}.{self._name}", "", 1, user_line())
+            recorder.report.found.add([finding])
             await_turn(mapper)
 
 

@@ -10,7 +10,7 @@ from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence,
 
 import numpy as np
 
-from .findings import Alone
+from .findings import Finding
 from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
@@ -18,8 +18,8 @@ from .plan.plan import Plan
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
-OWN = "the number of arrays differs from call to call, and each number needs its own launch; {}"
-COUNTS = OWN.format("{}make one array of them before the call, with {} or {}{}")
+OWN = "the number of arrays differs from call to call, and each number needs its own launch"
+COUNTS = "{}make one array of them before the call, with {} or {}{}"
 #: Whether arrays are those of `mx.np`: how to make one array of several.
 JOINED = {
     False: ("mx.nd.concat(..., dim=0)", "mx.nd.stack(..., axis=0)"),
@@ -44,59 +44,66 @@ ONE_ROW = (
     "mx.nd.concat(*[x.reshape(-1) for x in arrays], dim=0).reshape({})",
     "mx.np.concatenate([x.reshape(-1) for x in arrays], axis=0).reshape({})",
 )
-ALONG_FIRST = OWN.format("any number merges along axis 0: use {}")
+ALONG_FIRST = "any number merges along axis 0: use {}"
 SIZES = (
     "the sizes of its arrays, or its numbers, differ from call to call, and each variant needs its "
     "own launch, because MXNet's own operators run it: {}"
 )
+PAD = (
+    "put samples of similar sizes into one minibatch, or pad these arrays to the next multiple of 8"
+)
 
 
 class Unmerged(NamedTuple):
-    """What `Alone` says, with the number of a call in place of its line."""
+    """What a `Finding` says, with the number of a call in place of its line."""
 
+    kind: str
     name: str
     reason: str
     calls: int
     node: int
+    advice: str = ""
 
-    def at(self, places: Sequence[Place]) -> Alone:
-        """Return these calls with the line, given the place of each call."""
-        return Alone(self.name, self.reason, self.calls, places[self.node].where)
+    def at(self, places: Sequence[Place]) -> Finding:
+        """Return the finding, given the place of each call."""
+        where = places[self.node].where
+        return Finding(self.kind, self.name, self.reason, self.calls, where, self.advice)
 
 
-def find_unmerged(
-    plan: Plan, entries: Sequence[Entry], granularity: str
-) -> Tuple[Tuple[Unmerged, ...], Tuple[Unmerged, ...]]:
+def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Unmerged, ...]:
     """Return the calls that did not merge, and those that merged only in several launches.
 
-    The first are those that no rule allows to merge, by callee and reason.  The second are calls of
-    one callee that need several launches, but would merge after a small change.  `entries` has the
-    entries of the calls, in the order of their numbers in the graph.
+    The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
+    second, of kind "split", are calls of one callee that need several launches, but would merge
+    after a small change.  `entries` has the entries of the calls, in the order of their numbers in
+    the graph.
     """
     alone: Dict[Tuple[str, str], Unmerged] = {}
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
     for number, index in enumerate(plan.segment.tolist()):
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
-            calls = _calls_of(plan, [plan.launch(number)], segment.reason)
+            calls = _calls_of("alone", plan, [plan.launch(number)], segment.reason)
             total = alone.setdefault((calls.name, calls.reason), calls._replace(calls=0))
             alone[calls.name, calls.reason] = total._replace(calls=total.calls + calls.calls)
         elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
     split = [
-        _calls_of(plan, launches, SIZES.format(plan.kernels_of(launches[0].number)))
+        _calls_of("split", plan, launches, SIZES.format(plan.kernels_of(launches[0].number)), PAD)
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
     ]
     # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
         split += _split_by_count(plan.graph, entries, granularity)
-    return tuple(alone.values()), tuple(split)
+    return (*alone.values(), *split)
 
 
-def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Unmerged:
+def _calls_of(
+    kind: str, plan: Plan, launches: List[Launch], reason: str, advice: str = ""
+) -> Unmerged:
     unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
-    return Unmerged(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
+    return Unmerged(kind, plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]), advice)
 
 
 def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unmerged]:
@@ -117,12 +124,12 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
             needs_own = [e.token == token and len(e.in_types) in unshared for e in entries]
             calls = np.flatnonzero(np.array(needs_own)[graph.entry])
             entry = entries[int(graph.entry[calls[0]])]
-            reason = _along_axis(entry) if entry.block_id is None else _of_block(entry, granularity)
-            yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
+            advice = _along_axis(entry) if entry.block_id is None else _of_block(entry, granularity)
+            yield Unmerged("split", entry.name, OWN, len(calls), int(calls[0]), advice)
 
 
 def _of_block(entry: Entry, granularity: str) -> str:
-    """Return the reason for a call of a block."""
+    """Return the advice for a call of a block."""
     before = 'try granularity="operator", or ' if granularity == "block" else ""
     # `mx.np` has no sum of a list.
     sums = granularity == "operator" and not entry.program.numpy
@@ -131,7 +138,7 @@ def _of_block(entry: Entry, granularity: str) -> str:
 
 
 def _along_axis(entry: Entry) -> str:
-    """Return the reason for an operator, and how to put its arrays together along axis 0."""
+    """Return how to put the arrays of an operator together along axis 0."""
     (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
     numpy = entry.program.numpy
     if op.op not in ALONG_AXIS:

@@ -247,7 +247,7 @@ CASES = {
                     mapped = map if batch is None else batch.map
                     results += mapped(read, [x])
         """),
-        ("Map more samples at a time", None),
+        ("map more samples at a time", None),
         script("work = lambda x: cell(x).sum().asscalar() + head(cell(x)).sum().asscalar()", MAP),
     ),
     "samples of one shape": (

@@ -51,7 +51,7 @@ def test_if_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make,
     assert [report.at_once for report in reports[:5]] == [0, 25, 30, 3, 30]
     last = reports[-1]
     assert last.at_once == 100 and not last.flushes
-    assert last.choice.startswith("auto: run calls at once")
+    assert last.choice.startswith("later scopes here run their calls at once")
     assert "at once     100 calls" in str(last)
 
 
@@ -59,7 +59,7 @@ def test_calls_of_wide_launches_are_recorded_at_any_size(net):
     for count in (60, 150, 40, 80, 400):
         batch, _ = run(net, inputs(count, 3))
         assert batch.report.at_once == 0 and batch.report.nodes == count
-    assert batch.report.choice.startswith("auto: record calls")
+    assert batch.report.choice.startswith("later scopes here record their calls")
 
 
 def test_the_cost_of_plans_that_are_never_reused_counts(net):

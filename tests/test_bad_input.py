@@ -4,6 +4,10 @@ The message must name a line that has the comment ``# wrong``.
 """
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
+import sys
+import traceback
+from types import SimpleNamespace
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -138,3 +142,63 @@ def test_without_a_scope_a_dynamic_block_refuses_the_same_arguments(net):
         block(array(1, 4), [Tree()])  # wrong
     with refused(gdb.ContextError, "cpu(0), cpu(1)"):
         block(array(1, 4), array(1, 4, ctx=mx.cpu(1)))  # wrong
+
+
+@pytest.fixture
+def ipython(monkeypatch):
+    """Pretend to run in a notebook; return a function that gives the lines which it shows."""
+
+    def structured_traceback(kind, error, trace, tb_offset):
+        frames = [frame for frame, _ in traceback.walk_tb(trace)]
+        shown = [frame for frame in frames if not frame.f_locals.get("__tracebackhide__")]
+        return [frame.f_code.co_name for frame in shown] + [f"{kind.__name__}: {error}"]
+
+    texts = SimpleNamespace(structured_traceback=structured_traceback)
+    shell = SimpleNamespace(InteractiveTB=texts)
+    module = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", module)
+
+    def show(error):
+        if hasattr(error, "_render_traceback_"):
+            return error._render_traceback_()
+        return structured_traceback(type(error), error, error.__traceback__, 1)
+
+    return show
+
+
+def test_notebooks_show_the_users_frames_only(net, ipython):
+    """Also between frames of the user, and of errors that are not of this package."""
+
+    def wrong_shape(x):
+        return net(array(1, 5))
+
+    def by_zero(x):
+        return 1 / 0
+
+    class Outer(gdb.DynamicHybridBlock):
+        def forward(self, x):
+            return wrong_shape(x)
+
+    outer = Outer()
+    outer.hybridize()
+    here = "test_notebooks_show_the_users_frames_only"
+    for kind, wrong, names in (
+        (gdb.ShapeError, lambda: wrong_shape(None), ["<lambda>", "wrong_shape"]),
+        (gdb.ShapeError, lambda: outer(array(1, 4)), ["<lambda>", "forward", "wrong_shape"]),
+        (gdb.ShapeError, lambda: gdb.map(wrong_shape, [1]), ["<lambda>", "wrong_shape"]),
+        (ZeroDivisionError, lambda: gdb.map(by_zero, [1]),
+         ["<lambda>", "by_zero"]),
+        (gdb.OptionError, lambda: gdb.batching(policy="none"), ["<lambda>"]),
+    ):  # fmt: skip
+        with pytest.raises(kind) as caught, gdb.batching():
+            wrong()
+        *shown, last = ipython(caught.value)
+        assert shown == [here, *names] and last.startswith(f"{kind.__name__}: ")
+        # The traceback itself keeps all frames, for debuggers.
+        assert len([*traceback.walk_tb(caught.value.__traceback__)]) > len(shown)
+
+
+def test_an_argument_error_has_no_other_error_as_its_context(net):
+    with gdb.batching(), pytest.raises(gdb.ArgumentError) as caught:
+        net(np.ones((1, 4)))
+    assert caught.value.__suppress_context__

@@ -9,6 +9,7 @@ import pickle
 import pkgutil
 import re
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import mxnet as mx
 import numpy as np
@@ -34,18 +35,48 @@ pages = load(ROOT / "docs" / "snippets.py")
 
 
 @pytest.mark.parametrize("name", sorted(pages.PAGES))
-def test_page(name):
+def test_page(name, tmp_path):
+    """Its outputs and pictures are what its code prints and draws."""
     for snippet in pages.snippets(name):
         shown, printed = snippet.shown or "", snippet.printed
         assert pages.alike(shown, printed), f"run python docs/snippets.py {name}"
+        advice = "run python docs/snippets.py --draw"
         if hasattr(snippet.picture, "source"):
             texts = texts_of(snippet.path.read_text("utf-8"))
-            assert texts == labels_of(snippet.picture.source), "run python docs/snippets.py --draw"
+            assert texts == labels_of(snippet.picture.source), advice
+        elif snippet.picture is not None:
+            pages.write(snippet.picture, tmp_path / "drawn.svg")
+            shown, drawn = lines_of(snippet.path), lines_of(tmp_path / "drawn.svg")
+            assert len(shown) == len(drawn) > 0, advice
+            for one, other in zip(shown, drawn):
+                np.testing.assert_allclose(one, other, atol=0.03, err_msg=advice)
 
 
 def texts_of(svg):
     """Return the texts in a picture, sorted."""
     return sorted(html.unescape(text).strip() for text in re.findall(r">([^<]*)</text>", svg))
+
+
+def lines_of(path):
+    """Return the lines and areas of a figure's last axes, as shares of their width and height.
+
+    The first of two axes of a report have times, which differ from run to run.
+    """
+    axes = ElementTree.parse(path).findall(".//{*}g[@id]")
+    axes = [group for group in axes if group.get("id").startswith("axes_")][-1]
+    (frame, *_) = axes.iter("{http://www.w3.org/2000/svg}path")
+    low, high = (f(points_of(frame), axis=0) for f in (np.min, np.max))
+    drawn = [element for element in axes.iter() if element.get("clip-path")]
+    return [(points_of(x) - low) / (high - low) for x in drawn if x.get("d") and not is_tick(x)]
+
+
+def is_tick(element):
+    return np.ptp(points_of(element), axis=0).min() == 0
+
+
+def points_of(path):
+    """Return the points of a path of an SVG picture."""
+    return np.array(re.findall(r"-?[\d.]+", path.get("d")), float).reshape(-1, 2)
 
 
 def labels_of(source):

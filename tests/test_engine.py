@@ -223,7 +223,7 @@ def test_few_flushes_are_unfinished(turn):
     assert sum(counts) == TURNS
     if turn is flushes:
         assert report.flushes[MOST_EARLIER + 1].queue_ms > 100
-        assert ", waiting for earlier flushes " in str(report)
+        assert "waiting for earlier flushes " in str(report)
         assert json.loads(report.to_json())["flushes"][MOST_EARLIER + 1]["queue_ms"] > 100
 
 

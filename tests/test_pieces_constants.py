@@ -96,7 +96,7 @@ def test_calls_that_are_kept(make, sample):
     assert not scope(block, samples).refused
     for options in ({}, {"granularity": "operator"}):
         account = scope(block, samples, **options)
-        assert (account.known, account.new, account.refused) == (6, 0, {})
+        assert (account.known, account.new, account.refused) == (6, 0, [])
     account = scope(block, samples, debug=True)
     assert account.known == 0 and not account.refused
 
@@ -134,7 +134,7 @@ def test_zeros_and_ones_as_arguments_are_told_apart():
 
     for _ in range(2):
         account = gdb.testing.check_against_loop(fn, [0, 1, 2, 0, 1, 2], **FIXED).report.traced
-    assert (account.known, account.refused) == (6, {})
+    assert (account.known, account.refused) == (6, [])
 
 
 def test_an_array_of_the_outer_run_is_no_constant_of_the_inner_one():
@@ -147,11 +147,11 @@ def test_an_array_of_the_outer_run_is_no_constant_of_the_inner_one():
     block = traced(run, inner=traced(lambda block, x: block.net(x) * made[-1]))
     samples = [(x(i), i % 2) for i in range(4)]
     refused = scope(block, samples).refused
-    assert [(name, why.calls) for (_, name), why in refused.items()] == [
+    assert [(found.reason, found.calls) for found in refused] == [
         ("it reads an array that is neither an argument nor the block's own", 2)
     ]
     account = scope(block, samples)
-    assert (account.known, account.refused) == (4, {})
+    assert (account.known, account.refused) == (4, [])
 
 
 def test_results_are_arrays_of_their_own():

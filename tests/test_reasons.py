@@ -8,6 +8,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.advice import KINDS
+from gluon_dynbatch.findings import READS as READ_KINDS
 from tests.cells import attached, inputs
 from tests.common import FIXED
 
@@ -45,6 +46,11 @@ def scopes(net, read, records, count=3, samples=12):
         yield batch
 
 
+def flat(report):
+    """Return the text of a report without the ends of its lines."""
+    return " ".join(str(report).split())
+
+
 @pytest.mark.parametrize("name", READS)
 def test_every_scope_at_a_place_names_the_line_its_call_and_the_remedy(net, name):
     kind, call, read = READS[name]
@@ -52,30 +58,33 @@ def test_every_scope_at_a_place_names_the_line_its_call_and_the_remedy(net, name
         report = batch.report
         assert report.at_once == (12 if number else 0), "recording does not pay"
         ((where, times),) = report.forced.items()
-        assert times == 12 and report.causes[where][:2] == (kind, call)
+        (found,) = report.found_of(*READ_KINDS)
+        assert times == 12 and (found.kind, found.name, found.calls) == (kind, call, 12)
         assert where.filename == __file__
-        label = f"{KINDS[kind].label:12}12 x at {where}, by {call}\n{'':12}{KINDS[kind].remedy}"
-        assert label in str(report) and report.to_json()
+        text = flat(report)
+        row = f"{KINDS[kind].label} 12 x {call} at {where} {KINDS[kind].reason} -> "
+        assert row + KINDS[kind].advice in text and report.to_json()
         # Once: no fact is repeated.
-        assert str(report).count(str(where)) == str(report).count(KINDS[kind].remedy) == 1
+        assert text.count(str(where)) == text.count(KINDS[kind].advice) == 1
 
 
 def test_reads_in_map_are_normal_and_get_no_remedy(net):
     with gdb.batching(**FIXED) as batch:
         got = batch.map(lambda x: net(x).sum().asscalar(), inputs(8))
         batch.map(lambda x: net(x) if net(x).sum() > got[0] else x, inputs(8))
-    text = str(batch.report)
-    assert all(cause.in_map for cause in batch.report.causes.values())
+    text = flat(batch.report)
+    assert {found.kind for found in batch.report.findings} == {"map"}
     assert [*batch.report.forced.values()] == [8, 8]
     for where, call in zip(batch.report.forced, ("asscalar()", "if or bool()")):
-        assert f"read in map 8 x at {where}, by {call}: samples wait there" in text
-    assert "value read" not in text and KINDS["value"].remedy not in text
+        assert f"read in map 8 x {call} at {where} samples wait there" in text
+    assert "value read" not in text and KINDS["value"].advice not in text
 
 
 def test_an_index_array_in_map_gets_its_remedy(net):
     with gdb.batching(**FIXED) as batch:
         batch.map(lambda x: net(x)[0:1, mx.nd.array([0])], inputs(8))
-    assert KINDS["index"].remedy in str(batch.report) and "read in map" not in str(batch.report)
+    text = flat(batch.report)
+    assert KINDS["index"].advice in text and "read in map" not in text
 
 
 def test_reasons_for_which_calls_did_not_merge_survive_in_later_scopes(net):
@@ -93,8 +102,8 @@ def test_reasons_for_which_calls_did_not_merge_survive_in_later_scopes(net):
     for report in later:
         assert report.at_once and not report.flushes
         assert (report.alone, report.split) == (first.alone, first.split)
-        for reason in (*report.alone, *report.split):
-            assert str(reason) in str(report)
+        for found in (*report.alone, *report.split):
+            assert " ".join(found.lines()) in flat(report)
         assert "what follows is from the last scope here that recorded calls" in str(report)
 
 
@@ -111,7 +120,7 @@ def test_a_scope_that_is_recorded_again_has_its_own_reasons(net):
 
     assert [work(12, True).at_once for _ in range(2)] == [0, 12]
     report = work(200, False)
-    assert report.nodes and not report.forced and report.earlier is None
+    assert report.nodes and not report.forced and not report.is_from_earlier
 
 
 def test_a_plan_that_is_missing_says_so(net):

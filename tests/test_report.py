@@ -1,5 +1,7 @@
 """What the report says, as text and as JSON."""
 
+import email.message
+import importlib.metadata
 import json
 import re
 import time
@@ -9,9 +11,10 @@ import pytest
 from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.advice import KINDS
+from gluon_dynbatch import advice
+from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
 from gluon_dynbatch.errors import Where
-from gluon_dynbatch.findings import Alone
+from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.report import FlushReport
 from tests.cells import cell, inputs
@@ -61,8 +64,8 @@ def test_the_time_of_recording_excludes_earlier_work_and_waiting(net, clock, nam
     waited = 5000 if name == "asnumpy" else 15000
     assert times == [(2000, waited), (7000, 5000)]
     assert batch.report.waiting_ms == waited + 15000
-    assert "recording 7000.0 ms" in str(batch.report)
-    assert str(batch.report).count("waiting for values") == 2
+    assert "recording 9000.0 ms" in str(batch.report)
+    assert f"waiting for values {waited + 5000}.0 ms" in str(batch.report)
 
 
 def test_values_read_by_line_and_count(net):
@@ -87,7 +90,7 @@ def test_values_read_by_line_and_count(net):
     (first, *_) = batch.report.forced
     assert first.filename == __file__ and first.function == "test_values_read_by_line_and_count"
     text = str(batch.report)
-    assert f"value read  5 x at {first}" in text
+    assert f"value read  5 x asscalar() at {first}" in text
     assert text.index("value read  5 x") < text.index("value read  1 x")
 
 
@@ -105,7 +108,7 @@ def test_lines_of_a_program_without_a_file():
 
 EXAMPLE = FlushReport(
     nodes=4, units=4, widths=(3, 1), granularity="block", policy="agenda", budget="2 ms",
-    cached=True, alone=(), rows_gathered=5, arena_bytes=2_500_000, recording_ms=1.0,
+    cached=True, rows_gathered=5, arena_bytes=2_500_000, recording_ms=1.0,
     analysis_ms=2.0, dispatch_ms=5.0,
 )  # fmt: skip
 
@@ -141,10 +144,12 @@ def test_lists_of_several_lengths(how, granularity, wanted):
         return
     assert batch.report.launches >= 4
     (split,) = batch.report.split
-    assert (split.name, split.calls) == ("the_cell", 5) and wanted in split.reason
+    assert (split.name, split.calls) == ("the_cell", 5)
+    assert wanted in f"{split.reason}; {split.advice}"
     assert named_lines(str(split.where))[0].endswith("# the line")
-    assert f"split       {split}" in str(batch.report)
-    assert split.reason in batch.report._repr_html_().replace("&quot;", '"')
+    text = " ".join(str(batch.report).split())
+    assert f"split {' '.join(split.lines())} -> {split.advice}" in text
+    assert split.advice in batch.report._repr_html_().replace("&quot;", '"')
 
 
 def test_operators_on_ordinary_arrays(net):
@@ -154,9 +159,13 @@ def test_operators_on_ordinary_arrays(net):
         with gdb.batching(**FIXED) as batch:
             xs = [x for x in arrays for _ in range(times) if mx.nd.relu(x) is not None]
             _ = [net(x) for x in xs[:4]]
-        where = batch.report.origins["relu"].where
-        line = f"at once     {len(xs)} operators on ordinary arrays, most often relu at {where}: a "
-        assert (line in str(batch.report)) == (times > 1) and where.filename == __file__
+        report = batch.report
+        assert report.ordinary == {"relu": len(xs)} and (report.unrecorded is not None) == (
+            times > 1
+        )
+    (found,) = report.findings
+    assert found.where.filename == __file__
+    assert f"at once     {len(xs)} x relu at {found.where}" in str(report)
 
 
 def test_reports_of_several_scopes_add_up():
@@ -164,43 +173,99 @@ def test_reports_of_several_scopes_add_up():
     for report in reports:
         report.flushes.append(EXAMPLE)
         report.traced.known, report.traced.new, report.traced.new_ms = 1, 2, 3.0
-        report.traced.refused["net", "why"] = Alone("net", "why", 4, Where("a.py", 1, "f"))
+        report.found.add([Finding("unkept", "net", "why", 4, Where("a.py", 1, "f"))])
     total = gdb.Report.together(reports)
     assert (len(total.flushes), total.traced.known, total.traced.new) == (2, 2, 4)
-    assert total.traced.new_ms == 6 and total.traced.refused["net", "why"].calls == 8
+    assert total.traced.new_ms == 6 and [found.calls for found in total.traced.refused] == [8]
+
+
+SUMMARY = [
+    "calls       4 in 2 launches; 2.0 calls a launch on average, 3 at most",
+    "setting     granularity block, policy agenda, budget 2 ms; cached plan",
+    "memory      2.5 MB of arenas, 5 rows gathered",
+    "time        recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms",
+]
 
 
 def test_print():
     report = gdb.Report()
     assert report.analysis_share == 0
-    assert re.match(r"nothing was recorded(.|\n)*hybridize\(\)", str(report))
-    alone = Alone("lone", "because", 3, Where("a.py", 9, "g"))
-    often = EXAMPLE._replace(alone=(Alone("rnn", "why", 2, Where("a.py", 1, "f")),))
-    report.flushes = [often] * 2 + [EXAMPLE._replace(alone=(alone,))]
+    assert re.match(r"calls +none was recorded(.|\n)*hybridize\(\)", str(report))
+    alone = Finding("alone", "lone", "because", 3, Where("a.py", 9, "g"))
+    often = EXAMPLE._replace(
+        findings=(Finding("alone", "rnn", "why", 2, Where("a.py", 1, "f"), "stop it"),)
+    )
+    report.flushes = [often] * 2 + [EXAMPLE._replace(findings=(alone,))]
     assert [(call.name, call.calls) for call in report.alone] == [("rnn", 4), ("lone", 3)]
     assert report.analysis_share == pytest.approx(0.25)
     del report.flushes[1:]
-    report.forced = {Where("a.py", 3, "f"): 7}
-    report.choice = "auto: block"
+    report.found.add([Finding("change", "+=", "", 7, Where("a.py", 3, "f"))])
+    report.choice = "later scopes"
     assert str(report).splitlines() == [
-        "calls       4 in 2 launches; 2.0 wide on average, 3 at most",
-        "setting     granularity block, policy agenda, budget 2 ms, cached plan",
-        "memory      2.5 MB of arenas, 5 rows gathered",
-        "time        recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms",
-        "ran alone   2 x rnn: why",
-        "            a.py:1 in f",
-        "value read  7 x at a.py:3 in f",
-        f"            {KINDS['value'].remedy}",
-        "auto: block",
+        *SUMMARY,
+        "ran alone   2 x rnn at a.py:1 in f",
+        "            why",
+        "            -> stop it",
+        "changed     7 x += at a.py:3 in f",
+        f"            {KINDS['change'].reason}",
+        f"            -> {KINDS['change'].advice}",
+        "auto        later scopes",
     ]
-    report.flushes = [EXAMPLE._replace(nodes=i) for i in range(20)]
-    first, *rest = str(report).splitlines()
-    assert first == "20 flushes, 190 calls, 40 launches; the last 8:"
-    shown = [line.split()[1] for line in rest if line.startswith("calls")]
-    assert shown == [str(i) for i in range(12, 20)]
+    assert str(often).splitlines() == [*SUMMARY, *str(report).splitlines()[4:7]]
     line = EXAMPLE.line
-    assert line.startswith("calls 4 in 2 launches; 2.0 wide on average, 3 at most; setting gran")
+    assert line.startswith(
+        "calls 4 in 2 launches; 2.0 calls a launch on average, 3 at most; setting"
+    )
     assert line.endswith("; time recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms")
+
+
+def test_several_flushes_have_one_summary():
+    """Units are counted only where calls are cut into several; no line is longer than a screen."""
+    report = gdb.Report()
+    report.flushes = [
+        EXAMPLE._replace(units=8, widths=(6, 2), cached=i > 2, waiting=2 * i, queue_ms=1.5)
+        for i in range(20)
+    ]
+    assert str(report).splitlines() == [
+        "calls       80, cut into 160 units, in 40 launches; 4.0 units a launch on average, "
+        "6 at most",
+        "flushes     20; 20.0 samples of map waited for each",
+        "            print(batch.report.flushes[0]) shows the first",
+        "setting     granularity block, policy agenda, budget 2 ms; 17 of 20 plans cached",
+        "memory      50.0 MB of arenas, 2.5 MB in the largest flush, 100 rows gathered",
+        "time        recording 20.0 ms, analysis 40.0 ms, dispatch 100.0 ms",
+        "            waiting for earlier flushes 30.0 ms",
+    ]
+    assert "1; 4 samples of map waited for it" in str(report.flushes[2])
+
+
+def test_findings_that_are_many_or_alike():
+    """Of each kind, the most frequent are shown, and advice that is the same is given once."""
+    report = gdb.Report()
+    for line in range(1, MOST + 4):
+        where = Where("a.py", line, "f")
+        report.found.add([Finding("value", "asscalar()", "", line, where)])
+        report.found.add([Finding("alone", f"long{line}", "because of this " * 20, 1, where)])
+    text = str(report)
+    rows = [row.split()[2] for row in text.splitlines() if row.startswith("value read")]
+    assert rows == [*map(str, range(MOST + 3, 3, -1)), "and"]
+    assert " ".join(text.split()).count(KINDS["value"].advice) == 1
+    assert text.count("and 3 more: see batch.report.findings") == 2
+    assert max(map(len, text.splitlines())) <= COLUMNS and len(report.findings) == 2 * (MOST + 3)
+
+
+def test_advice_links_to_the_site_if_there_is_one(monkeypatch):
+    finding = Finding("alone", "sort", "it cannot", 1, Where("a.py", 1, "f"))
+    urls = ["Source, https://s.org", "Documentation, https://d.org/en/"]
+    for known, wanted in (
+        (urls, "https://d.org/en/operators.html"),
+        (None, "the page 'Operators'"),
+    ):
+        data = email.message.Message()
+        for url in known or ():
+            data["Project-URL"] = url
+        monkeypatch.setattr(importlib.metadata, "metadata", lambda name, data=data: data)
+        assert wanted in advice.completed(finding).advice
 
 
 def test_json_round_trip(net):
@@ -208,19 +273,17 @@ def test_json_round_trip(net):
         net(inputs(1)[0]).asnumpy()
         mx.nd.shape_array(net(inputs(1)[0]))
     data, empty = json.loads(batch.report.to_json()), json.loads(gdb.Report().to_json())
-    assert set(data) == set(empty) == {*vars(batch.report)}
-    assert not any(empty["traced"].values())
+    assert set(data) == set(empty) and not any(empty["traced"].values())
     assert data["waiting_ms"] == batch.report.waiting_ms > 0
-    assert data["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
+    assert [found["kind"] for found in data["findings"]] == ["value", "alone"]
     assert len(data["flushes"]) == len(batch.report.flushes) == 2
     for fields, flush in zip(data["flushes"], batch.report.flushes):
-        alone, split = fields.pop("alone"), fields.pop("split")
         for name in ("launches", "mean_width", "largest_width"):
             assert fields.pop(name) == getattr(flush, name)
         fields["widths"] = tuple(fields["widths"])
-        assert FlushReport(alone=(), **fields) == flush._replace(alone=(), split=())
-        for calls, listed in ((flush.alone, alone), (flush.split, split)):
-            assert [tuple(item.values()) for item in listed] == [
-                (*call[:3], str(call.where)) for call in calls
-            ]
+        listed = fields.pop("findings")
+        assert FlushReport(**fields) == flush._replace(findings=())
+        assert [tuple(item.values()) for item in listed] == [
+            (*found[:4], str(found.where), found.advice) for found in flush.findings
+        ]
     assert data["flushes"][1]["nodes"] == 2

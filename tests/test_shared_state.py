@@ -38,9 +38,10 @@ def test_ways_to_change_state(way):
         got = outcomes(way, batch.map)
     equal(got[0], wanted[0], 1e-4, 1e-5)
     assert_close(got[1], wanted[1])
-    assert bool(batch.report.turns) == (way not in FREE)
+    turns = batch.report.found_of("turn")
+    assert bool(turns) == (way not in FREE)
     code = getattr(Model, way).__code__
-    places = [where for _, where in batch.report.turns]
+    places = [found.where for found in turns]
     assert all(where.filename == stateful.__file__ for where in places)
     assert way in FREE or any(where.function in (way, "__call__") for where in places)
     if way in FREE:  # all samples run together: a launch for each step and each sum
@@ -69,17 +70,13 @@ def test_the_report_names_the_attribute_and_the_line():
     net = ready(gdb.convert(Model()))
     with gdb.batching(**FIXED) as batch:
         batch.map(net.counts, inputs(4))
-    assert batch.report.turns.keys() == {("Model.n", batch.report.turns.most_common(1)[0][0][1])}
-    text = str(batch.report)
-    assert "3 samples waited for earlier ones, which may change Model.n" in text
-    assert f"{stateful.__file__}:" in text and "in counts" in text
-    assert '"attribute": "Model.n"' in batch.report.to_json()
-    assert (
-        batch.report.together([batch.report] * 2).turns[
-            "Model.n", next(iter(batch.report.turns))[1]
-        ]
-        == 6
-    )
+    (found,) = batch.report.found_of("turn")
+    assert (found.name, found.calls, found.where.function) == ("Model.n", 3, "counts")
+    assert found.where.filename == stateful.__file__
+    assert f"in turn     3 x Model.n at {found.where}\n" in str(batch.report)
+    assert '"name": "Model.n"' in batch.report.to_json()
+    (twice,) = batch.report.together([batch.report] * 2).found_of("turn")
+    assert twice.calls == 6
 
 
 def test_attributes_that_no_sample_changes_are_free():
@@ -106,7 +103,7 @@ def test_attributes_that_no_sample_changes_are_free():
         got = batch.map(net.decode, inputs(5))
     assert got == [net.decode(x) for x in inputs(5)]
     assert [flush.waiting for flush in batch.report.flushes] == [5, 5, 5]
-    assert not batch.report.turns
+    assert not batch.report.found_of("turn")
 
 
 def test_methods_of_the_same_name_are_told_apart():
@@ -145,7 +142,7 @@ def test_methods_of_the_same_name_are_told_apart():
     with gdb.batching(**FIXED) as batch:
         got = batch.map(decode, inputs(5))
     assert got == [decode(x) for x in inputs(5)]
-    assert not batch.report.turns
+    assert not batch.report.found_of("turn")
 
 
 def test_objects_of_one_sample_are_free():
@@ -167,7 +164,7 @@ def test_objects_of_one_sample_are_free():
     with gdb.batching(**FIXED) as batch:
         got = batch.map(visit, range(5))
     equal(got, [visit(i) for i in range(5)])
-    assert not batch.report.turns and batch.report.flushes[0].waiting == 5
+    assert not batch.report.found_of("turn") and batch.report.flushes[0].waiting == 5
     equal([node.h for node in nodes], got)
 
 

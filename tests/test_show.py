@@ -11,6 +11,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.draw import bars
 from tests.cells import dense, heads_of, inputs
@@ -85,7 +86,7 @@ def test_a_drawn_plan_has_launches_and_the_rows_between_them():
 def test_many_launches_of_one_segment_are_one_node():
     plan = chain([*range(1, 40)]).plan
     source = plan.draw().source
-    assert source.count("cell × ") == 1 and "39 launches" in source and "█" in source
+    assert source.count("cell × 780") == 1 and "39 launches, 0 to " in source and "█" in source
     assert bars([8, 1, 0]) == "█▁▁" and len(bars([*range(1, 1000)])) == 16
     merged = plan.picture(1).nodes
     assert [group.name for group in merged.values()] == ["cell", "other calls"]
@@ -96,7 +97,7 @@ def test_the_backward_pass_can_be_drawn():
     batch = chain([1, 2, 2])
     assert [launch.number for launch in batch.backward_plan.launches[-2:]] == [1, 0]
     source = batch.backward_plan.draw().source
-    assert "gradients of 3 results" in source
+    assert source.count("gradients of results\n1 row of 4") == 3
     with gdb.batching(None, "block", "depth") as batch:
         y = dense()(inputs(1)[0])
     assert batch.plan is not None and batch.backward_plan is None and y.shape
@@ -107,7 +108,7 @@ def test_graphviz_renders_a_plan(monkeypatch):
     if shutil.which("dot") is None:
         pytest.skip("no Graphviz on this machine")
     svg = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
-    assert len(re.findall('class="node"', svg)) == 6  # with the fill
+    assert len(re.findall('class="node"', svg)) == 5 + 4  # with what comes from outside
 
 
 def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():
@@ -127,12 +128,44 @@ def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():
 
 def test_notebooks_show_plan_and_report():
     batch = chain([1, 2, 2])
-    batch.report.forced[gdb.errors.Where("<stdin>", 1, "<listcomp>")] = 2
+    where = gdb.errors.Where("<stdin>", 1, "<listcomp>")
+    batch.report.found.add([Finding("change", "+=", "", 2, where)])
     for shown in (batch.plan, batch.report):
         page = ElementTree.fromstring(shown._repr_html_())
         text = "".join(page.itertext())
         assert str(shown) in text and "SoftmaxOutput" in text and "in 5 launches" in text
-    assert "2 x at <stdin>:1 in <listcomp>" in [cell.text for cell in page.findall("table/tr/td")]
+    cells = [cell.text or "" for cell in page.findall("table/tr/td")]
+    assert any(cell.startswith("2 x += at <stdin>:1 in <listcomp>\n") for cell in cells)
+
+
+def widths_of(page):
+    """Return the widths of all bars, in per cent of their columns."""
+    return [float(width) for width in re.findall(r"width:([\d.]+)%", page)]
+
+
+def test_bars_in_notebooks_are_to_scale(net):
+    plan = chain([1, 2, 2]).plan
+    assert widths_of(plan._repr_html_()) == [100, 66.7, 33.3, 33.3, 33.3]
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        for count in (4, 1):
+            _ = [net(x) for x in inputs(count)]
+            batch.flush()
+    page = batch.report._repr_html_()
+    times = [*batch.report.stage_times.values()]
+    wanted = [100 * ms / max(times) for ms in times] + [100, 25]
+    assert widths_of(page) == pytest.approx(wanted, abs=0.06)
+    assert "all 2 flushes" in page and "4 in 1 launch; 4.0 calls" in page
+
+
+def test_notebooks_use_the_colours_of_the_page():
+    """Text has none of its own, and bars are seen on white and on black."""
+    batch = chain([1, 2])
+    for page in (batch.plan._repr_html_(), batch.report._repr_html_(), gdb.Report()._repr_html_()):
+        assert not re.search(r"(?<!back)(?:^|[^-])color:", page) and "<style" not in page
+        for colour in re.findall(r"background:#(\w+)", page):
+            light = sum(bytes.fromhex(colour)) / 3 / 255
+            assert 0.3 < light < 0.7
+        assert "..." not in page
 
 
 def test_errors_name_missing_programs_and_packages(monkeypatch):

@@ -216,7 +216,7 @@ def test_objects_are_compared_by_value(make):
     """After a change, an object has another structure."""
     block = traced(lambda block, x, shape: chain(block, x, shape.times))
     account = scope(block, [(x(1), make(1)), (x(2), make(1)), (x(3), make(2)), (x(4), make(2))])
-    assert (account.new, account.known, account.refused) == (2, 2, {})
+    assert (account.new, account.known, account.refused) == (2, 2, [])
     if make is Node:
         shape = Node(1)
         assert scope(block, [(x(), shape)]).known == 1

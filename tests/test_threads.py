@@ -123,7 +123,7 @@ def test_threads_examine_a_block_independently(model):
             with gdb.batching(**FIXED) as batch:
                 outputs = [model(s) for s in samples]
             equal(outputs, wanted)
-            reasons = {refusal.reason for refusal in batch.report.traced.refused.values()}
+            reasons = {refusal.reason for refusal in batch.report.traced.refused}
             assert reasons <= {"it changes an attribute of a block"}
 
     with interpreter_with("switchinterval", 1e-6):

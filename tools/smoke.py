@@ -1,6 +1,9 @@
 """Check values and gradients of an installed package; print its path and that of native code."""
 
 import contextlib
+import subprocess
+import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -24,4 +27,7 @@ def run(scope):
 batch = gdb.batching(granularity="operator", policy="agenda")
 for batched, loop in zip(run(batch), run(contextlib.nullcontext())):
     np.testing.assert_allclose(batched, loop, rtol=1e-5)
+program = Path(sys.executable).with_name("gluon-dynbatch")
+printed = subprocess.run([program, "--version"], check=True, stdout=subprocess.PIPE, text=True)
+assert printed.stdout == f"gluon_dynbatch {gdb.__version__}\n", printed.stdout
 print(gdb.__file__, gdb.native.recording.__file__, sep="\n")

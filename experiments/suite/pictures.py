@@ -10,10 +10,13 @@ from . import threads
 from .tables import CACHED, Rows
 from .ways import CURVES
 
-# The colours of Okabe and Ito, which are safe for all kinds of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#777777")
+# The colours of Okabe and Ito, which are safe for all kinds of colour vision, but for their black,
+# which a dark page hides.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8A63D2", "#E69F00", "#56B4E9", "#CC79A7", TEXT)
 #: Colours of recording, analysis, dispatch, and the rest.
 PHASES = (*COLOURS[:3], COLOURS[-1])
+#: Width in inches: that of a telephone, where text of 8 points can be read.
+WIDTH = 4.2
 #: Distance of "0" and "no limit" from the other budgets, in decades.
 GAP = 0.5
 #: Metadata by format; without a date, so that equal figures give equal files.
@@ -22,22 +25,29 @@ SPREADS = "median and quartiles of interleaved rounds"
 
 
 def draw(measured, output):
-    """Draw all pictures of all workloads as PNG and SVG; return their paths."""
+    """Draw all pictures of all workloads as PNG and SVG; return their paths.
+
+    Small, and without a background, to be read on a narrow page that is light or dark.
+    """
     paths = []
     for name, workload in measured.items():
         for file, title, subtitle, rows, draw_panel in _pictures(name, workload):
             kinds = rows.by("kind")
-            # At least 11 inches, because titles are long.
-            figure = Figure(figsize=(max(7 * len(kinds), 11), 6), layout="constrained")
-            figure.suptitle(f"{workload.title}: {title}\n{subtitle}", fontsize=12)
-            grid = figure.subplots(1, len(kinds), squeeze=False)[0]
-            for axes, (kind, rows_of_kind) in zip(grid, kinds.items()):
-                axes.set_title(kind, fontsize=11)
-                draw_panel(axes, rows_of_kind)
-                axes.spines[["top", "right"]].set_visible(False)
-            for suffix, metadata in SUFFIXES.items():
-                paths.append((output / file).with_suffix(suffix))
-                figure.savefig(paths[-1], dpi=140, metadata=metadata)
+            with matplotlib.rc_context({**STYLE, "svg.hashsalt": file}):
+                height = 2.4 if draw_panel is not _draw_phases else 0.5 + 0.4 * len(rows.by("way"))
+                size = WIDTH, 0.9 + height * len(kinds)
+                figure = Figure(figsize=size, layout="constrained")
+                figure.suptitle(f"{workload.title}:\n{title}\n({subtitle})", fontsize=8)
+                grid = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
+                for axes, (kind, rows_of_kind) in zip(grid, kinds.items()):
+                    axes.set_title(kind, loc="left")
+                    draw_panel(axes, rows_of_kind)
+                if draw_panel is not _draw_speed:  # otherwise, labels have figures of their panel
+                    handles, labels = grid[0].get_legend_handles_labels()
+                    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7)
+                for suffix, metadata in SUFFIXES.items():
+                    paths.append((output / file).with_suffix(suffix))
+                    figure.savefig(paths[-1], dpi=200, metadata=metadata)
     return paths
 
 
@@ -75,7 +85,7 @@ def draw_threads(measured, output):
         for size, rows in workload.rows.by("size").items():
             kinds = rows.by("kind")
             with matplotlib.rc_context(STYLE):
-                figure = Figure(figsize=(4.2, 0.8 + 1.9 * len(kinds)), layout="constrained")
+                figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(kinds)), layout="constrained")
                 grid = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
                 for axes, (kind, of_kind) in zip(grid, kinds.items()):
                     axes.set_title(f"{kind}, minibatches of {size}", loc="left")
@@ -122,6 +132,7 @@ def _draw_speed(axes, rows):
     axes.set_xscale("log", base=2)
     _tidy(axes, "samples in a minibatch (log scale)")
     axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.legend(fontsize=7)
 
 
 def _draw_phases(axes, rows):
@@ -132,7 +143,7 @@ def _draw_phases(axes, rows):
         axes.barh(ways, times, left=ends, color=colour, label=phase)
         ends = [end + time for end, time in zip(ends, times)]
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.05))
+    axes.set_xlabel("ms")
 
 
 def curves(rows):
@@ -157,15 +168,15 @@ def _draw_budget(axes, rows):
         _line(axes, x, [rows.spread(way, "ms") for way, _ in curve], granularity, colour)
         way = curve[-1][0]
         nodes, cached = rows.median(way, "nodes"), rows.median(way + CACHED, "ms")
-        # The budget that groups all nodes by depth.
-        axes.axvline(nodes, color=colour, linewidth=0.9, linestyle=":")
+        label = f"{granularity}, a visit per unit"  # groups all of them by depth
+        axes.axvline(nodes, color=colour, linewidth=0.9, linestyle=":", label=label)
         if cached is not None:
             label = f"{granularity}, plan cached"
             axes.hlines(cached, x[0], x[-1], color=colour, linestyle="--", label=label)
     auto = rows.by("way").get("gdb")
     if auto:
         y, label = auto.median("gdb", "ms"), f"auto: {auto[-1].setting}"
-        axes.plot(unlimited, y, "*", markersize=15, color=COLOURS[3], label=label)
+        axes.plot(unlimited, y, "*", markersize=11, color=COLOURS[2], label=label)
     decades = [10**d for d in range(9) if first <= 10**d <= last]
     _tidy(axes, "analysis budget, visits (log scale)")
     axes.set_xticks([0, *decades, unlimited], ["0", *map("{:,}".format, decades), "no\nlimit"])
@@ -173,7 +184,7 @@ def _draw_budget(axes, rows):
 
 def _line(axes, x, spreads, label, colour):
     median, low, high = zip(*spreads)
-    axes.plot(x, median, "-o", color=colour, markersize=4, label=label)
+    axes.plot(x, median, "-o", color=colour, markersize=3, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
@@ -185,5 +196,4 @@ def _tidy(axes, x):
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.legend(frameon=False, fontsize=9)
+    axes.grid(axis="y", color=TEXT, alpha=0.3, linewidth=0.6)

@@ -1,9 +1,14 @@
-"""Nodes and edges of the picture of a plan: groups of launches, and the rows between them."""
+"""Nodes and edges of the picture of a plan: groups of launches, and the rows between them.
+
+A plan of more launches than a picture can show is folded: equal launches, such as the steps of a
+chain, become one node.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     Counter,
@@ -23,46 +28,80 @@ import numpy as np
 from ..show.draw import Node
 from .launch import Fill, Launch, Operand, Whole
 
+if TYPE_CHECKING:
+    from ..lower.graph import Graph
+
 #: Keys of nodes other than launches, besides ("fill", number): external arrays that are read
 #: in place; backward, the gradients of external arrays.
 WHOLE, OUTSIDE = ("whole", 0), ("outside", 0)
 #: Key of the group of all launches beyond the limit.
 REST = ("rest", 0)
+#: MXNet's names of variables and copies, and most operators in the name of a piece.
+NO_WORK, MOST_NAMED = ("null", "_copy"), 3
 
 #: Rows on each edge, from writer to reader, by their length in elements.
 Edges = Dict[Tuple[Any, Any], Counter[int]]
 
 
 class Group(NamedTuple):
-    """Launches that are drawn as one node."""
+    """Launches that are drawn as one node: of one block or operator, or of a piece of it."""
 
     name: str
+    piece: str
     launches: List[Launch]
 
     @property
     def node(self) -> Node:
         """What the picture says of them."""
-        first, count = self.launches[0], len(self.launches)
-        title = f"{count} launches" if count > 1 else f"launch {first.number}"
+        numbers = [launch.number for launch in self.launches]
+        low, high = min(numbers), max(numbers)
+        title = f"launch {low}"
+        if low < high:
+            title = f"launches {low}-{high}"
+            if len(numbers) <= high - low:
+                title = f"{len(numbers)} launches, {low} to {high}"
         widths = [len(launch.units) for launch in self.launches]
-        alone = first.segment.layout == "unbatched"
-        return Node(self.name, title, widths, first.segment.reason if alone else "")
+        segment = self.launches[0].segment
+        alone = segment.layout == "unbatched"
+        return Node(self.name, self.piece, title, widths, segment.reason if alone else "")
 
 
-def groups(launches: Sequence[Launch], name: Callable[[int], str], limit: int) -> Dict[Any, Group]:
-    """Group launches for a picture with about `limit` nodes; `name` returns the name of a unit.
+def piece_of(graph: Graph, launch: Launch) -> str:
+    """Name what a launch runs of its calls, by blocks or else operators; empty if it is all."""
+    unit, segment = int(launch.units[0]), launch.segment
+    cut = graph.cuts[int(graph.entry[graph.node[unit]])]
+    if len(cut.segments) == 1:
+        return ""
+    blocks = (p.name[len(cut.name) + 1 :].rpartition("_")[0] for p in segment.parameters)
+    names = dict.fromkeys(filter(None, blocks)) or dict.fromkeys(
+        op for op in segment.called if op not in NO_WORK
+    )
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return ", ".join([*names][:MOST_NAMED]) + more
 
-    Up to the limit, each launch is a node.  If there are more, all launches of one segment share a
-    node, and so do all segments beyond the limit.
+
+def groups(launches: Sequence[Launch], graph: Graph, limit: int) -> Dict[Any, Group]:
+    """Group launches for a picture with at most `limit` nodes, and one for all others.
+
+    Up to the limit, each launch is a node.  If there are more, equal ones share a node: those of
+    one family of segments, or else of one name.
     """
-    nodes: Dict[Any, Group] = {}
-    by_segment = len(launches) > limit
-    for launch in launches:
-        key: Any = id(launch.segment) if by_segment else launch.number
-        if key not in nodes and len(nodes) >= limit:
-            key = REST
-        title = name(int(launch.units[0])) if key != REST else "other calls"
-        nodes.setdefault(key, Group(title, [])).launches.append(launch)
+    keys: Tuple[Callable[[Launch], Any], ...] = (
+        lambda launch: launch.number,
+        lambda launch: (graph.name(int(launch.units[0])), launch.segment.family),
+        lambda launch: graph.name(int(launch.units[0])),
+    )
+    for key_of in keys:
+        nodes: Dict[Any, Group] = {}
+        for launch in launches:
+            name, key = graph.name(int(launch.units[0])), key_of(launch)
+            piece = "" if isinstance(key, str) else piece_of(graph, launch)
+            nodes.setdefault(key, Group(name, piece, [])).launches.append(launch)
+        if len(nodes) <= limit:
+            break
+    for key in [*nodes][limit:]:
+        rest = nodes.setdefault(REST, Group("other calls", "", []))
+        rest.launches.extend(nodes.pop(key).launches)
     return nodes
 
 
@@ -99,14 +138,10 @@ def flow(
     return edges
 
 
-def ends(edges: Edges, fills: Iterable[Fill], backward: bool) -> Dict[Any, str]:
-    """Return labels of the nodes that are no launches, by key."""
-    labels: Dict[Any, str] = {}
-    for number, fill in enumerate(fills):
-        arrays = len(fill.externals)
-        noun = "external array" + "s" * (arrays != 1)
-        label = f"gradients of {arrays} results" if backward else f"{arrays} {noun}"
-        labels["fill", number] = label
-    labels[WHOLE], labels[OUTSIDE] = "whole arrays", "gradients of\nexternal arrays"
+def ends(edges: Edges, fills: int, backward: bool) -> Dict[Any, str]:
+    """Return labels of what is read and written that is no result of a launch, by key."""
+    read = "gradients of results" if backward else "external arrays"
+    labels: Dict[Any, str] = {WHOLE: "external arrays", OUTSIDE: "gradients of external arrays"}
+    labels.update((("fill", number), read) for number in range(fills))
     drawn = {key for edge in edges for key in edge}
     return {key: label for key, label in labels.items() if key in drawn}

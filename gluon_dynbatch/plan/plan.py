@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import ScopeError, Where
 from ..native import planning
-from ..report import Report
+from ..report import Report, counted
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
 from .flow import ends, flow, groups
@@ -206,8 +206,8 @@ class Plan(NamedTuple):
         Parameters
         ----------
         limit : int
-            Largest number of launches that are drawn one by one.  If there are more, all launches
-            of one segment are one node, with a row of bars for their widths.
+            Largest number of nodes.  If there are more launches, equal ones are one node, such as
+            the steps of a chain, with a row of bars for their widths.
 
         Returns
         -------
@@ -223,17 +223,17 @@ class Plan(NamedTuple):
 
     def picture(self, limit: int) -> Picture:
         """Return nodes and edges of the picture."""
-        parts, fills = groups(self.launches, self.graph.name, limit), self.fills
+        parts, fills = groups(self.launches, self.graph, limit), self.fills
         arenas = [(rows, arena.row_size) for rows, arena in zip(self.sizes, self.arenas)]
         edges = flow(parts, fills, self.results, arenas, self.stretches)
         nodes = {key: group.node for key, group in parts.items()}
-        return Picture(nodes, ends(edges, fills, bool(self.results)), edges)
+        return Picture(nodes, ends(edges, len(fills), bool(self.results)), edges)
 
     def _repr_html_(self) -> str:
-        nodes = [group.node for group in groups(self.launches, self.graph.name, MOST_ROWS).values()]
-        calls, launches = sum(sum(node.widths) for node in nodes), len(self.order)
-        title = f"{calls} calls in {launches} launches, {self.arena_bytes / 1e6:.1f} MB"
-        return plan_html(title, nodes, str(self))
+        graph = self.graph
+        nodes = [group.node for group in groups(self.launches, graph, MOST_ROWS).values()]
+        number = counted(len(graph.entry), graph.dependencies.size, len(self.order))
+        return plan_html(f"{number}; {self.arena_bytes / 1e6:.1f} MB", nodes, str(self))
 
     def __str__(self) -> str:
         lines = [

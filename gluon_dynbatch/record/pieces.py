@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 
 from ..cache import SizedCache
 from ..errors import MismatchError, Where
-from ..findings import Alone, add_calls
+from ..findings import Finding
 from ..modes import MODE_BITS
 from ..native import recording
 from .identity import IGNORED, describe, number_of
@@ -125,8 +125,8 @@ class Pieces(recording.Known):
             hopeless = recording.Structure(None, True)
             hopeless.against = Refused(refusal.reason, refusal.where)
             self.seen = hopeless
-        alone = Alone(block.name, refusal.reason, 1, refusal.where)
-        add_calls(recorder.report.traced.refused, (alone.name, alone.reason), alone)
+        finding = Finding("unkept", block.name, refusal.reason, 1, refusal.where)
+        recorder.report.found.add([finding])
 
     def _see_the_same(self, recorder: Recorder, block: Any, args: Any, key: Any) -> Any:
         """Return the structure of the block; raise if ``forward`` changed it or its arguments."""

@@ -19,10 +19,10 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
 )
-from ..findings import Alone, Cause, Origin, add_calls
+from ..findings import Finding, read_by
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Report
+from ..report import Report, ordinary
 from .constants import constant_number, constant_of
 from .lazy import Lazy
 from .operators import SCALAR_OPERATORS, Operator
@@ -115,17 +115,20 @@ class Recorder(recording.Calls):
         `compute` returns whether a sample of ``map`` has waited.  With `changes`, an array is about
         to change; otherwise a value is read.
         """
-        report, where = self.report, user_line()
-        report.forced[where] += 1
-        waited = compute()
-        if where not in report.causes:
-            report.causes[where] = Cause.of(user_call(), changes, bool(waited))
+        where = user_line()
+        in_map = bool(compute())
+
+        def found() -> Finding:
+            kind, call = read_by(user_call(), changes, in_map)
+            return Finding(kind, call, "", 1, where)
+
+        self.report.found.count(("line", where), found)
 
     def count_ordinary(self, name: str) -> None:
         """Count an operator on ordinary arrays, which runs at once."""
-        if name not in self.report.ordinary:
-            self.report.origins[name] = Origin(user_line(), inactive_block())
-        self.report.ordinary[name] += 1
+        self.report.found.count(
+            ("ordinary", name, ""), lambda: ordinary(name, user_line(), inactive_block())
+        )
 
     def run_ahead(self) -> None:
         """Let the scope compute pending calls during recording, if they are enough to pay."""
@@ -225,13 +228,13 @@ class Recorder(recording.Calls):
                 callee.name,
                 "open the scope with strict=False to run it at once",
             )
-        add_calls(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
+        self.report.found.add([Finding("alone", callee.name, reason, 1, where)])
 
     def refuse_argument(self, value: Any, callee: NamedCallee) -> str:
         """Raise for an argument of a wrong type; return a reason to run at once for a symbol."""
         if isinstance(value, mx.sym.Symbol):
             return SYMBOLS
-        raise bad_argument(value, callee.name)
+        raise bad_argument(value, callee.name) from None
 
     def new_entry(self, key: Any, callee: NamedCallee, place: recording.Place) -> Any:
         """Return the entry for a new key of a callee, or why its calls are not recorded."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, List, Optional, Protocol
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Protocol
 
 import mxnet as mx
 import numpy as np
@@ -33,10 +33,10 @@ MEMORY_TYPE = "float64"
 
 
 class LaunchWatch(Protocol):
-    """What is told of each launch, such as an `observe.Site`."""
+    """What surrounds each launch: a `profiling.Profiler` that runs, or an `observe.Site`."""
 
-    def launched(self, execution: Pass, number: int) -> None:
-        """Note a launch that has just been pushed."""
+    def launch(self, run: Pass, number: int) -> ContextManager[None]:
+        """Surround a launch; wait for its results at the end."""
 
 
 class Pass:
@@ -64,27 +64,32 @@ class Pass:
 
     def run_launches(self, watch: Optional[LaunchWatch] = None) -> None:
         """Push all launches to the engine, several at a time, so that other work gets a turn."""
-        low, one_by_one = 0, watch is not None or PROFILER.running
+        low, watches = 0, [] if watch is None else [watch]
+        if PROFILER.running:
+            watches.append(PROFILER)
         for end, number, by_operators, ends_push in self._assembled.items:
-            if not (ends_push or one_by_one):
+            if not (ends_push or watches):
                 continue
             stop = self._assembled.fill_length + end
-            with self._shown(number):
+            is_watched = watches and number is not None
+            with self._watched(watches, number) if is_watched else nullcontext():
                 if low < stop:
                     self.push(low, stop)
                 if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
             low = stop
-            if watch is not None and number is not None:
-                watch.launched(self, number)
 
-    def _shown(self, number: Optional[int]) -> ContextManager[None]:
-        if number is None or not PROFILER.running:
-            return nullcontext()
-        launch = self.plan.launch(number)
-        name = f"{self.plan.graph.name(int(launch.units[0]))}{self.suffix}"
-        results = [self.arenas.region(region) for region in launch.regions]
-        return PROFILER.shown(name, len(launch.units), results)
+    @contextmanager
+    def _watched(self, watches: List[LaunchWatch], number: Any) -> Iterator[None]:
+        with ExitStack() as watched:
+            for watch in watches:
+                watched.enter_context(watch.launch(self, number))
+            yield
+
+    def wait(self, launch: Launch) -> None:
+        """Wait for the results of a launch."""
+        for region in launch.regions:
+            self.arenas.region(region).wait_to_read()
 
     def push(self, low: int, high: int) -> None:
         """Push a stretch of the program to the engine."""
@@ -208,7 +213,7 @@ def execute(
     """Push all launches of a plan to the engine, without waiting for their results.
 
     `where` returns the user's line that recorded a node, `tape` records launches for the backward
-    pass, and `watch` (an `explain.Site`) waits for the results of each launch before the next one.
+    pass, and `watch` (an `observe.Site`) waits for the results of each launch before the next one.
     """
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
     execution.fill_devices()

@@ -16,12 +16,13 @@ import functools
 import os
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, Optional, Protocol
 
 import mxnet as mx
 from mxnet import profiler
-from mxnet.ndarray import NDArray
 
+from ..plan.launch import Launch
+from ..plan.plan import Plan
 from ..record.intercept import replace_for_good
 
 #: MXNet's number for profiling this process, and not a parameter server.
@@ -34,6 +35,16 @@ WAITING = {
     "MXProcessProfilePause": "_paused",
     "MXSetProcessProfilerConfig": None,
 }
+
+
+class Run(Protocol):
+    """What the profiler needs to know of a run of a plan, an `execute.Pass`."""
+
+    plan: Plan
+    suffix: str
+
+    def wait(self, launch: Launch) -> None:
+        """Wait for the results of a launch."""
 
 
 class Profiler:
@@ -88,16 +99,17 @@ class Profiler:
                 self._changed.wait_for(lambda: not self._passes)
 
     @contextmanager
-    def shown(self, name: str, calls: int, results: List[NDArray]) -> Iterator[None]:
-        """Show the time until the results are computed as one entry of the trace."""
+    def launch(self, run: Run, number: int) -> Iterator[None]:
+        """Show the time until the results of a launch are computed as one entry of the trace."""
         if self._domain is None:
             self._domain = profiler.Domain("gluon_dynbatch")
-        task = profiler.Task(self._domain, f"{name} x{calls}")
+        launch = run.plan.launch(number)
+        name = f"{run.plan.graph.name(int(launch.units[0]))}{run.suffix}"
+        task = profiler.Task(self._domain, f"{name} x{len(launch.units)}")
         task.start()
         try:
             yield
-            for result in results:
-                result.wait_to_read()
+            run.wait(launch)
         finally:
             task.stop()
 

@@ -1,20 +1,18 @@
-"""Draw a plan with Graphviz, and write plans and reports as HTML.
-
-The HTML is for notebooks: it has the colours of the page and needs no package.
-"""
+"""Draw a plan with Graphviz, and write it as HTML."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from html import escape
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Tuple
+from collections import Counter, defaultdict
+from typing import Any, DefaultDict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ..errors import MissingError
+from .html import Bar, page, table
 from .plot import import_extra
 
-#: More launches than this are grouped by their segments: in a drawing, and in a table.
-MOST_NODES, MOST_ROWS = 24, 40
+#: More launches than this are folded: in a drawing, and in a table.
+MOST_NODES, MOST_ROWS = 12, 40
 #: Colours of nodes, by name.  Their text is dark, so a picture suits light and dark pages.
 FILLS = ("#a8c8ec", "#f4c58b", "#aedcae", "#d3b9e3", "#f0b0b0", "#e2d38a", "#9fd8d2", "#cfcfcf")
 #: Colour of lines and of text on the page.
@@ -34,43 +32,54 @@ class Node(NamedTuple):
     """Launches that are drawn as one node."""
 
     name: str
-    #: The number of the launch, or how many launches these are.
+    #: What the launches run of each call; empty if all of it.
+    piece: str
+    #: The numbers of the launches.
     title: str
-    #: Number of calls of each launch.
+    #: Number of units of each launch.
     widths: Sequence[int]
     #: Why the calls did not merge; empty if they may merge.
     reason: str
+
+    @property
+    def full_name(self) -> str:
+        """The name, with the piece if it is one."""
+        return f"{self.name}: {self.piece}" if self.piece else self.name
 
 
 class Picture(NamedTuple):
     """What is drawn of a plan."""
 
     nodes: Mapping[Any, Node]
-    #: Labels of where arrays come from, and where gradients go.
+    #: Labels of what is read or written that is no result of a launch, by key.
     ends: Mapping[Any, str]
     #: From writer to reader, the number of rows by their size.
     edges: Mapping[Tuple[Any, Any], Mapping[int, int]]
 
 
 def draw(picture: Picture) -> Any:
-    """Draw the launches of a plan, and the rows that flow between them."""
+    """Draw the launches of a plan, and the rows that flow between them.
+
+    What a launch reads from outside, or writes there, is a text beside it: an arrow from one place
+    to each reader would cross the others.
+    """
     nodes = picture.nodes
     graphviz = import_extra("graphviz")
     if shutil.which("dot") is None:
         message = "the picture needs the program 'dot', which is not on the path"
         raise MissingError(message, advice=INSTALL)
-    ids = {key: f"n{i}" for i, key in enumerate([*nodes, *picture.ends])}
-    font = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11"}
+    ids = {key: f"n{i}" for i, key in enumerate(nodes)}
+    font = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "12"}
     graph = graphviz.Digraph(
-        graph_attr={"bgcolor": "transparent", "ranksep": "0.35"},
+        graph_attr={"bgcolor": "transparent", "ranksep": "0.3", "nodesep": "0.2"},
         node_attr={**font, "shape": "box", "style": "rounded,filled", "color": LINE},
-        edge_attr={**font, "color": LINE, "fontcolor": LINE, "fontsize": "9"},
+        edge_attr={**font, "color": LINE, "fontcolor": LINE, "fontsize": "10"},
     )
     # Sorted, so that a name has the same colour in both directions.
     names = sorted({node.name for node in nodes.values()})
     widest = max((max(node.widths) for node in nodes.values()), default=1)
     for key, node in nodes.items():
-        lines = [f"{node.name} × {sum(node.widths)}", node.title]
+        lines = [f"{node.full_name} × {sum(node.widths)}", node.title]
         if len(set(node.widths)) > 1:
             lines.append(bars(node.widths))
         style = {"fillcolor": FILLS[names.index(node.name) % len(FILLS)]}
@@ -80,12 +89,24 @@ def draw(picture: Picture) -> Any:
             lines.append("not merged")
             style.update(color=UNMERGED, penwidth="2", style="rounded,filled,dashed")
         graph.node(ids[key], "\n".join(lines), tooltip=node.reason or node.title, **style)
-    for key, label in picture.ends.items():
-        graph.node(ids[key], label, style="dashed", fontcolor=LINE)
+    outside: DefaultDict[Tuple[str, bool, str], Counter[int]] = defaultdict(Counter)
     for (writer, reader), rows in picture.edges.items():
-        labels = [f" {count(n, size)} " for size, n in sorted(rows.items())]
-        graph.edge(ids[writer], ids[reader], "\n".join(labels))
+        if writer in nodes and reader in nodes:
+            graph.edge(ids[writer], ids[reader], "\n".join(f" {text} " for text in _counts(rows)))
+        else:
+            inner, end = (reader, writer) if reader in nodes else (writer, reader)
+            if inner in nodes:
+                outside[ids[inner], inner is reader, picture.ends[end]].update(rows)
+    for (inner, is_read, label), rows in outside.items():
+        name = f"{'to' if is_read else 'from'}_{inner}"
+        text = "\n".join([label, *_counts(rows)])
+        graph.node(name, text, shape="plaintext", style="", fontcolor=LINE, fontsize="10")
+        graph.edge(*((name, inner) if is_read else (inner, name)), style="dashed")
     return graph
+
+
+def _counts(rows: Mapping[int, int]) -> List[str]:
+    return [count(number, size) for size, number in sorted(rows.items())]
 
 
 def bars(widths: Sequence[int]) -> str:
@@ -105,21 +126,16 @@ def count(count: int, size: int = 0) -> str:
     return f"{count} {noun}" + f" of {size}" * bool(size)
 
 
-def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
-    """Return HTML of a table below a title, and of a text that is folded."""
-    cell = '<td style="text-align:left">{}</td>'
-    lines = ("".join(cell.format(escape(field)) for field in row) for row in rows)
-    table = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (
-        f"<div><b>{escape(title)}</b><table>{table}</table>"
-        f"<details><summary>as text</summary><pre>{escape(text)}</pre></details></div>"
-    )
-
-
-def plan_html(title: str, nodes: Iterable[Node], text: str) -> str:
-    """Return HTML of a plan: a row per node, with bars for the calls of its launches."""
-    rows = [
-        (node.title, f"{sum(node.widths)} × {node.name}", bars(node.widths), node.reason)
+def plan_html(title: str, nodes: Sequence[Node], text: str) -> str:
+    """Return HTML of a plan: a row per node, with a bar for the calls of its widest launch."""
+    most = max((max(node.widths) for node in nodes), default=1)
+    rows = (
+        (
+            node.title,
+            f"{sum(node.widths)} × {node.full_name}",
+            Bar(max(node.widths), most),
+            node.reason,
+        )
         for node in nodes
-    ]
-    return page(title, rows, text)
+    )
+    return page(title, [table(rows)], text)

@@ -1,9 +1,11 @@
 """Wrong input of any program: one exact line, exit code 2, and nothing has run or is lost."""
 
 import argparse
+import importlib
 import re
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -105,8 +107,7 @@ def test_every_option_with_a_value_is_checked():
     checked = {"budget", "comma-separated list", "context", "float", "int", "optimizer",
                "read_ways"}  # fmt: skip
     kinds = {action.type.__name__ for _, _, action in OPTIONS}
-    assert kinds - checked == {"str", "Path"}
-    assert [a.dest for _, _, a in OPTIONS if a.type is str] == ["host"]
+    assert kinds - checked == {"host", "Path"}
 
 
 TINY = ["--limit", "4", "--embedding-size", "3", "--hidden", "2"]
@@ -137,6 +138,21 @@ REFUSED = [
     (launch, "-- train --embedding /none", "/none: no such file"),
     (launch, "-- evaluate", "the options after -- must begin with train"),
     (serve, "--port 99999", "argument --port: 99999 is not at most 65535"),
+    (serve, "--host=", "argument --host: '' is no address"),
+    (training, "train --output=", "argument --output: '' is not a path"),
+    (training, "predict --checkpoint=", "argument --checkpoint: '' is not a path"),
+    (training, "train --ctx gpu(0)", "argument --ctx: MXNet finds no gpu(0) here"),
+    (training, "train --optimizer sgd,adam", "argument --optimizer: 'sgd,adam' is none of"),
+    (training, "trian", "argument VERB: invalid choice: 'trian'"),
+    (training, "train extra", "unrecognized arguments: extra"),
+    (training, "train --resume --output /none", "/none/last: No such file or directory"),
+    (launch, "--", "the following arguments are required: -- OPTIONS"),
+    (launch, "--workers auto2 -- train", "argument --workers: "),
+    (benchmark, "--busy", "--busy is only for --threads"),
+    (benchmark, "--kinds foo", "argument --kinds: 'foo' is none of inference, training"),
+    (serve_load, "extra", "unrecognized arguments: extra"),
+    (PROGRAMS["inspect_batching"], "extra", "unrecognized arguments: extra"),
+    (PROGRAMS["tree_lstm"], "--epochs 1.5", "argument --epochs: invalid int value: '1.5'"),
     (serve, "--max-bytes -1", "argument --max-bytes: -1 is not at least 1"),
     (serve, "--host no-such-host.invalid", "cannot listen at --host no-such-host.invalid --port"),
     (benchmark, "--workloads sick,", "argument --workloads: 'sick,' has an empty part"),
@@ -154,6 +170,33 @@ def test_wrong_input_is_one_line(program, arguments, text, tmp_path, capsys, mon
     monkeypatch.setattr(serve, "trained", None)
     assert text in refusal(capsys, program.main, arguments.split())
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("program, arguments", [
+    (training, "train"), (launch, "-- train"), (PROGRAMS["ragged_lstm"], ""), (serve, ""),
+], ids=["training", "launch", "ragged_lstm", "serve"])  # fmt: skip
+def test_a_variable_with_a_wrong_budget_is_one_line(program, arguments, capsys, monkeypatch):
+    monkeypatch.setenv("GLUON_DYNBATCH_ANALYSIS_BUDGET", "foo")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(serve, "trained", None)
+    line = refusal(capsys, program.main, arguments.split())
+    assert "environment variable GLUON_DYNBATCH_ANALYSIS_BUDGET: 'foo' is not a valid" in line
+
+
+@pytest.mark.parametrize("module, arguments, text", [
+    ("fuzz", "--minutes nan", "argument --minutes: nan is not a finite number"),
+    ("fuzz", "--minutes -1", "argument --minutes: -1 is not greater than 0"),
+    ("fuzz", "--seed x", "argument --seed: invalid int value: 'x'"),
+    ("fuzz", f"--folder {__file__}", f"{__file__}: not a folder"),
+    ("mxnet_suite", "/none", "/none: no source of MXNet"),
+    ("mxnet_suite", ". --ways foo", "argument --ways: 'foo' is none of scope, debug"),
+    ("mxnet_suite", ". --tests (", "argument --tests: '(' is no pattern: missing )"),
+    ("mxnet_suite", ". --processes 0", "argument --processes: 0 is not at least 1"),
+    ("mxnet_suite", ". --seconds nan", "argument --seconds: nan is not a finite number"),
+])  # fmt: skip
+def test_tools_refuse_wrong_input_too(module, arguments, text, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", *arguments.split()])
+    assert text in refusal(capsys, importlib.import_module(f"tests.{module}.__main__").main)
 
 
 @pytest.fixture(scope="module")

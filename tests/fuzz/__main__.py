@@ -6,7 +6,6 @@ Prints every failing program as a script, shrunk unless it crashes its process. 
 separate processes, as MXNet itself may crash or deadlock.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -27,6 +26,9 @@ from tests.strategies import examples
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
 from .survey import FRONTS, Survey
+
+sys.path.insert(0, str(ROOT / "experiments"))
+import command  # noqa: E402
 
 #: Programs per process: few, as Hypothesis varies earlier ones; seconds until it counts as hung.
 ROUND, PATIENCE = 20, 600.0
@@ -145,11 +147,13 @@ class Findings:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=None, help="of the first process")
+    parser = command.Parser(description=__doc__, prog="python -m tests.fuzz")
+    parser.add_argument("--minutes", type=command.ABOVE_ZERO, default=10)
+    parser.add_argument("--seed", type=command.SEED, default=None, help="of the first process")
     parser.add_argument("--folder", type=Path, default=Path("runs/fuzz"), help="of failed programs")
     options = parser.parse_args()
+    if options.folder.is_file():
+        parser.error(f"{options.folder}: not a folder")
     start = time.time()
     seed = int(start) % 1_000_000_000 if options.seed is None else options.seed
     findings = Findings(options.folder)

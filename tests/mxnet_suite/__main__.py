@@ -16,6 +16,9 @@ from pathlib import Path
 from .pool import Worker
 from .refusals import documented
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+import command  # noqa: E402
+
 #: Modules of the checkout's tests/python/unittest that are run unless others are named.
 MODULES = [
     "test_autograd", "test_loss", "test_gluon", "test_gluon_rnn", "test_gluon_contrib",
@@ -91,21 +94,34 @@ def failures(results):
                     yield module, way, test, result
 
 
+def pattern(text):
+    """Check a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pattern: {error}") from None
+    return text
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.mxnet_suite")
+    parser = command.Parser(description=__doc__, prog="python -m tests.mxnet_suite")
     parser.add_argument("checkout", type=Path, help="folder of MXNet 1.9.1's source")
     parser.add_argument("--modules", default=",".join(MODULES), help="such as test_loss,test_gluon")
-    parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--tests", default="", help="only tests whose name has this pattern")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=120, help="after which a test hangs")
-    parser.add_argument("--gigabytes", type=float, default=16, help="of memory per process")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--ways", type=command.listed(str, WAYS), default=WAYS)
+    parser.add_argument("--tests", type=pattern, default="", help="only tests with such a name")
+    parser.add_argument("--seed", type=command.SEED, default=1)
+    above_zero, count = command.ABOVE_ZERO, command.POSITIVE
+    parser.add_argument("--seconds", type=above_zero, default=120, help="after which a test hangs")
+    parser.add_argument("--gigabytes", type=above_zero, default=16, help="of memory per process")
+    parser.add_argument("--processes", type=count, default=1)
     parser.add_argument("--output", type=Path, help="JSON file of all results, with tracebacks")
     parser.add_argument("--verbose", action="store_true", help="a line for each test")
     options = parser.parse_args()
-    options.checkout, options.ways = options.checkout.resolve(), options.ways.split(",")
-    modules = options.modules.split(",")
+    options.checkout, modules = options.checkout.resolve(), options.modules.split(",")
+    for module in modules:
+        path = options.checkout / "tests" / "python" / "unittest" / f"{module}.py"
+        if not path.is_file():
+            parser.error(f"{options.checkout}: no source of MXNet 1.9.1 with {module}.py")
     with ThreadPoolExecutor(options.processes) as pool:
         runs = [pool.submit(run_all, options, module) for module in modules]
         results = {module: run.result() for module, run in zip(modules, runs)}

@@ -137,5 +137,5 @@ def test_arrays_of_seven_dimensions_run_at_once():
     loop_and_scope(run, policy="depth")
     with gdb.batching(policy="depth") as batch:
         run(contextlib.nullcontext())
-    reasons = {call.reason for call in batch.report.immediate.values()}
+    reasons = {call.reason for call in batch.report.alone}
     assert reasons and all("6 axes" in reason for reason in reasons)
