@@ -19,7 +19,6 @@ from ..schedule.dependencies import Array
 from .buffers import copy_out
 from .pool import address_of
 
-
 Result = TypeVar("Result")
 
 
