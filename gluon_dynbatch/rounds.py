@@ -49,7 +49,10 @@ class Cohort:
 
 
 class Office(Protocol):
-    """What is told of rounds and of requests that have ended, a `worker.Queue`."""
+    """Where requests come from, and go when they have ended: a `worker.Queue`."""
+
+    def begin(self, room: int) -> List[Request]:
+        """Return requests that begin now, at most as many as there is room for."""
 
     def ran(self, requests: int, flushes: int, plan_hits: int, values: int) -> None:
         """Note how many requests took part in a round, and how much there has been so far."""
@@ -103,13 +106,28 @@ class Rounds(Fibers):
         """Number of requests that wait for their clients."""
         return sum(not self._has_room(fiber.awaits) for fiber in self._blocked)
 
-    def advance(self, requests: List[Request]) -> None:
+    @property
+    def room(self) -> int:
+        """Number of requests that may begin in the next round."""
+        return max(self._most - (self.under_way - self.blocked), 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request under way can go on."""
+        return not any(
+            cohort.again or any(map(self._can_go_on, cohort.parked)) for cohort in self._cohorts
+        )
+
+    def advance(self) -> None:
         """Run a round, in which some requests begin."""
         if self._scope is ENDED_SCOPE:
-            self._batch.__enter__()
+            try:
+                self._batch.__enter__()
+            except Exception as error:  # a wrong option in the environment
+                self._refuse(error)
+                return
             self._scope = self._batch.scope
         self._rounds += 1
-        self._common.again += requests
         for cohort in list(self._cohorts):
             self._advance(cohort)
         self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
@@ -121,6 +139,10 @@ class Rounds(Fibers):
             cohort.again = [request for request in cohort.again if request not in requests]
             self._end_fibers(cohort, lambda fiber: fiber.request in requests)
         self._settle()
+
+    def send(self) -> None:
+        """Send what is in the outbox; callbacks of clients are no part of the scope."""
+        self._scope.unrecorded(self._outbox.send)
 
     def take(self) -> Any:
         """Return the next request that begins, with its argument."""
@@ -137,9 +159,10 @@ class Rounds(Fibers):
             elif isinstance(request.client, Mailbox):
                 self._put(request, result)
                 result = None
-            self._returned.append((request, result))
+            if not greenlet.getcurrent().ending:
+                self._returned.append((request, result))
         except BaseException as error:
-            if not (request.gone or greenlet.getcurrent().ending):
+            if not greenlet.getcurrent().ending:
                 # Without the frame here, which would hold the sample.
                 trace = error.__traceback__
                 self._fail(request, error.with_traceback(trace and trace.tb_next))
@@ -167,26 +190,28 @@ class Rounds(Fibers):
 
     def _settle(self) -> None:
         """Close the scope if no request needs it, or if it is old."""
-        if self._scope is not ENDED_SCOPE and not self.under_way:
-            self._close_scope()
+        if not self.under_way:
             self.rest()
+            if self._scope is not ENDED_SCOPE:
+                self._close_scope()
         elif self._rounds >= MOST_ROUNDS:
             self._close_scope()
 
     def _advance(self, cohort: Cohort) -> None:
         """Run the requests of a cohort until each waits, flush, and answer those that ended."""
         self._cohort, self._parked = cohort, cohort.parked
-        report, requests, cohort.again = self._scope.report, cohort.again, []
+        report = self._scope.report
         waited_ms, flushes = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
         # With an error, all: it is raised in those that waited for the flush.
-        took_part = self.resume_parked(error, self._most if error is None else None)
+        self.resume_parked(error, self._most if error is None else None)
+        waiting = sum(fiber.awaits is None for fiber in self._parked)
+        requests, cohort.again = cohort.again, []
+        if cohort is self._common:
+            # Now: those that have just left and those that join change the plan together.
+            requests = self._office.begin(self.room)
         if requests:
-            arguments = [request.sample for request in requests]
-            arguments = self._scope.unrecorded(lambda: with_mxnet_arrays(arguments))
-            self._beginning.extend(zip(requests, arguments))
-            took_part += len(requests)
-            del arguments
+            self._scope.unrecorded(lambda: self._convert(requests))
             self.start()
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
@@ -197,10 +222,35 @@ class Rounds(Fibers):
         for flush in report.flushes[flushes:]:
             self._flushes += 1
             self._plan_hits += flush.cached
+        took_part = min(waiting, self._most) + len(requests)
         self._office.ran(took_part, self._flushes, self._plan_hits, self._values)
         self._answer_returned(error)
         if not cohort.parked:
             cohort.shared = False
+
+    def _convert(self, requests: List[Request]) -> None:
+        """Convert the samples of requests, together; they begin next."""
+        try:
+            arguments = with_mxnet_arrays([request.sample for request in requests])
+        except Exception as error:
+            if len(requests) == 1:
+                self._failed.append((requests[0], error))
+                return
+            for request in requests:
+                self._convert([request])
+            return
+        self._beginning.extend(zip(requests, arguments))
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer all requests with an exception, as no scope can be opened."""
+        requests = self._office.begin(self.room)
+        for cohort in self._cohorts:
+            requests += [*cohort.again, *(fiber.request for fiber in cohort.parked)]
+            cohort.again = []
+            self._end_fibers(cohort, lambda fiber: True)
+        self._cohorts[1:] = []
+        self._send([(request, error) for request in requests])
+        self._settle()
 
     def _after_failure(self, cohort: Cohort, error: BaseException) -> None:
         """Let all requests of a cohort whose flush failed begin again, unless there is only one."""
@@ -252,7 +302,7 @@ class Rounds(Fibers):
         if answers:
             self._office.answer(answers)
             answers.clear()
-        self._outbox.send()
+        self.send()
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """Note that a request raised an exception, of which another one may be the cause."""
@@ -307,13 +357,20 @@ class Rounds(Fibers):
             self._blocked.add(greenlet.getcurrent())
             wait_for(mailbox)
 
+    def _can_go_on(self, fiber: Any) -> bool:
+        if isinstance(fiber.awaits, Mailbox):
+            return self._has_room(fiber.awaits)
+        return fiber.awaits is None or fiber.view is self.views[0]
+
     def _has_room(self, mailbox: Mailbox) -> bool:
         return not self.bounded or mailbox.has_room()
 
     def _close_scope(self) -> None:
         """Close the scope: values that requests still hold become plain arrays."""
         self._scope, self._rounds = ENDED_SCOPE, 0
-        self._batch.__exit__(None, None, None)
+        # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
+        with contextlib.suppress(Exception):
+            self._batch.__exit__(None, None, None)
 
 
 def _is_of_a_flush(error: BaseException) -> bool:

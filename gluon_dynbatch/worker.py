@@ -114,6 +114,8 @@ class Queue:
         self._latencies: Deque[float] = collections.deque(maxlen=1024)
         self._outbox = Outbox(self.drop)
         self._blocked = 0
+        #: Whether requests may begin in this round.
+        self._joins = True
         #: When the last round ended.
         self._free_since = 0.0
         self._figures = {"flushes": 0, "plan_hits": 0, "values": 0}
@@ -221,8 +223,12 @@ class Queue:
         try:
             with context, mx.util.np_shape(numpy_shape), mx.util.np_array(numpy_array):
                 rounds = Rounds(batch, program, apply, self._size, self._outbox, self)
-                while self._run(rounds, self._admit(rounds)):
-                    pass
+                while self._await_work(rounds):
+                    started = time.monotonic()
+                    rounds.advance()
+                    self._free_since = time.monotonic()
+                    with self.changed:
+                        self._counts["run_s"] += self._free_since - started
         except BaseException as error:
             self.close()
             with self.changed:
@@ -232,30 +238,25 @@ class Queue:
             self._outbox.send()
             raise
 
-    def _admit(self, rounds: Rounds) -> List[Request]:
-        """Wait until there is something to do; return the requests that begin now."""
+    def _await_work(self, rounds: Rounds) -> bool:
+        """Wait until there is something to do; return False if there will be nothing any more."""
         while True:
             with self.changed:
                 rounds.bounded = not self.closed
                 self._blocked = rounds.blocked
-                self._await_work(rounds)
+                self._wait(rounds)
                 gone = self._take_gone()
                 if not gone:
+                    # Requests may begin in the next round.
+                    self._joins = self._continuous or not rounds.under_way
                     self._blocked = rounds.blocked
-                    room = self._size - (rounds.under_way - rounds.blocked)
-                    if rounds.under_way and not self._continuous:
-                        room = 0
-                    begin = list(itertools.islice(self.waiting.values(), max(room, 0)))
-                    for request in begin:
-                        self._active[request.client] = self.waiting.pop(request.client)
-                    self.changed.notify_all()
-                    return begin
+                    return bool(self.waiting or rounds.under_way)
             rounds.leave_out({request for request, _ in gone})
             for request, outcome in gone:
                 self._outbox.answer(request, outcome)
-            self._outbox.send()
+            rounds.send()
 
-    def _await_work(self, rounds: Rounds) -> None:
+    def _wait(self, rounds: Rounds) -> None:
         """Wait for requests, for a client that makes room, or for a request that ends otherwise."""
         if not rounds.under_way:
             self._wait_for(lambda: self.waiting or self.closed)
@@ -263,11 +264,20 @@ class Queue:
                 oldest = next(iter(self.waiting.values()))
                 until = max(oldest.submitted, self._free_since) + self._wait_s
                 self._wait_for(lambda: len(self.waiting) >= self.enough or self.closed, until)
-        elif self._blocked == rounds.under_way:
+        elif rounds.idle:
             joins = self._continuous
             self._wait_for(
-                lambda: (joins and self.waiting) or self.closed or rounds.blocked < self._blocked
+                lambda: (joins and self.waiting and rounds.room) or self.closed or not rounds.idle
             )
+
+    def begin(self, room: int) -> List[Request]:
+        """Return the requests that begin in this round, at most as many as there is room for."""
+        with self.changed:
+            begin = list(itertools.islice(self.waiting.values(), room if self._joins else 0))
+            for request in begin:
+                self._active[request.client] = self.waiting.pop(request.client)
+            self.changed.notify_all()
+            return begin
 
     def _wait_for(self, predicate: Callable[[], Any], until: float = math.inf) -> None:
         """Wait at most until a time; shorter if a client goes away, or a deadline comes."""
@@ -300,16 +310,6 @@ class Queue:
             self._counts[kind] += 1
             gone.append((request, outcome))
         return gone
-
-    def _run(self, rounds: Rounds, begin: List[Request]) -> bool:
-        """Run a round, which may be empty; return whether there may be another."""
-        if begin or rounds.under_way:
-            started = time.monotonic()
-            rounds.advance(begin)
-            self._free_since = time.monotonic()
-            with self.changed:
-                self._counts["run_s"] += self._free_since - started
-        return bool(self.waiting or rounds.under_way or not self.closed)
 
     def ran(self, requests: int, flushes: int, plan_hits: int, values: int) -> None:
         """Count a round in which requests took part, before they are answered."""
