@@ -4,6 +4,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
+import warnings
 
 import pytest
 
@@ -12,7 +13,9 @@ from serving import decoder, pairs
 ray = pytest.importorskip("ray", reason="Ray is not installed here; make test-ray installs it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
 
-import serve_ray  # noqa: E402
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import serve_ray  # noqa: E402
 
 PATIENCE = 60
 
