@@ -28,6 +28,9 @@ FUZZ_SEED ?=
 # The environments of the other systems, for `make peers`; JAX needs another NumPy than the rest.
 PEERS := .venv-peers
 JAX := .venv-jax
+# The environment of Ray, for `make test-ray`; it takes from .venv what it has not itself.
+RAY := .venv-ray
+RAY_STAMP := $(RAY)/.installed-$(PYTHON_VERSION)
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
 JAX_STAMP := $(JAX)/.installed-$(PYTHON_VERSION)
 PEERS_OPTIONS ?=
@@ -50,11 +53,12 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 SANITIZED_TESTS ?= tests/kernel tests/test_pointwise.py tests/test_products.py tests/test_convolutions.py \
   tests/test_equal_rows.py tests/test_structure.py tests/misuse/test_reentrance.py tests/misuse/test_kept.py tests/fuzz
 
-.PHONY: help demo test lint installs bench peers fuzz mxnet-tests no-source sanitize docs wheels clean
+.PHONY: help demo test test-ray lint installs bench peers fuzz mxnet-tests no-source sanitize docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
+	@echo "make test-ray  test the services on a local cluster of Ray, which it installs (two minutes)"
 	@echo "make lint   run ruff, and mypy in strict mode"
 	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
 	@echo "make bench  time all workloads against the required values (at most 15 minutes; lists what it skips)"
@@ -73,6 +77,9 @@ demo: $(NATIVE)
 
 test: $(NATIVE)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+test-ray: $(NATIVE) $(RAY_STAMP)
+	$(RAY)/bin/python -m pytest -q tests/test_ray.py
 
 lint: $(NATIVE)
 	$(BIN)/ruff check .
@@ -163,11 +170,16 @@ $(PEERS_STAMP): experiments/peers/requirements.txt
 $(JAX_STAMP): experiments/peers/requirements-jax.txt
 	$(call INSTALL_PEERS,$(JAX),$<)
 
+$(RAY_STAMP): tests/requirements-ray.txt $(STAMP)
+	$(call INSTALL_PEERS,$(RAY),$<)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-venv.pth"
+
 # Creates an environment for other systems: folder, requirements.
 define INSTALL_PEERS
 @case "$(PYTHON_VERSION)" in \
   3.11) ;; \
-  *) $(call STOP,the peers are pinned for Python 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose it with: make PYTHON=python3.11 peers) ;; \
+  *) $(call STOP,$(2) has pins for Python 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose it with: make PYTHON=python3.11 $(GOALS)) ;; \
 esac
 rm -rf $(1)
 $(PYTHON) -m venv $(1)
@@ -183,5 +195,5 @@ $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(JAX) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(JAX) $(RAY) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

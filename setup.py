@@ -59,8 +59,15 @@ EXAMPLES = DRAW + [
 
 SERVE = [
     "httptools>=0.6",  # with httptools and uvloop, Uvicorn handles a request in half the time
+    "prometheus_client>=0.17",
     "uvicorn>=0.33",
     "uvloop>=0.21",
+]
+
+RAY = [
+    "pandas>=1.3,<2.4",  # as pyarrow, newer ones need a newer NumPy
+    "pyarrow>=9,<18",
+    "ray[data,serve]>=2.10",
 ]
 
 DEV = [
@@ -143,6 +150,7 @@ setup(
         "draw": where_supported(DRAW),
         "examples": where_supported(EXAMPLES),
         "serve": where_supported(EXAMPLES + SERVE),
+        "ray": where_supported(EXAMPLES + SERVE + RAY),
         "dev": where_supported(EXAMPLES + SERVE + DEV),
     },
     classifiers=[

@@ -159,9 +159,10 @@ class Rounds(Fibers):
             elif isinstance(request.client, Mailbox):
                 self._put(request, result)
                 result = None
-            self._returned.append((request, result))
+            if not greenlet.getcurrent().ending:
+                self._returned.append((request, result))
         except BaseException as error:
-            if not (request.gone or greenlet.getcurrent().ending):
+            if not greenlet.getcurrent().ending:
                 # Without the frame here, which would hold the sample.
                 trace = error.__traceback__
                 self._fail(request, error.with_traceback(trace and trace.tb_next))

@@ -168,10 +168,10 @@ def headings(text):
 
 
 def test_every_example_is_run():
-    """`tests/test_serving.py` runs `serve`; the others that are left out are parts of examples."""
-    parts = {"arguments", "numpy_training"}
+    """`test_services.py` and `test_ray.py` run services; others are parts of examples."""
+    parts = {"arguments", "http_service", "numpy_training"}
     stems = {path.stem for path in (ROOT / "examples").glob("*.py")} - parts
-    assert stems == {*ARGUMENTS, "serve"}
+    assert stems == {*ARGUMENTS, "serve", "serve_decoder", "serve_ray"}
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     assert stems == set(re.findall(r"^\| \[`(\w+)\.py`\]", page, re.MULTILINE))
 

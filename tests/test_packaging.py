@@ -38,7 +38,7 @@ def test_only_supported_pythons_have_dependencies(metadata, version):
     """For others, pip might build dependencies before it checks the required Python."""
     supported = version in SUPPORTED
     assert SpecifierSet(metadata.metadata["Requires-Python"]).contains(version) == supported
-    for extra in ("", "draw", "examples", "serve", "dev"):
+    for extra in ("", "draw", "examples", "serve", "ray", "dev"):
         environment = {"python_version": version, "extra": extra}
         names = {
             requirement.name

@@ -2,9 +2,6 @@
 
 import asyncio
 import gc
-import json
-import re
-import subprocess
 import sys
 import threading
 import weakref
@@ -17,11 +14,9 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-import serve_load
 from gluon_dynbatch.record.state import STATE
 from tests.cells import equal
-from tests.common import ROOT, output_of
-from tests.test_docs import load
+from tests.common import output_of
 
 PATIENCE = 60
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.
@@ -321,38 +316,3 @@ def test_latency_percentiles():
     percentiles = [stats.latency_percentile(p) for p in (0, 25, 50, 51, 100)]
     assert percentiles == [0.1, 0.1, 0.2, 0.3, 0.4]
     assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
-
-
-def test_a_service_under_load_answers_each_request_correctly(tmp_path):
-    """The server and the clients are real; some clients disconnect or send garbage."""
-    sizes = ("--hidden", "20", "--embedding-size", "20", "--similarity-hidden", "10")
-    answers = serve_load.prepare(tmp_path / "model", (*sizes, "--limit", "60"))
-    with serve_load.service(tmp_path / "model") as port:
-        counts = serve_load.load(port, answers, 1, clients=16, rude=1)
-        for size in (100_000, 10_000_000):  # answered, not reset, although it is sent first
-            answer = asyncio.run(serve_load.send(port, serve_load.request_of(b" " * size)))
-            assert answer == (413, b'{"error":"the body has more than 65536 bytes"}')
-    assert counts["answered"] >= 16 and counts["refused"] >= 6 and counts["vanished"] >= 5
-
-
-def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
-    command = [sys.executable, str(serve_load.SERVICE), "--checkpoint", str(tmp_path / "none")]
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr == f"error: {tmp_path / 'none'}: No such file or directory\n"
-
-
-def test_the_service_without_a_checkpoint_answers_as_its_page_shows():
-    """The page has the request, too; the last digits depend on the order of sums."""
-    page = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    body, shown = re.search(r"/score -d '(.*)'\n(.*)\n", page).groups()
-    service = load(serve_load.SERVICE)
-    model, vocab = service.trained()
-
-    async def answer():
-        with gdb.RequestBatcher(service.scorer(model)) as batcher:
-            return await batcher(service.Service(batcher, vocab, 10_000, 100).parse(body))
-
-    (scores,) = asyncio.run(answer())
-    score = sum(i * np.exp(p) for i, p in enumerate(scores, 1))
-    assert score == pytest.approx(json.loads(shown)["score"], abs=1e-3)

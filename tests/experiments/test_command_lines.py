@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import arguments
 import benchmark
 import launch
 import serve_load
@@ -17,9 +18,13 @@ from tests.common import ROOT
 from tests.test_docs import load
 from workloads.registry import WORKLOADS
 
-PROGRAMS = {path.stem: load(path) for path in sorted((ROOT / "examples").glob("*.py"))}
-ARGUMENTS = PROGRAMS.pop("arguments")
-PROGRAMS.pop("numpy_training")  # a part of others
+#: Modules of examples, and a program that needs Ray.
+OTHERS = ("arguments", "http_service", "numpy_training", "serve_ray")
+PROGRAMS = {
+    path.stem: load(path)
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if path.stem not in OTHERS
+}
 PROGRAMS.update(benchmark=benchmark, launch=launch, serve_load=serve_load, training=training)
 serve = PROGRAMS["serve"]
 
@@ -59,12 +64,14 @@ NUMBERS = [
 ]
 #: For these options, 0 is a value.
 ZERO = {"--analysis-budget", "--batch-wait-timeout-s", "--dropout", "--kvstore-timeout", "--port",
-        "--rude", "--seed", "benchmark --seconds", "--weight-decay"}  # fmt: skip
+        "--rude", "--seed", "--shutdown-timeout-s", "--timeout-s", "benchmark --seconds",
+        "--weight-decay"}  # fmt: skip
 #: These only take time, or are more than there is.
 ENDLESS = {"--alone-minibatches", "--analysis-budget", "--batch-size", "--embedding-lr", "--lr",
            "--lr-decay", "--loop-samples", "--max-batch-size", "--max-bytes", "--max-queue",
-           "--max-words", "--minutes", "--warmup", "--weight-decay", "benchmark --rounds",
-           "serve_load --seconds", "training --epochs", "training --limit", "training --pairs",
+           "--max-limit", "--max-words", "--minutes", "--pairs-seconds", "--warmup",
+           "--weight-decay", "benchmark --rounds", "serve_load --rounds", "serve_load --seconds",
+           "training --epochs", "training --limit", "training --pairs",
            "training --rounds"}  # fmt: skip
 
 
@@ -216,6 +223,7 @@ READING = [
     (training, ["predict", "--checkpoint"]),
     (launch, ["--", "train", "--data"]),
     (serve, ["--port", "0", "--checkpoint"]),
+    (PROGRAMS["serve_decoder"], ["--port", "0", "--checkpoint"]),
     *((benchmark, [*TINY, "--workloads", name, "--batch-sizes", "1", f"--{option}"])
       for name, option in (("sick", "data"), ("tagger", "wikiner"), ("sst", "sst"),
                            ("modules", "clevr"), ("parser", "data"), ("seq2seq", "data"))),
@@ -249,7 +257,8 @@ def test_checkpoints_of_other_models_and_folders_above_are_refused(tmp_path, cap
     assert training.main(["train", *SENTIMENT, *TINY, *output]) == 0
     checkpoint = str(tmp_path / "run" / "last")
     line = refusal(capsys, serve.main, ["--port", "0", "--checkpoint", checkpoint])
-    assert line == f"error: {checkpoint}: a model of sentences, and this service is for pairs\n"
+    reason = "a model of sentiment, and this service is for relatedness"
+    assert line == f"error: {checkpoint}: {reason}\n"
     line = refusal(capsys, training.main, ["evaluate", "--checkpoint", str(tmp_path / "run")])
     assert line == (
         f"error: {tmp_path / 'run'}: a folder; name a file in it, such as {tmp_path / 'run'}/best\n"
@@ -274,5 +283,5 @@ def test_no_workload_claims_what_was_not_measured():
 
 
 def test_arguments_of_examples_are_read_with_their_defaults():
-    args = ARGUMENTS.read("What it does.\nMore.", ["--epochs", "3"], epochs=16, words=2)
+    args = arguments.read("What it does.\nMore.", ["--epochs", "3"], epochs=16, words=2)
     assert vars(args) == {"analysis_budget": "auto", "epochs": 3, "words": 2}

@@ -1,0 +1,382 @@
+"""What the HTTP services of the examples share: an ASGI application, errors, metrics, processes."""
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import gc
+import importlib
+import inspect
+import json
+import logging
+import math
+import os
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import prometheus_client as prometheus
+import uvicorn
+from prometheus_client import multiprocess
+
+import gluon_dynbatch as gdb
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from command import (  # noqa: E402
+    POSITIVE,
+    SECONDS,
+    Parser,
+    UsageError,
+    add_options,
+    between,
+    run_program,
+)
+from cores import begin, usable  # noqa: E402
+from relatedness.checkpoint import read_checkpoint  # noqa: E402
+
+LOGGER = logging.getLogger(__name__)
+JSON, EVENTS = b"application/json", b"text/event-stream"
+METRICS = prometheus.CONTENT_TYPE_LATEST.encode()
+ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+#: Bytes after the limit that are received before a body is refused.
+DISCARDED = 2**28
+#: Seconds that the request of ``/health`` may take.
+HEALTHY_S = 5
+
+
+def host(text):
+    """Check an address; an empty one would be any."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no address")
+    return text
+
+
+#: Options of all services: name, type, default, name of the value, help.
+OPTIONS = (
+    ("--checkpoint", Path, None, "FILE", "model to serve (default: train one)"),
+    ("--host", host, "127.0.0.1", None, "address to listen at"),
+    ("--port", between(int, 0, 65535), 8000, "N", "0: an unused one"),
+    ("--workers", between(int, 1, 1000), 1, "N", "processes that share the port"),
+    ("--max-queue", POSITIVE, 1024, "N", "limit of waiting requests, per process"),
+    ("--max-bytes", POSITIVE, 65536, "N", "limit of a request's body"),
+    ("--shutdown-timeout-s", SECONDS, 30, "S", "longest time for requests that are under way"),
+)
+
+
+class Refused(Exception):
+    """A request that is answered by an error: status, text and additional headers."""
+
+
+def refusal(error):
+    """Return the arguments of `Refused` for any exception of a request."""
+    if isinstance(error, Refused):
+        return error.args
+    if isinstance(error, gdb.QueueFullError):
+        return 503, "too many requests are waiting", (b"retry-after", b"1")
+    if isinstance(error, gdb.ClosedError):
+        return 503, "the service is shutting down"
+    if isinstance(error, gdb.RequestTimeoutError):
+        return 504, "the answer takes too long"
+    LOGGER.error("a request failed", exc_info=error)
+    return 500, "the model failed"
+
+
+@contextlib.asynccontextmanager
+async def while_connected(receive):
+    """Cancel what the current task does here if the client disconnects: `Refused` is raised."""
+    task, waiting = asyncio.current_task(), True
+    # `receive` returns when the client disconnects or has received the answer.
+    disconnected = asyncio.ensure_future(receive())
+    disconnected.add_done_callback(lambda _: waiting and task.cancel())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not disconnected.done():
+            raise
+        raise Refused(499, "the client has disconnected") from None
+    finally:
+        waiting = False
+
+
+class Service:
+    """An ASGI application over a `gluon_dynbatch.RequestBatcher`; a subclass adds its routes.
+
+    A handler takes ASGI's `receive` and returns the type and the content of its answer: a text, or
+    an asynchronous generator of texts, which are sent as they come.
+    """
+
+    def __init__(self, batcher, probe, max_bytes):
+        #: `probe` is the sample that ``/health`` runs.
+        self.batcher, self.probe, self.max_bytes = batcher, probe, max_bytes
+        self.figures = Figures()
+        #: By path, the method and the handler.
+        self.routes = {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
+
+    async def __call__(self, scope, receive, send):
+        """Answer a request, or prepare for requests and for the end."""
+        if scope["type"] == "lifespan":
+            return await self.live(receive, send)
+        began, status = time.perf_counter(), 200
+        try:
+            method, handler = self.routes.get(scope["path"], (None, None))
+            if handler is None:
+                raise Refused(404, "no such address")
+            if scope["method"] != method:
+                raise Refused(405, f"the method is {method}", (b"allow", method.encode()))
+            content_type, content = await handler(receive)
+            if isinstance(content, str):
+                await answer(send, status, content_type, content)
+            else:
+                status = await answer_in_parts(receive, send, content_type, content)
+        except Exception as error:
+            status, text, *more = refusal(error)
+            await answer(send, status, JSON, ENCODE({"error": text}), *more)
+        self.figures.answered(status, time.perf_counter() - began)
+
+    async def live(self, receive, send):
+        """Run until the server ends, which it does when all requests are answered."""
+        await receive()
+        # The garbage collector need not scan what is loaded; no requests are answered meanwhile.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000)
+        copying = asyncio.ensure_future(self.figures.keep_current(self.batcher.stats))
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        copying.cancel()
+        # The requests that are left have no clients.
+        await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def health(self, receive):
+        """Answer whether the model answers, in time."""
+        try:
+            await asyncio.wait_for(self.batcher(self.probe), HEALTHY_S)
+        except asyncio.TimeoutError:
+            raise Refused(503, f"the model has not answered in {HEALTHY_S} seconds") from None
+        except Exception as error:
+            raise Refused(503, refusal(error)[1]) from None
+        return JSON, ENCODE({"status": "ok"})
+
+    async def metrics(self, receive):
+        """Answer with figures for Prometheus."""
+        return METRICS, self.figures.text(self.batcher.stats())
+
+    async def body(self, receive):
+        """Return the JSON of the body; refuse a long one.
+
+        The rest of a long one is received but not kept: a client that still sends does not read the
+        answer, and Uvicorn closes the connection after an early one.
+        """
+        body, size, more = b"", 0, True
+        while more and size <= self.max_bytes + DISCARDED:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(499, "the body is not complete")
+            size += len(message.get("body", b""))
+            body = body + message.get("body", b"") if size <= self.max_bytes else b""
+            more = message.get("more_body", False)
+        if size > self.max_bytes:
+            raise Refused(413, f"the body has more than {self.max_bytes} bytes")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is not JSON") from None
+
+
+async def answer(send, status, content_type, content, *headers):
+    """Send an answer as a whole."""
+    body = content.encode()
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_in_parts(receive, send, content_type, parts):
+    """Send an answer part by part, and return its status.
+
+    Before the first part, an error is raised. Later it becomes the last part.
+    """
+    started, status, last = False, 200, ""
+    try:
+        async with while_connected(receive):
+            async for part in parts:
+                if not started:
+                    started = True
+                    headers = [(b"content-type", content_type), (b"cache-control", b"no-store")]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                body = {"type": "http.response.body", "body": part.encode(), "more_body": True}
+                await send(body)
+    except Exception as error:
+        if not started:
+            raise
+        status, text, *_ = refusal(error)
+        last = event({"error": text}, "error")
+    finally:
+        await parts.aclose()
+    await send({"type": "http.response.body", "body": last.encode()})
+    return status
+
+
+def event(content, name=None):
+    """Format a server-sent event."""
+    return (f"event: {name}\n" if name else "") + f"data: {ENCODE(content)}\n\n"
+
+
+# Figures for Prometheus
+
+#: prometheus_client's: the folder in which processes share their figures.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+#: Fields of `BatcherStats`.
+ENDS = ("completed", "failed", "cancelled", "timed_out", "rejected")
+NOW = ("queued", "running", "blocked")
+#: Of times in seconds: 1 ms to 33 s.
+BUCKETS = [2**n / 1e3 for n in range(16)]
+
+
+class Figures:
+    """What ``/metrics`` tells: of this process, or of all that share a port."""
+
+    def __init__(self):
+        self.own = self.shown = prometheus.CollectorRegistry()
+        if SHARED in os.environ:
+            self.shown = prometheus.CollectorRegistry()
+            multiprocess.MultiProcessCollector(self.shown)
+        count = functools.partial(prometheus.Counter, registry=self.own)
+        times = functools.partial(prometheus.Histogram, registry=self.own, buckets=BUCKETS)
+        self.statuses = count("answers", "Requests by the status of the answer.", ["status"])
+        self.seconds = times("request_seconds", "From a request to the end of its answer.")
+        self.ends = count("requests", "What became of what the batcher was asked.", ["end"])
+        self.now = {
+            name: prometheus.Gauge(
+                f"requests_{name}", f"Requests that are {name} now.",
+                registry=self.own, multiprocess_mode="livesum",
+            )
+            for name in NOW
+        }  # fmt: skip
+        self.sizes = count("minibatches", "Minibatches by their number of requests.", ["size"])
+        self.busy = count("minibatch_seconds", "Run time of minibatches.")
+        self.cpu = count("process_cpu_seconds", "Processor time.")
+        self.last, self.last_cpu = None, 0.0
+
+    def answered(self, status, seconds):
+        """Count an answer."""
+        self.statuses.labels(status).inc()
+        self.seconds.observe(seconds)
+
+    def update(self, stats):
+        """Copy a batcher's statistics."""
+        last, self.last = self.last, stats
+        for end in ENDS:
+            now = getattr(stats, end)
+            self.ends.labels(end).inc(now - (getattr(last, end) if last else 0))
+        for size, number in stats.batch_sizes.items():
+            self.sizes.labels(size).inc(number - (last.batch_sizes.get(size, 0) if last else 0))
+        self.busy.inc(stats.run_s - (last.run_s if last else 0))
+        for name, gauge in self.now.items():
+            gauge.set(getattr(stats, name))
+        cpu = time.process_time()
+        self.cpu.inc(cpu - self.last_cpu)
+        self.last_cpu = cpu
+
+    async def keep_current(self, read):
+        """Copy statistics again and again, for answers of other processes."""
+        while self.own is not self.shown:
+            self.update(read())
+            await asyncio.sleep(1)
+
+    def text(self, stats):
+        """Return the figures in the format of Prometheus."""
+        self.update(stats)
+        if self.own is not self.shown:
+            for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
+                process = int(path.stem.rpartition("_")[2])
+                if not is_alive(process):
+                    multiprocess.mark_process_dead(process)
+        return prometheus.generate_latest(self.shown).decode()
+
+
+def is_alive(process):
+    """Return whether a process exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# Processes
+
+#: The variable in which worker processes find the class of the service and its arguments.
+PASSED = "GLUON_DYNBATCH_SERVICE"
+UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "on", "ws": "none"}
+
+
+def check_address(host, port):
+    """Raise an error unless the service can listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen at --host {host} --port {port}: {reason}") from None
+
+
+def read_model(path, task):
+    """Read a checkpoint of a model for a task; refuse another one."""
+    checkpoint = read_checkpoint(path)
+    with checkpoint.validation():
+        other = checkpoint.state["settings"]["task"]
+    if other != task:
+        raise UsageError(f"{path}: a model of {other}, and this service is for {task}")
+    return checkpoint
+
+
+def parse(kind, argv):
+    """Parse the arguments of a class of services."""
+    parser = Parser(description=inspect.getdoc(kind).splitlines()[0])
+    add_options(parser, *OPTIONS, *kind.options)
+    return parser.parse_args(argv)
+
+
+def run_service(kind, argv=None):
+    """Run a class of services; its docstring is the program's.
+
+    Beside what `Service` has, it has ``options``, rows as those of `OPTIONS`;
+    ``load(args)``, which returns the parts of the model; and ``__init__(args, parts)``.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse(kind, argv)
+    return run_program(lambda: serve(kind, args, argv))
+
+
+def serve(kind, args, argv):
+    """Serve until interrupted."""
+    check_address(args.host, args.port)
+    settings = {**UVICORN, "host": args.host, "port": args.port, "workers": args.workers}
+    settings["timeout_graceful_shutdown"] = math.ceil(args.shutdown_timeout_s)
+    if args.workers == 1:
+        return uvicorn.run(kind(args, kind.load(args)), **settings)
+    if args.checkpoint is not None:
+        kind.load(args)  # a mistake is refused here, not again and again by each worker
+    # The module of the class may be ``__main__`` here.
+    name = f"{Path(kind.load.__code__.co_filename).stem}:{kind.__name__}"
+    os.environ[PASSED] = json.dumps([name, list(argv)])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable() // args.workers)))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[SHARED] = folder
+        uvicorn.run("http_service:worker", factory=True, **settings)
+
+
+def worker():
+    """Make the service of a worker process, which ends when the first process is killed."""
+    begin()
+    name, argv = json.loads(os.environ[PASSED])
+    module, name = name.split(":")
+    kind = getattr(importlib.import_module(module), name)
+    args = parse(kind, argv)
+    return kind(args, kind.load(args))

@@ -1,0 +1,136 @@
+"""The decoder's service in several ways of scheduling, side by side, and the bars for it."""
+
+from contextlib import ExitStack
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from . import decoder
+from .client import service
+
+#: Options of the service, by way.
+WAYS = {
+    "continuous": (),
+    "to its end": ("--run-to-end",),
+    "one at a time": ("--max-batch-size", "1"),
+}
+OURS, THEIRS, ALONE = WAYS
+#: A way gets no higher rates once the 99th percentile of a request exceeds this, in seconds.
+OVERLOADED_S = 4
+#: The request that short ones arrive during: its words, theirs, and how many they are.
+LONG, SHORT, SHORTS = 300, 5, 32
+#: The words of a request that is alone.
+LIGHT = 50
+
+
+class Bar(NamedTuple):
+    """A required value."""
+
+    name: str
+    value: float
+    bar: float
+    at_least: bool = False
+
+    def __str__(self):
+        holds = self.value >= self.bar if self.at_least else self.value <= self.bar
+        side = "at least" if self.at_least else "at most"
+        return f"{'holds ' if holds else 'MISSED'} {self.name}: {self.value:.2f}, {side} {self.bar}"
+
+
+def sweep(ports, sentences, rates, seconds, tell):
+    """Put each load on each way in turn; return the figures by way."""
+    figures = {way: [] for way in ports}
+    for seed, rate in enumerate(rates):
+        for way, port in ports.items():
+            before = figures[way]
+            if before and not before[-1].p99 < OVERLOADED_S:
+                continue
+            before.append(decoder.load(port, rate, seconds, seed, sentences))
+            tell(way, before[-1])
+    return figures
+
+
+def words_at(figures, p99):
+    """Return the most words a second at which the 99th percentile of a request is at most `p99`."""
+    best = 0.0
+    for low, high in zip(figures, figures[1:]):
+        if low.p99 <= p99 < high.p99 < np.inf:
+            share = (p99 - low.p99) / (high.p99 - low.p99)
+            best = max(best, low.words + share * max(high.words - low.words, 0))
+    return max([best, *(each.words for each in figures if each.p99 <= p99)])
+
+
+def alone(ports, sentences, rounds):
+    """Return by way the median seconds of requests of `LIGHT` words, one after the other."""
+    seconds = {way: [] for way in ports}
+    for number in range(rounds):
+        for way, port in ports.items():
+            request = decoder.Request(0, number % decoder.SENTENCES, LIGHT)
+            (answer,) = decoder.ask_all(port, [request], sentences)
+            seconds[way].append(answer.last)
+    return {way: median(each) for way, each in seconds.items()}
+
+
+def beside_long(ports, sentences, rounds):
+    """Return by way the 99th percentile of short requests during a long one, as its share."""
+    shares = {way: [] for way in ports}
+    for _ in range(rounds):
+        for way, port in ports.items():
+            requests = [decoder.Request(0, 0, LONG)]
+            requests += [decoder.Request(0.03, i % decoder.SENTENCES, SHORT) for i in range(SHORTS)]
+            long, *short = decoder.ask_all(port, requests, sentences)
+            shares[way].append(np.percentile([each.last for each in short], 99) / long.last)
+    return {way: median(each) for way, each in shares.items()}
+
+
+def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
+    """Measure all ways; return the figures of the sweep by way, and the bars."""
+    with ExitStack() as stack:
+        ports = {
+            way: stack.enter_context(service("serve_decoder", checkpoint, *options))
+            for way, options in WAYS.items()
+        }
+        for port in ports.values():  # compiles, and fills caches
+            decoder.load(port, 10, 3, 0, sentences)
+        light = alone(ports, sentences, rounds)
+        two = {way: ports[way] for way in (OURS, THEIRS)}
+        shares = beside_long(two, sentences, max(3, rounds // 4))
+        figures = sweep(ports, sentences, rates, seconds, lambda *each: tell(line(*each)))
+    for way in ports:
+        tell(f"{way}: {light[way] / LIGHT * 1e3:.2f} ms a word if nobody else asks")
+    tell(f"{THEIRS}: {SHORTS} requests of {SHORT} words that arrive 30 ms after one of {LONG} need "
+         f"{shares[THEIRS]:.2f} of its time (p99)")  # fmt: skip
+    return figures, bars(figures, light, shares, tell)
+
+
+def line(way, each):
+    """Describe the figures of a load."""
+    return (
+        f"{way:14}{each.rate:6.1f} requests/s, {each.words:7,.0f} words/s; request {each.p50:6.3f} "
+        f"{each.p99:6.3f} s, first word {each.first50 * 1e3:6.1f} {each.first99 * 1e3:6.1f} ms, "
+        f"each {each.each50 * 1e3:5.2f} {each.each99 * 1e3:5.2f} ms (p50, p99); {each.lost} lost"
+    )
+
+
+#: The 99th percentiles at which rates are compared: multiples of the time of the longest request
+#: of a load, if it is alone. The bar is for the second.
+TARGETS = (1.5, 2, 3, 5)
+
+
+def bars(figures, light, shares, tell):
+    """Return the bars."""
+    longest, ratios = light[OURS] / LIGHT * decoder.LENGTHS[1], []
+    for times in TARGETS:
+        words = [words_at(figures[way], times * longest) for way in WAYS]
+        ratios.append(words[0] / words[1] if words[1] else np.inf)
+        listed = ", ".join(f"{way} {each:,.0f}" for way, each in zip(WAYS, words))
+        tell(f"words/s with a p99 of {times * longest:.2f} s ({times} times the longest): {listed}")
+    busy = [each for each in figures[OURS] if not each.lost and each.p99 < 2 * longest]
+    steps = max((each.first50 / each.each50 for each in busy), default=np.inf)
+    return [
+        Bar(f"words/s, {OURS} / {THEIRS}, p99 of 2 times the longest", ratios[1], 2, True),
+        Bar(f"p99 of short requests / duration of a long one ({LONG} words)", shares[OURS], 0.3),
+        Bar("steps until the first word, p50, at any rate with this p99", steps, 3),
+        Bar(f"time of one request alone, {OURS} / {THEIRS}", light[OURS] / light[THEIRS], 1.05),
+    ]
