@@ -166,7 +166,7 @@ def test_one_line_per_flush_in_the_log(net, caplog):
         net(SAMPLES[1])
     assert [(r.levelname, r.name) for r in caplog.records] == [("DEBUG", "gluon_dynbatch")] * 2
     assert caplog.messages == [f._replace(waiting_ms=0.0).line for f in b.report.flushes]
-    assert caplog.messages[0].startswith("calls 1 in 1 launches; ")
+    assert caplog.messages[0].startswith("calls 1 in 1 launch; ")
     caplog.clear()
     with caplog.at_level(logging.INFO), gdb.batching():
         net(SAMPLES[0])

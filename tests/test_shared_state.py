@@ -239,7 +239,7 @@ def test_functions_without_source():
     source = network(["y, self.count = x, self.count + 1", "v = self.dense(x).sum().asscalar()",
                       "x = x + self.items[-1] * self.count", "self.items.append(x)"])  # fmt: skip
     linecache.cache.clear()
-    assert check(source).turns
+    assert check(source).found_of("turn")
 
 
 @pytest.mark.parametrize("place", ["block", "object"])
