@@ -162,10 +162,10 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        apply = applier(fn)
+        apply, keeps = applier(fn), on_error == "return"
 
         def run(samples: Iterable[Any]) -> List[Any]:
-            return MapFibers(scope, fn, apply, samples, concurrency, on_error == "return").run()
+            return MapFibers(scope, fn, apply, samples, concurrency, keeps).run()
 
         if self.options.debug and not is_within_map():
             oracle = Oracle(scope, fn, apply)
@@ -230,9 +230,8 @@ class OpenScope:
 
     def _open_account(self) -> Optional[Account]:
         """Return an account for the place of this scope; None if all calls are recorded."""
-        if not self.batch.decides:
-            return None
-        if self.options != DEFAULTS or self._environment_options != DEFAULTS:
+        given = self.options != DEFAULTS or self._environment_options != DEFAULTS
+        if given or not self.batch.decides:
             return None
         # Hybridizing a block again may change the options that it asks for.
         key = self.place, current_mode(), RUNTIME.hybridized
