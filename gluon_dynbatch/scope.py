@@ -404,6 +404,7 @@ class OpenScope:
         for kept in _alive(STATE.waiting):
             kept.hand_out()
         self._compute()
+        self._chain.close()
         STATE.waiting[:] = self._kept
         for kept in self._still_kept():
             if kept.chain is None:
