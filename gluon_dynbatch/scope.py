@@ -403,6 +403,7 @@ class OpenScope:
         for kept in _alive(STATE.waiting):
             kept.hand_out()
         self._compute()
+        self._chain.close()
         STATE.waiting[:] = self._kept
 
     def _register_kept(self, kept: Kept) -> None:

@@ -259,3 +259,86 @@ def test_a_gradient_that_is_too_small_raises_at_the_line_of_the_user():
         results = [NET(x, weight) for x in inputs(2)]
     with pytest.raises(gdb.ShapeError, match=r"a gradient of shape \(3,\) for an array of 4"):
         autograd.backward(results, [None, mx.nd.ones((3,))])
+
+
+def _marked_again(weights, losses):
+    weights[0].attach_grad("add")
+    autograd.backward(losses)
+
+
+def _marked_with_another(weights, losses):
+    other = mx.nd.ones((1,))
+    autograd.mark_variables([other, weights[0]], [other.copy(), mx.nd.ones((4, 4))], "add")
+    autograd.backward(losses)
+
+
+def _viewed_without_recording(weights, losses):
+    view = losses[0].reshape((1, 1))
+    with autograd.record():
+        autograd.backward([(view * loss).sum() for loss in losses[1:]])
+
+
+def _given_a_result(weights, losses):
+    autograd.backward(losses[:2], [losses[2], losses[0]])
+
+
+LATER = [_marked_again, _marked_with_another, _viewed_without_recording, _given_a_result]
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_comes_between_a_scope_and_its_backward_pass_counts_as_in_the_loop(later):
+    outcomes = []
+    for run in (in_a_loop, losses_of):
+        weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+        gradient = weights[0].grad
+        losses = run(weights, samples)
+        later(weights, losses)
+        outcomes.append([*losses, gradient, weights[0].grad])
+    equal(outcomes[1], outcomes[0])
+
+
+def test_an_array_that_the_scope_did_not_read_becomes_a_variable(nodes):
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    losses = losses_of(weights, samples)
+    attached([mx.nd.ones((4, 4))])
+    autograd.backward(losses)
+    assert not nodes
+
+
+@pytest.mark.parametrize("grad_req", [None, "null"])
+def test_without_a_gradient_to_compute_backward_raises_as_in_the_loop(grad_req):
+    weight, samples = mx.nd.ones((4, 4)) / 3, inputs(4)
+    if grad_req is not None:
+        weight.attach_grad(grad_req)
+    errors = []
+    for run in (in_a_loop, losses_of):
+        losses = run([weight], samples)
+        with pytest.raises((gdb.GradientError, mx.MXNetError)) as caught:
+            autograd.backward(losses)
+        errors.append(caught.type)
+    assert errors[0] is errors[1]
+
+
+def test_a_view_that_is_not_recorded_is_in_no_graph():
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    losses = losses_of(weights, samples)
+    for view in (losses[0].reshape((1, 1)), losses[1][0:1]):
+        with pytest.raises(gdb.GradientError, match="not in a graph"):
+            view.backward()
+    autograd.backward(losses)
+
+
+def test_another_thread_runs_a_backward_pass_while_the_scope_is_open(nodes):
+    """The scope may still add flushes, so this goes through MXNet's tape."""
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(4)
+    autograd.backward(in_a_loop(weights, samples[:2]))
+    gradient = weights[0].grad.copy()
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        losses = [(NET(x, weights[0]) ** 2).sum() for x in samples[:2]]
+        batch.flush()
+        thread = threading.Thread(target=autograd.backward, args=(losses,))
+        thread.start()
+        thread.join()
+        later = (NET(samples[2], weights[0]) ** 2).sum()
+    equal([weights[0].grad, later], [gradient, in_a_loop(weights, samples[2:3])[0]])
+    assert nodes

@@ -7,6 +7,8 @@ cdef class Keeper(Owner):
     cdef array handles, addresses
     #: Bytes per element of each arena.
     cdef array sizes
+    #: Whether the arrays may get gradients.
+    cdef public bint recorded
 
     def __init__(self, array handles, array addresses, list sizes):
         self.lazies, self.handles, self.addresses = [], handles, addresses

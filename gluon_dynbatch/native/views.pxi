@@ -20,7 +20,10 @@ def index(self, key):
 cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
     if not isinstance(owner, Tape) or not (<Tape>owner).open:
-        return isinstance(owner, Keeper) or type(owner) is Constant
+        if isinstance(owner, Keeper):
+            # MXNet's tape has no view that is made while it does not record.
+            return not (<Keeper>owner).recorded or current_mode() & recording_bit != 0
+        return type(owner) is Constant
     recorder = (<Tape>owner).recorder
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 

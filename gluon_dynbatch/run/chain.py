@@ -29,6 +29,7 @@ from ..errors import ShapeError
 from ..native import recording
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, externals_read, recorded_segments
+from ..record.intercept import replace_for_good
 from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -100,6 +101,8 @@ class Chain:
 
     def __init__(self) -> None:
         self._links: List[Link] = []
+        #: Whether the scope is closed: it adds no more flushes.
+        self.closed = False
 
     @property
     def open(self) -> bool:
@@ -143,6 +146,17 @@ class Chain:
         found = [routes.get(id(array), array) for array in backward.inputs]
         self._links.append(Link(backward, weakref.ref(kept), found))
 
+    def close(self) -> None:
+        """Note that the scope is closed."""
+        self.closed = True
+        if self.open:
+            _WAITING[id(self)] = self
+
+    def reads(self, handles: Set[int]) -> bool:
+        """Return whether flushes that are no node yet read one of the arrays with these handles."""
+        routes = (route for each in self._links for route in each.routes)
+        return any(isinstance(each, NDArray) and each.handle.value in handles for each in routes)
+
     def connect(self) -> None:
         """Make the flushes a node of MXNet's tape; the next flushes begin another one."""
         SHARING.alone(self._connect)
@@ -157,8 +171,8 @@ class Chain:
     ) -> bool:
         """Run backward from arrays of these flushes, whose gradients are given.
 
-        Returns False if MXNet has to: if an array is no result of these flushes, or if not all
-        arrays that get gradients are variables.
+        Returns False if MXNet has to: if an array is no result of these flushes, if not all
+        arrays that get gradients are variables, or if none wants one, which MXNet refuses.
         """
         return SHARING.alone(lambda: self._backward(heads, given, retain_graph))
 
@@ -167,7 +181,7 @@ class Chain:
         node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
         inputs = node.inputs
         variables = find_variables(inputs) if outputs else None
-        if variables is None:
+        if variables is None or not any(request.wanted for request in variables.requests):
             return False
         gradients = node.backward(given, variables.requests)
         variables.deliver(inputs, gradients)
@@ -206,6 +220,29 @@ class Chain:
             if kept is not None:
                 kept.recorded = False
         self._links = []
+
+
+#: By id, the chains of closed scopes; those that have become a node hold no flushes.
+_WAITING: weakref.WeakValueDictionary[int, Chain] = weakref.WeakValueDictionary()
+
+
+def _connect_before_marking(original: Callable[..., int]) -> Callable[..., int]:
+    """Let arrays that become variables anew stay what they were to closed scopes that read them."""
+
+    def mark_variables(count: int, variables: Any, *arguments: Any) -> int:
+        waiting = [chain for chain in list(_WAITING.values()) if chain.open]
+        if waiting:
+            # One handle comes as a pointer, several as an array.
+            marked = {getattr(variables[i], "value", variables[i]) for i in range(count)}
+            for chain in waiting:
+                if chain.reads(marked):
+                    chain.connect()
+        return original(count, variables, *arguments)
+
+    return mark_variables
+
+
+replace_for_good("MXAutogradMarkVariables", _connect_before_marking)
 
 
 def link(links: Sequence[Link]) -> None:

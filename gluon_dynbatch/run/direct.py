@@ -48,8 +48,13 @@ def go_backward(
 
     Returns False if MXNet has to run it.
     """
+    if STATE.scope is not None:
+        return False
+    if isinstance(given, (list, tuple)):
+        # A result of the same scope thereby makes it a node of MXNet's tape.
+        given = [each.real() if isinstance(each, Lazy) else each for each in given]
     chain = _chain_of(heads)
-    if chain is None or STATE.scope is not None:
+    if chain is None:
         return False
     types = [TYPES[head._type] for head in heads]
     given = [None] * len(heads) if given is None else given
@@ -78,7 +83,7 @@ def _chain_of(heads: Any) -> Optional[Chain]:
             return None
         chain = owner.chain
     assert isinstance(chain, Chain)
-    return chain
+    return chain if chain.closed else None
 
 
 def _fits(gradient: Any, kind: ArrayType) -> bool:
@@ -99,9 +104,10 @@ _ONES: Dict[Tuple[str, mx.Context], NDArray] = {}
 def ones_of(kind: ArrayType) -> NDArray:
     """Return ones, at least as many as an array of a type has elements."""
     key = kind.dtype, kind.context
-    if key not in _ONES or _ONES[key].size < kind.elements:
-        _ONES[key] = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
-    return _ONES[key]
+    ones = _ONES.get(key)
+    if ones is None or ones.size < kind.elements:
+        ones = _ONES[key] = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+    return ones
 
 
 def free_ones() -> None:

@@ -186,7 +186,6 @@ class Kept(recording.Keeper):
         self.bytes = size
         #: By arena and type, the windows of `_windows`.
         self._windows: Dict[Tuple[int, int], Array] = {}
-        #: Whether the arrays may get gradients.
         self.recorded = recorded
         self.chain = chain
 
