@@ -6,10 +6,11 @@ of the file with a `Scored` or an error for each line.
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from argparse import Namespace
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -46,6 +47,22 @@ class Part(NamedTuple):
     lines: list
 
 
+@contextmanager
+def interrupts_wait():
+    """Let Ctrl-C wait until the end of the body, so that none is forgotten that has just begun."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            raise KeyboardInterrupt
+
+
 class Worker:
     """A process that scores one part at a time, on a core of its own."""
 
@@ -53,7 +70,7 @@ class Worker:
         self.name = f"worker {number + 1}"
         self.pipe, theirs = Pipe()
         stack.enter_context(self.pipe)
-        with theirs:
+        with theirs, interrupts_wait():
             # In a new session, so that Ctrl-C reaches only the parent, which ends all workers.
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-c", START, str(theirs.fileno())],
@@ -61,8 +78,8 @@ class Worker:
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=partial(cores.begin, number),
             )  # fmt: skip
-        stack.enter_context(self.process)
-        stack.callback(self.process.kill)
+            stack.enter_context(self.process)
+            stack.callback(self.process.kill)
         self.send(Namespace(**{name: each for name, each in vars(args).items() if name != "run"}))
 
     def send(self, request):
