@@ -57,10 +57,11 @@ def test_shape_and_type_are_known_without_a_flush(front):
         assert isinstance(y, mx.nd.NDArray) and isinstance(y, mx.np.ndarray) == (front == "np")
         assert type(y) is {"nd": LazyNDArray, "np": LazyNumPy}[front]
         assert (y.shape, y.ndim, y.size, y.stype) == (SHAPE, 3, 24, "default")
-        assert y.dtype is np.float64 and y.ctx == mx.cpu()
+        assert y.dtype == np.float64 and y.ctx == mx.cpu()
+        assert type(y.dtype) is (type if front == "nd" else type(np.dtype("float64")))
         assert (len(y), y.writable) == (4, True)
         assert y.pending and batch.report.flushes == []
-    assert not y.pending and y.shape == SHAPE and y.dtype is np.float64
+    assert not y.pending and y.shape == SHAPE and y.dtype == np.float64
     same(y, x + 1)
 
 

@@ -383,3 +383,16 @@ def test_advice_for_lists_of_several_lengths_names_functions_of_numpy():
     advice = "with mx.np.concatenate(..., axis=0) or mx.np.stack(..., axis=0)"
     assert advice in str(batch.report.split) and "add_n" not in str(batch.report.split)
     assert not joined.report.split and batch.report.launches > joined.report.launches
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
+def test_dtypes_are_of_the_class_that_mxnet_gives(dtype):
+    """Before and after they are computed; `mx.np` gives ``np.dtype``, and `mx.nd` its type."""
+    x = mnp.ones((1, 2), dtype=dtype)
+    with gdb.batching(**FIXED):
+        y = cell(lambda F, x: F.np.concatenate([x, x]))(x)
+        z = y[:1].as_nd_ndarray()
+        assert isinstance(y, LazyNumPy)
+        assert (type(y.dtype), y.dtype.name) == (type(x.dtype), dtype)
+    assert (y.dtype, z.dtype) == (x.dtype, x.as_nd_ndarray().dtype)
+    assert type(z.dtype) is type(x.as_nd_ndarray().dtype)

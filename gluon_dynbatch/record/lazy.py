@@ -321,6 +321,11 @@ class LazyNumPy(Lazy, mx.np.ndarray):
             return self
         return mx.nd.np._internal.cast(self, dtype=name_of(dtype))
 
+    @property
+    def dtype(self) -> Any:
+        """Element type, of the class that ``mx.np`` gives."""
+        return np.dtype(TYPES[self._type].dtype)
+
     def _copied(self) -> Any:
         return mx.nd.np.copy(self)
 
