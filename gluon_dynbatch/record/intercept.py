@@ -245,24 +245,11 @@ WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 #: Functions that are replaced while a scope is open in the process, with the reasons.
 OPEN: Tuple[Replaced, ...] = (
     Replaced(
-        HybridBlock,
-        "_call_cached_op",
-        "calls of hybridized blocks are recorded, or counted if they run at once",
-        recording.cached_op_hook,
-    ),
-    Replaced(
         register,
         "_imperative_invoke",
         "calls of operators are recorded if an array is lazy; all functions of mx.nd, most methods "
         "of arrays, and blocks that are not hybridized call their operators here",
         _invoke_hook,
-    ),
-    Replaced(
-        Block,
-        "__call__",
-        "a hybridized block is recorded as one call, and so is a stock block, hybridized or not, "
-        "if an array is lazy",
-        recording.call_hook,
     ),
     Replaced(
         NDArray,
@@ -351,8 +338,21 @@ OPEN: Tuple[Replaced, ...] = (
         for name in ("foreach", "while_loop", "cond")
     ),
 )
-#: Functions that are replaced for good: lazy arrays and backward passes outlive their scope.
+#: Functions that are replaced for good: lazy arrays and backward passes outlive their scope, and to
+#: change MXNet's classes of blocks takes longer than opening a scope, as each has hundreds of
+#: subclasses.
 FOR_GOOD: Tuple[Replaced, ...] = (
+    Replaced(
+        HybridBlock,
+        "_call_cached_op",
+        "calls of hybridized blocks are recorded, or counted if they run at once",
+    ),
+    Replaced(
+        Block,
+        "__call__",
+        "a hybridized block is recorded as one call, and so is a stock block, hybridized or not, "
+        "if an array is lazy",
+    ),
     Replaced(
         NDArray,
         "_prepare_value_nd",
@@ -404,3 +404,5 @@ def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
 
 HOOKS = Hooks(OPEN)
 replace_for_good("_prepare_value_nd", _assign_hook)
+replace_for_good("_call_cached_op", recording.cached_op_hook)
+replace_for_good("__call__", recording.call_hook)
