@@ -49,8 +49,11 @@ def test_random_programs(program, drawn):
         assert check_invariants(full) <= check_invariants(small), "more analysis made more launches"
 
 
-@pytest.mark.parametrize("operators", [nullcontext, by_mxnets_operators])
-@pytest.mark.parametrize("granularity, policy", SETTINGS)
+@pytest.mark.parametrize(
+    "granularity, policy, operators",
+    [(*setting, nullcontext) for setting in SETTINGS]
+    + [(*setting, by_mxnets_operators) for setting in zip(GRANULARITIES, POLICIES)],
+)
 def test_random_trees(granularity, policy, operators):
     @examples(10)
     @given(tree_batches())

@@ -421,16 +421,29 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
-@pytest.mark.parametrize("part", PARTS)
-def test_parts_of_arguments_and_operators_on_them_are_kept(part, argument):
+def test_parts_of_arguments_and_operators_on_them_are_kept(argument):
     """The scope with ``debug=True`` also compares the calls."""
-    block = traced(lambda block, s: block.net(PARTS[part](block, s)))
-    make = ARGUMENTS[argument]
+
+    def uses(part):
+        return traced(lambda block, s: block.net(part(block, s)))
+
+    blocks = [uses(part) for part in PARTS.values()]
+    params = [p for block in blocks for p in block.collect_params().values()]
+    make, numbers = ARGUMENTS[argument], list(range(4))
+
+    def made_in_scope(number):
+        return [block(make(number)) for block in blocks]
+
+    def made_before(argument):
+        return [block(argument) for block in blocks]
+
+    calls = len(numbers) * len(blocks)
     for options in ({}, {}, {"debug": True}):
-        batch = check_against_loop(
-            lambda i: block(make(i)), list(range(4)), block.collect_params(), **FIXED, **options
-        )
-        assert not batch.report.traced.refused
-    assert batch.report.traced.known == 0 and batch.report.traced.new == 4
-    account = scope(block, [(make(i),) for i in range(4)])
-    assert account.known >= 2
+        batch = check_against_loop(made_in_scope, numbers, params, **FIXED, **options)
+        account = batch.report.traced
+        assert (account.known + account.new, account.refused) == (calls, [])
+    assert account.new == calls
+    for known in (len(blocks), calls):
+        samples = [make(number) for number in numbers]
+        account = check_against_loop(made_before, samples, params, **FIXED).report.traced
+        assert account.known >= known and not account.refused

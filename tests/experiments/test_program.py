@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from argparse import Namespace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -70,7 +71,8 @@ def test_the_best_epoch_is_kept_and_resuming_a_complete_run_changes_nothing(tmp_
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_the_demo_prints_epochs_a_report_and_a_table(tmp_path, capsys):
+def test_the_demo_prints_epochs_a_report_and_a_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "contest", partial(program.contest, share=0))
     options = ("--output", tmp_path, "--epochs", 1, "--pairs", 4, "--rounds", 1)
     assert run("demo", *TINY, *options) == 0
     printed = capsys.readouterr().out
