@@ -16,7 +16,7 @@ from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
-from gluon_dynbatch.report import FlushReport
+from gluon_dynbatch.summary import FlushReport
 from tests.cells import cell, inputs
 from tests.common import FIXED, named_lines, output_of
 

@@ -48,11 +48,11 @@ def _invoke_hook(original: Any) -> Any:
             wanted = recording.any_lazy(arrays) or recorder.tracing is not None
             records = wanted and info.writes != "always"
             if not wanted:
-                recorder.count_ordinary(info.name)
+                recorder.count_ordinary(info.called)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
         if not records or out is not None:
-            recorder.refuse(f"it calls {info.name}, which runs at once")
+            recorder.refuse(f"it calls {info.called}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np, as_list)
         token = "np" if is_np else "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:

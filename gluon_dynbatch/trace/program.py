@@ -283,13 +283,13 @@ def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
 
 def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
     """Return the program of an operator call."""
-    attrs = operator.attributes(arguments)
-    inputs = make_call(operator.name, attrs).list_inputs()
+    attrs, op = operator.attributes(arguments), operator.token[1]
+    inputs = make_call(op, attrs).list_inputs()
     if len(inputs) != arguments:
-        listed = ", ".join(name[len(operator.name) + 1 :] for name in inputs)
+        listed = ", ".join(name[len(op) + 1 :] for name in inputs)
         text = f"{operator.name} takes {len(inputs)} arrays ({listed}), not {arguments}"
         raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
     names = [f"argument{i}" for i in range(arguments)]
-    call = make_call(operator.name, attrs, [mx.sym.var(name) for name in names])
+    call = make_call(op, attrs, [mx.sym.var(name) for name in names])
     _, out_spec = recording.flatten(list(call), mx.sym.Symbol)
     return read_program(mx.sym.Group([call]), names, {}, out_spec, operator.token[0] == "np")
