@@ -246,11 +246,12 @@ class Queue:
                 self._blocked = rounds.blocked
                 self._wait(rounds)
                 gone = self._take_gone()
-                if not gone:
+                has_work = self.waiting or rounds.under_way
+                if not gone and (has_work or self.closed):
                     # Requests may begin in the next round.
                     self._joins = self._continuous or not rounds.under_way
                     self._blocked = rounds.blocked
-                    return bool(self.waiting or rounds.under_way)
+                    return bool(has_work)
             rounds.leave_out({request for request, _ in gone})
             for request, outcome in gone:
                 self._outbox.answer(request, outcome)
