@@ -283,6 +283,15 @@ def test_requests_that_take_too_long_end(walk):
             batcher.submit((0, 1), timeout_s=wrong)
 
 
+def test_a_time_limit_that_passes_after_the_answer_ends_nothing(walk, oracle):
+    with serving(walk.last) as batcher:
+        for number in range(3):
+            wait([batcher.submit((number, 1), timeout_s=0.1)], PATIENCE)
+            time.sleep(0.15)
+            assert not batcher.closed
+            equal(batcher.submit((number, 1)).result(PATIENCE), oracle(number, 1)[-1])
+
+
 def test_streams_of_threads_and_tasks_have_the_values_of_the_loop(walk, oracle):
     samples = list(enumerate(LENGTHS))
 
