@@ -1,7 +1,7 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
-    """Arenas that hold the values of lazy arrays: base of `run.keep.Kept`."""
+    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`."""
 
     #: Per arena; those of other arrays may follow.
     cdef array handles, addresses
@@ -242,8 +242,12 @@ def in_graph(list arrays not None):
     cdef bytearray marks = bytearray(len(arrays))
     cdef Py_ssize_t i
     for i, array_ in enumerate(arrays):
-        if is_unrealised(array_):
-            marks[i] = (<object>slot(array_, owner_at)[0]).recorded
-        else:
-            marks[i] = has_node(<size_t>handle_of(array_))
+        marks[i] = may_get_gradient(array_)
     return bytes(marks)
+
+
+cdef bint may_get_gradient(object array_) except -1:
+    """Do as `in_graph` for one array."""
+    if is_unrealised(array_):
+        return (<Keeper?><object>slot(array_, owner_at)[0]).recorded
+    return has_node(<size_t>handle_of(array_))

@@ -134,7 +134,7 @@ def _index_hook(original: Any) -> Any:
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
         if trace is not None and not isinstance(view, Lazy):
-            trace.views[id(view)] = view, array, "part", key
+            trace.views[id(view)] = view, array, autograd.is_recording(), "part", key
         return view
 
     return __getitem__
@@ -144,7 +144,8 @@ def _reshape_hook(original: Any) -> Any:
     def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> Any:
         view, recorder = original(array, *shape, **kwargs), STATE.recorder
         if recorder is not None and recorder.tracing is not None:
-            recorder.tracing.views[id(view)] = view, array, "reshape", view.shape
+            how = autograd.is_recording(), "reshape", view.shape
+            recorder.tracing.views[id(view)] = view, array, *how
         return view
 
     return reshape
