@@ -15,13 +15,13 @@ import greenlet
 import mxnet as mx
 
 from . import errors
+from .batch import Batch
 from .clients import Mailbox, Outbox, Request
 from .fibers import Fibers
 from .native import recording
 from .record.intercept import HOOKS
 from .record.recorder import ENDED_SCOPE
 from .samples import with_mxnet_arrays
-from .scope import Batch
 from .turns import wait_for
 
 #: Errors of a flush, raised in every request that waits for it: another one may be at fault.

@@ -9,11 +9,11 @@ import numpy as np
 from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
+from .batch import Batch
 from .block import batching
 from .native import recording
 from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
-from .scope import Batch
 from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]

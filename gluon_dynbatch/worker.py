@@ -13,9 +13,9 @@ import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape
 
 from . import errors
+from .batch import Batch
 from .clients import Mailbox, Outbox, Request
 from .rounds import Rounds
-from .scope import Batch
 
 #: The fields of `BatcherStats` that requests are counted in.
 COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", "latency_s")

@@ -1,6 +1,18 @@
 from array import array
 from types import CodeType, TracebackType
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple, Type, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Optional,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 from mxnet.ndarray import NDArray
 from numpy.typing import NDArray as Numbers
