@@ -13,7 +13,7 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.run.engine import Flight
 from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
-from tests.test_pieces import FunctionBlock
+from tests.test_trace_once import FunctionBlock
 
 
 def make_net():

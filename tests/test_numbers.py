@@ -14,7 +14,7 @@ from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
 from tests.common import FIXED
-from tests.test_pieces import FunctionBlock
+from tests.test_trace_once import FunctionBlock
 
 CELL = cell(lambda F, x: F.tanh(x))
 

@@ -17,7 +17,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflatten
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import FIXED
-from tests.test_pieces import Node, chain, scope, traced, x
+from tests.test_trace_once import Node, chain, scope, traced, x
 
 
 class Leaf:

@@ -14,7 +14,7 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from tests.cells import WIDTH, array, dense
 from tests.common import FIXED
-from tests.test_pieces import chain, traced
+from tests.test_trace_once import chain, traced
 
 NET = dense(WIDTH)
 #: The number of objects that the collector waits for: it runs in the middle of most calls.

@@ -12,7 +12,7 @@ import gluon_dynbatch as gdb
 from tests.cells import WIDTH
 from tests.common import FIXED
 from tests.strategies import examples
-from tests.test_pieces import FunctionBlock, Node, scope, traced, x
+from tests.test_trace_once import FunctionBlock, Node, scope, traced, x
 
 
 def from_numbers(block, x, numbers):

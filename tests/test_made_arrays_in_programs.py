@@ -22,9 +22,9 @@ from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, attached, cell, dense
 from tests.common import FIXED, SCOPES, by_mxnets_operators, host, same
 from tests.strategies import examples
-from tests.test_constants import outcome
 from tests.test_lazy import VALUES
-from tests.test_pieces import x
+from tests.test_made_arrays import outcome
+from tests.test_trace_once import x
 
 
 def embedding(size=WIDTH):

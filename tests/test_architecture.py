@@ -1,4 +1,4 @@
-"""The modules that one call and one value go through are those of docs/design/architecture.md."""
+"""Modules and tests are where docs/design/architecture.md says."""
 
 import gc
 import re
@@ -63,3 +63,15 @@ def test_walks_are_those_of_the_page():
     table = PAGE.split("## One call and one value")[1].split("\n## ")[0]
     rows = re.findall(r"^\| \w[^|]* \| (`.*) \|$", table, re.MULTILINE)
     assert read == re.findall(r"`([\w/]+)`", " ".join(rows)), f"write {read}"
+
+
+def test_each_file_of_tests_has_a_contract_on_the_page():
+    table = PAGE.split("\n| contract | test |\n")[1].split("\n\n")[0].rstrip()
+    rows = re.findall(r"^\| .* \| (`tests/.*`) \|$", table, re.MULTILINE)
+    assert len(rows) == table.count("\n"), "each row names files or folders of tests"
+    named = [set(re.findall(r"`(tests/[\w/.]+)`", row)) for row in rows]
+    listed, root = set().union(*named), ROOT.parent
+    files = {path.relative_to(root) for path in (root / "tests").rglob("test_*.py")}
+    covered = [f for f in files if {str(f), *(f"{parent}/" for parent in f.parents)} & listed]
+    assert sorted(files - set(covered)) == []
+    assert [name for name in listed if not (root / name).exists()] == []

@@ -13,7 +13,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from tests.cells import WIDTH, dense
 from tests.common import FIXED, in_thread, named_lines
-from tests.test_pieces import RUNS, Node, chain, scope, traced, x
+from tests.test_trace_once import RUNS, Node, chain, scope, traced, x
 
 
 class Extended(NamedTuple("Extended", [("first", int)])):
