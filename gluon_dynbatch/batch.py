@@ -52,6 +52,9 @@ class Batch(Statements):
         self._opened: Callable[[], Optional[OpenScope]] = _never
         self._begin()
 
+    def __repr__(self) -> str:
+        return f"<Batch: {self.report.line}>"
+
     def _begin(self) -> None:
         self.report = Report()
         self.plan: Union[Plan, NoPlan] = NoPlan(self.report, user_line)

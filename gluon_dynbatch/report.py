@@ -241,6 +241,8 @@ class Report:
             yield "at once", lines
         if self.flushes:
             yield from summary(self.flushes)
+            if self.launches == self.nodes > 1 and not self.findings:
+                yield "one by one", ["no call shared a launch with another one", f"-> {FEW_CALLS}"]
         traced = self.traced
         if traced.known or traced.new:
             text = f"{traced.known} calls reused a recording, "

@@ -102,8 +102,11 @@ def ordered(call: Call) -> Union[Tensor, List[Tensor]]:
     x, count = call.tensors[0], call.inputs[0][call.inner_axis()]
     number = (call.integer("k", 1) or count) if call.op == "topk" else count
     number = min(number, count) if number > 0 else count
-    few = count <= MOST_SORTED and 8 * number > count
-    require(few or number == 1, "MXNet's order of equal elements depends on its algorithm")
+    # Of equal elements, MXNet's order depends on its algorithm.
+    sorts = f"native steps sort at most {MOST_SORTED} elements"
+    require(number == 1 or count <= MOST_SORTED, sorts)
+    chooses = "native steps choose one element, or more than an eighth of them"
+    require(number == 1 or 8 * number > count, chooses)
     ascending = call.flag("is_ascend", call.op != "topk")
     ranking, shape = _ranking(call, number, ASCENDING if ascending else DESCENDING)
     kind = "value" if call.op == "sort" else call.attrs.get("ret_typ", "indices")

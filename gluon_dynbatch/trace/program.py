@@ -15,6 +15,7 @@ from mxnet.symbol.numpy import _Symbol as NumPySymbol
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
+from ..record.where import failing_line
 from .draws import with_draws_per_call
 from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
 
@@ -187,18 +188,25 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
-        text = f"hybrid_forward cannot be traced with symbols: {error}"
+        line = failing_line(error)
+        place = f" at {line}" if line is not None else ""
+        text = f"hybrid_forward cannot be traced with symbols{place}: {error}"
         advice = (
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays, or change them in place (write x = x - y); use forward() of a "
             "dynamic block for that"
         )
-        advice = _in_place(error) or advice
+        advice = _instead(error) or advice
         raise CellError.like(type(error))(text, where, block.name, advice) from error
 
 
-def _in_place(error: Exception) -> str:
-    """Return advice for an operator such as ``-=``, which symbols do not have; or nothing."""
+def _instead(error: Exception) -> str:
+    """Return what to write instead of ``x[index]`` or ``x -= y`` in a cell; or nothing."""
+    if "integer index" in str(error):
+        return (
+            "write F.take(x, index) instead of x[index], and F.slice_axis(x, axis, begin, end) "
+            "instead of x[begin:end]"
+        )
     alias = getattr(error, "alias", None) or ""
     plain = alias[:-1] if getattr(error, "function", "").startswith("__i") else ""
     return plain and f"write x = x {plain} y instead of x {alias} y: symbols do not change in place"

@@ -26,7 +26,7 @@ MXNET_DRAWS = False
 #: Operators with kernels, some cases of which run in MXNet: words of the reasons.
 LEFT = {
     "Convolution": {"three axes", "fits into the padding", "more elements than its maps"},
-    **dict.fromkeys(["argsort", "sort", "topk"], {"order of equal elements"}),
+    **dict.fromkeys(["argsort", "sort", "topk"], {"at most 16 elements"}),
     "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
