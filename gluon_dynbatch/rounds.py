@@ -7,6 +7,7 @@ they wait for.  Page 0019 of `docs/design` describes the design.
 from __future__ import annotations
 
 import contextlib
+import operator
 import types
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, List, Optional, Protocol, Set, Tuple
@@ -26,6 +27,8 @@ from .turns import wait_for
 
 #: Errors of a flush, raised in every request that waits for it: another one may be at fault.
 FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
+#: The calls that a fiber has made since a flush, and will probably make again.
+CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
 MOST_ROUNDS = 256
@@ -195,6 +198,17 @@ class Rounds(Fibers):
             return other
         return error
 
+    def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
+        """Run a fiber, and note the calls that it makes."""
+        if fiber.ending:
+            return super()._resume(fiber, error)
+        calls = self._scope.recorder.tape.node_entry
+        first = len(calls)
+        parked = super()._resume(fiber, error)
+        if parked:
+            fiber.calls = bytes(calls[first:])
+        return parked
+
     def _settle(self) -> None:
         """Close the scope if no request needs it, or if it is old."""
         if self._scope is not ENDED_SCOPE and not (self.under_way and self._rounds < MOST_ROUNDS):
@@ -206,6 +220,10 @@ class Rounds(Fibers):
         report = self._scope.report
         waited_ms, flushes = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
+        if len(self._parked) <= self._most:  # else, those that waited longest are first
+            # Equal calls come one after another, so a plan depends on how many make which calls,
+            # and not on the order in which requests have begun.
+            cohort.parked = self._parked = deque(sorted(self._parked, key=CALLS))
         # With an error, all: it is raised in those that waited for the flush.
         self.resume_parked(error, self._most if error is None else None)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
