@@ -174,6 +174,11 @@ class OpenScope:
             self._thread_state.update(recorder=None, at_once=False)
         HOOKS.release(self)
         self.recorder.close(self.reason)
+        # What was computed before an exception has its values and gradients.
+        self._chain.close()
+        waiting = self._thread_state["waiting"]
+        waiting[:] = [kept for kept in (*waiting, *self._kept) if kept() is not None]
+        self._kept = []
         if self._is_in_place():
             self._thread_state.update(scope=None)
 
@@ -293,8 +298,7 @@ class OpenScope:
         for kept in _alive(STATE.waiting):
             kept.hand_out()
         self._compute()
-        self._chain.close()
-        STATE.waiting[:] = self._kept
+        STATE.waiting.clear()
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""

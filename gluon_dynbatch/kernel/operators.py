@@ -61,7 +61,7 @@ def add(call: Call) -> Tensor:
 def activation(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs["act_type"]
     require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
-    if kind == "relu":
+    if kind == "relu" and x.dtype == "float32":
         # Unlike the operator "relu", oneDNN turns NaN to 0.
         return x.apply("select", x.apply("greater", x, 0), x, 0)
     return x.apply(kind, x)

@@ -16,7 +16,7 @@ from mxnet.ndarray import NDArray
 from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
-from ..plan.transpose import Reach, live_units
+from ..plan.transpose import Reach, externals_read, live_units
 from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
@@ -83,6 +83,13 @@ class BackwardPass:
             for gradient, number, is_external, dense in trained
         }
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
+        #: By id of an input, the number of an external array that it is.
+        self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
+        self._numbers.update(
+            {id(externals[number]): number for _, number, external, _ in trained if external}
+        )
+        if operators.leaves.targets.arrays:
+            self._numbers.update({id(array): n for n, array in enumerate(externals)})
         #: All arrays that get a gradient.
         self.inputs = [*self.targets.arrays, *(externals[n] for *_, n in filled), *idle]
         #: Per input that is no target, the fill and the row where its gradient begins, or None
@@ -114,6 +121,22 @@ class BackwardPass:
     def live_units(self, heads: Iterable[int]) -> Array:
         """Return which units pass gradients on that arrive at heads with these numbers."""
         return live_units(self.forward, self.heads.some(np.array(sorted(heads), dtype=np.int64)))
+
+    def reached(self, units: Array) -> List[bool]:
+        """Return per input whether it is read by a marked unit, or not known not to be read."""
+        graph = self.forward.graph
+        live = np.zeros(len(graph.segments), dtype=bool)
+        live[graph.segment[units]] = True
+        # By id of an array.
+        reached: Dict[int, bool] = {}
+        for segment, is_live in zip(graph.segments, live.tolist()):
+            for parameter in segment.parameters:
+                identity = id(parameter.data(segment.context))
+                reached[identity] = is_live or reached.get(identity, False)
+        read = externals_read(graph, units, len(self.heads.in_graph))
+        for identity, number in self._numbers.items():
+            reached[identity] = bool(read[number]) or reached.get(identity, False)
+        return [reached.get(id(array), True) for array in self.inputs]
 
     def pull(
         self, arriving: HeadGradients, requests: List[Request], live: Optional[Array]

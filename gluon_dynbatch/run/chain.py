@@ -25,7 +25,7 @@ from typing import (
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..errors import ShapeError
+from ..errors import GradientError, ShapeError
 from ..native import recording
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, externals_read, recorded_segments
@@ -33,6 +33,7 @@ from ..record.intercept import replace_for_good
 from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
+from ..record.where import user_line
 from ..schedule.dependencies import Array
 from .backward import BackwardPass, HeadGradients
 from .buffers import view
@@ -188,25 +189,29 @@ class Chain:
             link(links)
 
     def backward(
-        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool
+        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool, training: bool
     ) -> bool:
         """Run backward from arrays of these flushes, whose gradients are given.
+
+        For `training`, see `Node.backward`.
 
         Returns False if MXNet has to: if an array is no result of these flushes, if not all
         arrays that get gradients are variables, or if none wants one, which MXNet refuses.
         """
-        return SHARING.alone(lambda: self._backward(heads, given, retain_graph))
+        return SHARING.alone(lambda: self._backward(heads, given, retain_graph, training))
 
-    def _backward(self, heads: List[Lazy], given: List[NDArray], retain_graph: bool) -> bool:
+    def _backward(
+        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool, training: bool
+    ) -> bool:
         outputs = self._outputs(heads)
         if outputs is None:
             return False
         node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
         inputs = node.inputs
-        variables = find_variables(inputs)
+        variables = find_variables(inputs, node.reached())
         if variables is None or not any(request.wanted for request in variables.requests):
             return False
-        gradients = node.backward(given, variables.requests)
+        gradients = node.backward(given, variables.requests, training)
         variables.deliver(inputs, gradients)
         FLIGHT.went_backward(
             gradient.handle.value
@@ -313,8 +318,8 @@ class Node:
         self._outputs = outputs
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
         self.leaves_out = any(backward.operators.launches for backward, _ in passes)
-        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
-        self._held = held if self.leaves_out else []
+        #: Per result, the lazy arrays that are all of it.
+        self._held = held
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
 
@@ -343,10 +348,39 @@ class Node:
             self._started |= {numbers[head] for head in heads}
         return all_known
 
+    def reached(self) -> Optional[List[bool]]:
+        """Return per input whether a gradient may reach it; None if this is not known, or all."""
+        started = self._started_heads()
+        if len(started) == sum(len(backward.heads.term) for backward, _ in self._passes):
+            return None
+        return [
+            is_reached
+            for (backward, routes), units in zip(self._passes, self._live_units())
+            for is_reached, route in zip(backward.reached(units), routes)
+            if isinstance(route, NDArray)
+        ]
+
+    def _started_heads(self) -> Set[Tuple[int, int]]:
+        """Return the heads that a gradient may arrive at, each with its flush."""
+        # If nothing is known of where backward passes started, any result may get a gradient.
+        started = sorted(self._started) if self._started else slice(None)
+        flush, head, *_ = (column[started].tolist() for column in self._outputs)
+        return set(zip(flush, head))
+
     def backward(
-        self, head_gradients: List[NDArray], requests: List[Request]
+        self, head_gradients: List[NDArray], requests: List[Request], training: bool
     ) -> List[Optional[NDArray]]:
-        """Return the gradients of the inputs, None where not wanted."""
+        """Return the gradients of the inputs, None where not wanted.
+
+        Raises ``GradientError`` if a call would have another gradient because of `training`.
+        """
+        if not training and any(backward.operators.has_statistics for backward, _ in self._passes):
+            raise GradientError(
+                "backward was called with train_mode=False, but BatchNorm or another call that has "
+                "running statistics was recorded in training mode",
+                user_line(),
+                advice="record the scope with autograd.record(train_mode=False)",
+            )
         self._check(head_gradients)
         arriving = self._outputs.split(len(self._passes), head_gradients)
         given = iter(requests)
@@ -357,7 +391,9 @@ class Node:
             ]
             for _, routes in self._passes
         ]
-        live = self._live_units() if self.leaves_out else [None] * len(self._passes)
+        live: Sequence[Optional[Array]] = [None] * len(self._passes)
+        if self.leaves_out:
+            live = self._live_units()
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
@@ -377,14 +413,11 @@ class Node:
             shape, size = head_gradients[number].shape, self._outputs.size[number]
             raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
 
-    def _live_units(self) -> List[Optional[Array]]:
+    def _live_units(self) -> List[Array]:
         """Return per flush which units gradients arrive at."""
-        # If nothing is known of where backward passes started, any result may get a gradient.
-        started = sorted(self._started or range(len(self._outputs.size)))
         heads: List[Set[int]] = [set() for _ in self._passes]
-        live: List[Optional[Array]] = []
-        flushes, numbers, *_ = (column[started].tolist() for column in self._outputs)
-        for flush, head in zip(flushes, numbers):
+        live: List[Array] = []
+        for flush, head in self._started_heads():
             heads[flush].add(head)
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
             units = backward.live_units(arriving)

@@ -35,14 +35,17 @@ def _replace_backward(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         listed = [heads] if isinstance(heads, NDArray) else heads
         given = [head_grads] if isinstance(head_grads, NDArray) else head_grads
-        if not go_backward(listed, given, retain_graph):
+        if not go_backward(listed, given, retain_graph, train_mode):
             original(heads, head_grads, retain_graph, train_mode)
 
     return backward
 
 
 def go_backward(
-    heads: Sequence[Any], given: Optional[Sequence[Optional[NDArray]]], retain_graph: bool
+    heads: Sequence[Any],
+    given: Optional[Sequence[Optional[NDArray]]],
+    retain_graph: bool,
+    train_mode: bool,
 ) -> bool:
     """Run a backward pass from some arrays, with the gradients that are given or else ones.
 
@@ -69,7 +72,7 @@ def go_backward(
         ones = {number: ones_of(kind) for number, kind in kinds.items()}
         gradients = [ones[n] if each is None else each for each, n in zip(given, numbers)]
         with PROFILER.backward_pass():
-            return chain.backward(list(heads), gradients, retain_graph)
+            return chain.backward(list(heads), gradients, retain_graph, bool(train_mode))
     finally:
         set_mode(mode)
 
@@ -99,6 +102,8 @@ def _fits(gradient: Any, kind: ArrayType) -> bool:
     return (name_of(gradient.dtype), gradient.ctx) == kind[1:]
 
 
+#: The most elements of ones that are kept.
+_MOST_ONES = 65536
 #: Ones, by dtype and device.
 _ONES: Dict[Tuple[str, mx.Context], NDArray] = {}
 
@@ -108,7 +113,9 @@ def ones_of(kind: ArrayType) -> NDArray:
     key = kind.dtype, kind.context
     ones = _ONES.get(key)
     if ones is None or ones.size < kind.elements:
-        ones = _ONES[key] = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+        ones = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+        if kind.elements <= _MOST_ONES:
+            _ONES[key] = ones
     return ones
 
 
