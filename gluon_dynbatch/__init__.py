@@ -1,10 +1,10 @@
 """Dynamic batching for Gluon: write a model for one sample, run it for a minibatch at once."""
 
 from . import errors, testing
-from .batch import Batch
 from .block import DynamicHybridBlock, batching, convert, map
 from .clients import RequestStream
 from .errors import *  # noqa: F403
+from .handle import Batch
 from .report import Report
 from .schedule import Budget
 from .serving import RequestBatcher

@@ -9,8 +9,8 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 from mxnet.util import is_np_array
 
-from .batch import Batch
 from .errors import ArgumentError
+from .handle import Batch
 from .native import recording
 from .options import DEFAULTS, Options, check_options
 from .record.intercept import FORWARDS

@@ -16,9 +16,9 @@ import greenlet
 import mxnet as mx
 
 from . import errors
-from .batch import Batch
 from .clients import Mailbox, Outbox, Request
 from .fibers import Fibers
+from .handle import Batch
 from .native import recording
 from .record.intercept import HOOKS
 from .record.recorder import ENDED_SCOPE

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Sized
 
-from .batch import Batch
 from .block import batching
 from .errors import Where
 from .fibers import name_sample
+from .handle import Batch
 from .options import check_count
 from .record.where import user_line
 from .samples import applier

@@ -9,8 +9,8 @@ import numpy as np
 from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
-from .batch import Batch
 from .block import batching
+from .handle import Batch
 from .native import recording
 from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier

@@ -13,8 +13,8 @@ import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape
 
 from . import errors
-from .batch import Batch
 from .clients import Mailbox, Outbox, Request
+from .handle import Batch
 from .rounds import Rounds
 
 #: The fields of `BatcherStats` that requests are counted in.
