@@ -112,7 +112,9 @@ def read_source(app, name, source):
 
 
 #: Classes that users get, but do not make.
-GIVEN = ("Alone", "Batch", "BatcherStats", "Cause", "FlushReport", "Plan", "Report", "Where")
+GIVEN = (
+    "Batch", "BatcherStats", "Finding", "FlushReport", "Plan", "Report", "RequestStream", "Where",
+)  # fmt: skip
 
 
 def hide_constructor(app, what, name, obj, options, signature, returns):

@@ -17,66 +17,13 @@ from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family, of
 from gluon_dynbatch.rules.numpy import TRANSLATED
 from gluon_dynbatch.rules.rule import Rule
+from gluon_dynbatch.rules.spelling import SIGNS, written
 
 PAGE = Path(__file__).with_name("operators.md")
-REPLACED = frozenset(
-    ["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"]
-)
+REPLACED = frozenset(["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"])
 """Operators that merge as others, which have native steps."""
-SIGNS = {
-    "add": "+",
-    "plus": "+",
-    "sub": "-",
-    "minus": "-",
-    "mul": "*",
-    "div": "/",
-    "mod": "%",
-    "power": "**",
-    "equal": "==",
-    "not_equal": "!=",
-    "greater": ">",
-    "greater_equal": ">=",
-    "lesser": "<",
-    "lesser_equal": "<=",
-}
-"""How Python writes some operators."""
 COMMON = 8
 """Number of families of `UNSUPPORTED` that the summary lists."""
-
-_PREFIXES = (
-    ("_contrib_", "contrib."),
-    ("_linalg_", "linalg."),
-    ("_image_", "image."),
-    ("_sample_unique_", "_sample_unique_"),
-    ("_sample_", "sample_"),
-    ("_random_pdf_", "random_pdf_"),
-    ("_random_", "random."),
-    ("_np_", ""),
-)
-
-
-def spelling(op: str) -> str:
-    """Return the name by which users call an operator.
-
-    Parameters
-    ----------
-    op : str
-        Canonical operator name.
-
-    Returns
-    -------
-    str
-        Name within ``mx.nd`` and ``mx.sym``.
-
-    Examples
-    --------
-    >>> spelling("_linalg_gemm2"), spelling("_np_cumsum"), spelling("dot")
-    ('linalg.gemm2', 'cumsum', 'dot')
-    """
-    for prefix, user_prefix in _PREFIXES:
-        if op.startswith(prefix):
-            return user_prefix + op[len(prefix) :]
-    return op
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -93,7 +40,7 @@ def _row(op: str, rule: Rule, family: Family) -> Tuple[str, ...]:
 
 def _condition(op: str, family: Family) -> str:
     """Return the condition of a family, without what is said of its other operators."""
-    names = {each: spelling(each).replace("_npi_", "") for each in family.rules}
+    names = {each: written(each).rpartition(".")[2] for each in family.rules}
     others = set(names.values()) - {names[op]}
 
     def concerns(clause: str) -> bool:
@@ -105,17 +52,17 @@ def _condition(op: str, family: Family) -> str:
 
 def _written(op: str) -> str:
     """Return the name of an operator as code, with the sign that stands for it, if any."""
-    name = f"`{spelling(op)}`"
     for pattern, form in (
-        ("_r{}_scalar", "1 {} x"),
-        ("_{}_scalar", "x {} 1"),
-        ("elemwise_{}", "x {} y"),
-        ("broadcast_{}", "x {} y"),
+        ("_r{}_scalar", "`1 {} x`"),
+        ("_{}_scalar", "`x {} 1`"),
+        ("elemwise_{}", "`{op}`, `x {} y`"),
+        ("broadcast_{}", "`{op}`, `x {} y`"),
     ):
         for word, sign in SIGNS.items():
             if op == pattern.format(word):
-                return f"{name}, `{form.format(sign)}`"
-    return name
+                return form.format(sign, op=op)
+    number = re.match(r"_(?!npi_)\w+_scalar$", op)
+    return f"`{written(op)}{'(x, 1)' * bool(number)}`"
 
 
 def _sorted(rows: Iterable[Tuple[str, ...]]) -> List[Tuple[str, ...]]:
@@ -154,7 +101,7 @@ def numpy_table() -> str:
         if op in TRANSLATED:
             merges = "as the operators of `mx.nd` that compute it"
         elif not _of_numpy(op):
-            merges = f"as `{spelling(op)}`"
+            merges = f"as `{written(op)}`"
         elif of(op).merges or op in CREATION.rules:
             merges = "as above"
         else:

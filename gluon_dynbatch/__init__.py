@@ -4,9 +4,9 @@ from . import errors, testing
 from .block import DynamicHybridBlock, batching, convert, map
 from .clients import RequestStream
 from .errors import *  # noqa: F403
+from .handle import Batch
 from .report import Report
 from .schedule import Budget
-from .scope import Batch
 from .serving import RequestBatcher
 from .stream import imap
 from .worker import BatcherStats

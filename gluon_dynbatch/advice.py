@@ -119,7 +119,7 @@ INACTIVE = (
     "blocks in Python lists and dictionaries: hold these in nn.HybridSequential, or pass them to "
     "register_child"
 )
-AT_ONCE = "{} calls, because recording them costs more than it saves"
+AT_ONCE = "{} calls of blocks, because recording them costs more than it saves"
 EARLIER = "what follows is from the last scope here that recorded calls"
 FEW_CALLS = (
     "recording pays if a scope has more calls that can share launches: put more samples into one "
@@ -157,6 +157,16 @@ def remedy(reason: str) -> str:
             "LayerNorm merges, and so does BatchNorm(use_global_stats=True); both change the model"
         )
     return f"use operators that merge: see {page('operators', 'Operators')}"
+
+
+def ordinary(name: str, where: Where, inactive: str) -> Finding:
+    """Return a finding for an operator on ordinary arrays, within a block that is not hybridized.
+
+    `inactive` is the name of that block; or empty.
+    """
+    return Finding(
+        "ordinary", name, "", 1, where, INACTIVE.format(inactive) if inactive else FUNCTIONS
+    )
 
 
 def completed(finding: Finding) -> Finding:

@@ -10,6 +10,7 @@ from mxnet.ndarray import NDArray
 from mxnet.util import is_np_array
 
 from .errors import ArgumentError
+from .handle import Batch
 from .native import recording
 from .options import DEFAULTS, Options, check_options
 from .record.intercept import FORWARDS
@@ -17,7 +18,7 @@ from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
 from .record.types import TYPES
 from .record.where import user_line
-from .scope import RUNTIME, Batch
+from .scope import RUNTIME
 from .trace.infer import infer_shapes
 from .trace.symbols import compile_symbol
 

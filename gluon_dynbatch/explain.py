@@ -19,8 +19,9 @@ from .errors import Where
 from .observe import Line, Observer, Site, short
 from .record.lazy import Lazy
 from .record.recorder import Recorder
-from .report import Report, summary
+from .report import Report
 from .scope import RUNTIME
+from .summary import summary
 
 #: Most lines of code on a page.
 MOST_LINES = 8

@@ -55,7 +55,8 @@ class Finding(NamedTuple):
 
     def lines(self, place: Callable[[Where], str] = str) -> List[str]:
         """Return the finding as lines of text, with the user's line as `place` writes it."""
-        lines = [f"{self.calls} x {self.name} at ".replace("  ", " ") + place(self.where)]
+        calls = f"{self.calls} x {self.name}" if self.name else f"{self.calls} calls"
+        lines = [f"{calls} at {place(self.where)}"]
         return lines + [self.reason] * bool(self.reason)
 
     def __str__(self) -> str:

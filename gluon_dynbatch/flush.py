@@ -24,7 +24,6 @@ from .record.lazy import Lazy
 from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES
-from .report import FlushReport
 from .run.backward import BackwardPass
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
@@ -35,6 +34,7 @@ from .run.keep import Kept, Spots, find_spots
 from .run.operators import OperatorTape
 from .run.prepare import Draft, Latest, Prepared, complete, prepare
 from .schedule import analyze, arrange, check_groups
+from .summary import FlushReport
 from .trace.entry import Entry, Library
 from .unmerged import Unmerged, find_unmerged
 

@@ -166,13 +166,14 @@ class Site:
 
     def _recording(self, report: Report) -> Iterator[Finding]:
         """Yield advice on recording fewer calls, or reusing recorded ones."""
-        where, line = max(self.lines.items(), key=lambda item: sum(item[1].operators.values()))
-        operators = sum(line.operators.values())
         reason = "recording takes most of the time"
-        if operators > report.nodes / 4:
-            names = ", ".join(sorted(line.operators)[:3])
+        operators = {where: sum(line.operators.values()) for where, line in self.lines.items()}
+        total, where = sum(operators.values()), max(operators, key=operators.__getitem__)
+        if total > report.nodes / 4:
+            names = ", ".join(sorted(self.lines[where].operators)[:3])
+            share = f"{reason}; {total} of {report.nodes} calls are operators outside of cells"
             advice = "put operators that always run together into one HybridBlock: its call is one"
-            yield Finding("recording", names, reason, operators, where, advice)
+            yield Finding("recording", names, share, operators[where], where, advice)
         if not (report.traced.known or report.found_of("unkept")):
             advice = (
                 "if samples repeat their structures, make the outer block a DynamicHybridBlock: "

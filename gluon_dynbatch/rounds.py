@@ -7,6 +7,7 @@ they wait for.  Page 0019 of `docs/design` describes the design.
 from __future__ import annotations
 
 import contextlib
+import operator
 import types
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, List, Optional, Protocol, Set, Tuple
@@ -17,14 +18,17 @@ import mxnet as mx
 from . import errors
 from .clients import Mailbox, Outbox, Request
 from .fibers import Fibers
+from .handle import Batch
 from .native import recording
+from .record.intercept import HOOKS
 from .record.recorder import ENDED_SCOPE
 from .samples import with_mxnet_arrays
-from .scope import Batch
 from .turns import wait_for
 
 #: Errors of a flush, raised in every request that waits for it: another one may be at fault.
 FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
+#: The calls that a fiber has made since a flush, and will probably make again.
+CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
 MOST_ROUNDS = 256
@@ -121,6 +125,7 @@ class Rounds(Fibers):
     def advance(self) -> None:
         """Run a round, in which some requests begin."""
         if self._scope is ENDED_SCOPE:
+            HOOKS.acquire(self)
             try:
                 self._batch.__enter__()
             except Exception as error:  # a wrong option in the environment
@@ -132,6 +137,11 @@ class Rounds(Fibers):
             self._advance(cohort)
         self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
         self._settle()
+
+    def rest(self) -> None:
+        """Undo what is kept between requests, as none has been under way for a while."""
+        super().rest()
+        HOOKS.release(self)
 
     def leave_out(self, requests: Set[Request]) -> None:
         """End requests: they take part in no later round."""
@@ -188,13 +198,20 @@ class Rounds(Fibers):
             return other
         return error
 
+    def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
+        """Run a fiber, and note the calls that it makes."""
+        if fiber.ending:
+            return super()._resume(fiber, error)
+        calls = self._scope.recorder.tape.node_entry
+        first = len(calls)
+        parked = super()._resume(fiber, error)
+        if parked:
+            fiber.calls = bytes(calls[first:])
+        return parked
+
     def _settle(self) -> None:
         """Close the scope if no request needs it, or if it is old."""
-        if not self.under_way:
-            self.rest()
-            if self._scope is not ENDED_SCOPE:
-                self._close_scope()
-        elif self._rounds >= MOST_ROUNDS:
+        if self._scope is not ENDED_SCOPE and not (self.under_way and self._rounds < MOST_ROUNDS):
             self._close_scope()
 
     def _advance(self, cohort: Cohort) -> None:
@@ -203,20 +220,25 @@ class Rounds(Fibers):
         report = self._scope.report
         waited_ms, flushes = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
+        if len(self._parked) <= self._most:  # else, those that waited longest are first
+            # Equal calls come one after another, so a plan depends on how many make which calls,
+            # and not on the order in which requests have begun.
+            cohort.parked = self._parked = deque(sorted(self._parked, key=CALLS))
         # With an error, all: it is raised in those that waited for the flush.
         self.resume_parked(error, self._most if error is None else None)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
+        # Before others join: the engine runs this meanwhile, and what each of the two flushes
+        # computes is more often known than it would be for all together.
+        error = self._flush(cohort)
         requests, cohort.again = cohort.again, []
-        if cohort is self._common:
-            # Now: those that have just left and those that join change the plan together.
+        if cohort is self._common and error is None:
             requests = self._office.begin(self.room)
         if requests:
             self._scope.unrecorded(lambda: self._convert(requests))
             self.start()
+            error = self._flush(cohort)
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
-        cohort.shared |= len(cohort.parked) + len(self._returned) > 1
-        error = self.flush()
         if error is not None:
             self._after_failure(cohort, error)
         for flush in report.flushes[flushes:]:
@@ -227,6 +249,11 @@ class Rounds(Fibers):
         self._answer_returned(error)
         if not cohort.parked:
             cohort.shared = False
+
+    def _flush(self, cohort: Cohort) -> Optional[BaseException]:
+        """Compute what requests of a cohort wait for; return the exception if this fails."""
+        cohort.shared |= len(cohort.parked) + len(self._returned) > 1
+        return self.flush()
 
     def _convert(self, requests: List[Request]) -> None:
         """Convert the samples of requests, together; they begin next."""

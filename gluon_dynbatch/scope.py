@@ -1,4 +1,4 @@
-"""The batching scope."""
+"""A batching scope while it is open."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ import atexit
 import contextlib
 import gc
 import logging
-import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, TypeVar, Union
 
 import mxnet as mx
 
 from .auto import MOST_PLACES, Account
 from .debug import Watch
-from .errors import ScopeError
-from .fibers import MapFibers, park
+from .fibers import park
 from .flush import Runtime, flush
 from .native.recording import (
-    Statements,
     current_mode,
     free_spares,
     user_place,
     without_collector,
 )
-from .options import DEFAULTS, Options, check_choice, check_count
-from .oracle import Oracle, is_within_map
+from .options import DEFAULTS, Options
 from .plan.plan import NoPlan, Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
-from .record.where import may_be_abandoned, user_line
+from .record.where import may_be_abandoned
 from .report import Report
 from .run.chain import Chain
 from .run.direct import free_ones
@@ -39,7 +35,6 @@ from .run.engine import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
-from .samples import applier
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -70,126 +65,21 @@ def _release_all() -> None:
         gc.collect()
 
 
-def _never() -> None:
-    """Return the scope that a `Batch` has opened which was never entered: None."""
-
-
 def _alive(references: Iterable[Any]) -> List[Kept]:
     """Return the arenas that still hold values."""
     found = (reference() for reference in references)
     return [kept for kept in found if kept is not None]
 
 
-class Batch(Statements):
-    """A scope in which calls are recorded and run together.
+class Handle(Protocol):
+    """What an open scope knows of the `Batch` that has opened it."""
 
-    :func:`gluon_dynbatch.batching` creates it.  You can use it in several ``with`` statements.
-    Inside another scope, it joins that scope and cannot have other options.  A scope stays open
-    until all ``with`` statements that opened or joined it have ended, in any order.  Pending calls
-    are computed when the oldest of these statements ends.
-
-    Attributes
-    ----------
-    report : Report
-        What happened since the scope was entered.
-    plan : Plan or NoPlan
-        The launches of the last flush.  If there was none, as when all calls ran at once, a
-        `NoPlan`, which is false, and says so if it is printed or used.
-    backward_plan : Plan or None
-        The launches of its backward pass; None if no gradients are recorded.
-    """
-
-    def __init__(self, options: Options):
-        self.options = options
-        #: Whether "auto" may decide to run calls at once.
-        self.decides = True
-        #: Returns the `OpenScope` that this has opened last, until it closes.
-        self._opened: Callable[[], Optional[OpenScope]] = _never
-        self._begin()
-
-    def _begin(self) -> None:
-        self.report = Report()
-        self.plan: Union[Plan, NoPlan] = NoPlan(self.report, user_line)
-        self.backward_plan: Optional[Plan] = None
-
-    def _enter(self) -> OpenScope:
-        """Return the open scope, to be joined, or else a new one, to be opened."""
-        scope = cast("Optional[OpenScope]", STATE.scope)
-        if scope is not None:
-            scope.settle()  # it may have lost all members
-            scope = cast("Optional[OpenScope]", STATE.scope)
-        if self.scope is not None and self.scope is not scope:
-            raise ScopeError(
-                "this scope is open in another thread",
-                user_line(),
-                advice="make a scope for each thread with gluon_dynbatch.batching()",
-            )
-        if scope is None:
-            if self._opened is not _never:
-                self._begin()
-            scope = OpenScope(self, sys._getframe(1))
-            self._opened = weakref.ref(scope)
-        else:
-            self.options.check_joined(scope.options, scope.place.where)
-        return scope
-
-    def map(
-        self,
-        fn: Callable[[Any], Result],
-        samples: Iterable[Any],
-        concurrency: Optional[int] = None,
-        on_error: str = "raise",
-    ) -> List[Result]:
-        """Apply a function to every sample within this scope, each in a fiber.
-
-        Parameters and results are those of :func:`gluon_dynbatch.map`.  Results may be pending.
-
-        Raises
-        ------
-        ArgumentError, OptionError
-            `fn` or an option cannot be used.
-        MismatchError
-            With ``debug=True``, a result differs from that of the plain loop.
-        ScopeError
-            The scope is not open.
-        """
-        scope = self._opened()
-        if scope is None or not scope.members:
-            raise ScopeError(
-                "map was called on a scope that is not open",
-                user_line(),
-                advice="call it inside `with gluon_dynbatch.batching() as batch:`",
-            )
-        check_choice("on_error", on_error, ("raise", "return"))
-        check_count("concurrency", concurrency)
-        apply, keeps = applier(fn), on_error == "return"
-
-        def run(samples: Iterable[Any]) -> List[Any]:
-            return MapFibers(scope, fn, apply, samples, concurrency, keeps).run()
-
-        if self.options.debug and not is_within_map():
-            oracle = Oracle(scope, fn, apply)
-            return oracle.check(lambda: run(oracle.note(samples)))
-        return run(samples)
-
-    def flush(self) -> None:
-        """Compute everything recorded so far.
-
-        Returns as soon as the work is handed to MXNet's engine.  The end of the scope flushes by
-        itself, and so does reading a value.  Outside of an open scope, this does nothing.
-
-        Raises
-        ------
-        LaunchError
-            A launch failed.
-        MismatchError
-            With ``debug=True``, a result differs from that of its call alone.
-        NotMergedError
-            With ``strict=True``, a call could not be merged.
-        """
-        scope = self._opened()
-        if scope is not None:
-            scope.flush()
+    options: Options
+    #: Whether "auto" may decide to run calls at once.
+    decides: bool
+    report: Report
+    plan: Union[Plan, NoPlan]
+    backward_plan: Optional[Plan]
 
 
 class OpenScope:
@@ -201,7 +91,7 @@ class OpenScope:
     the `Batch`.
     """
 
-    def __init__(self, batch: Batch, frame: Any):
+    def __init__(self, batch: Handle, frame: Any):
         self.batch, self.options, self.report = batch, batch.options, batch.report
         #: The place in the user's program that opens the scope.
         self.place = user_place()
@@ -248,7 +138,7 @@ class OpenScope:
         recorder = None if at_once else self.recorder
         self._thread_state.update(scope=self, recorder=recorder, at_once=at_once)
 
-    def end(self, member: Batch, error_type: Any, error: Any) -> None:
+    def end(self, member: Any, error_type: Any, error: Any) -> None:
         """Compute pending calls, if the end of a member's last statement requires it."""
         # GeneratorExit ends a generator that is closed early: this is no failure.
         failed = error_type is not None and error_type is not GeneratorExit
@@ -284,6 +174,11 @@ class OpenScope:
             self._thread_state.update(recorder=None, at_once=False)
         HOOKS.release(self)
         self.recorder.close(self.reason)
+        # What was computed before an exception has its values and gradients.
+        self._chain.close()
+        waiting = self._thread_state["waiting"]
+        waiting[:] = [kept for kept in (*waiting, *self._kept) if kept() is not None]
+        self._kept = []
         if self._is_in_place():
             self._thread_state.update(scope=None)
 
@@ -403,8 +298,7 @@ class OpenScope:
         for kept in _alive(STATE.waiting):
             kept.hand_out()
         self._compute()
-        self._chain.close()
-        STATE.waiting[:] = self._kept
+        STATE.waiting.clear()
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""

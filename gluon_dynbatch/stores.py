@@ -13,6 +13,7 @@ import linecache
 import types
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set
 
+from .native.recording import without_collector
 from .record.identity import IGNORED
 
 #: Methods that change a list, dictionary, set, deque, queue or NumPy array in place.
@@ -91,8 +92,11 @@ def stores_of(code: types.CodeType) -> Stores:
 def _functions(filename: str) -> Dict[int, List[Any]]:
     """Return the functions in a file by the numbers of their first lines."""
     found: Dict[int, List[Any]] = {}
+    source = "".join(linecache.getlines(filename))
     try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
+        # The collector might run Python code, and let another thread parse meanwhile: then CPython
+        # 3.11 raises SystemError, because threads share the state of its parser.
+        tree = without_collector(lambda: ast.parse(source))
     except (SyntaxError, ValueError):
         return found
     for node in ast.walk(tree):

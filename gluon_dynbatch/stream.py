@@ -10,10 +10,10 @@ from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Siz
 from .block import batching
 from .errors import Where
 from .fibers import name_sample
+from .handle import Batch
 from .options import check_count
 from .record.where import user_line
 from .samples import applier
-from .scope import Batch
 
 
 def imap(

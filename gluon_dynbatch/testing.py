@@ -10,10 +10,10 @@ from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
+from .handle import Batch
 from .native import recording
 from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
-from .scope import Batch
 from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]

@@ -14,11 +14,13 @@ from mxnet.util import is_np_array, is_np_shape
 
 from . import errors
 from .clients import Mailbox, Outbox, Request
+from .handle import Batch
 from .rounds import Rounds
-from .scope import Batch
 
 #: The fields of `BatcherStats` that requests are counted in.
 COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", "latency_s")
+#: Seconds without requests after which the worker undoes what it has changed for them.
+REST_S = 1.0
 
 
 class BatcherStats(NamedTuple):
@@ -223,12 +225,15 @@ class Queue:
         try:
             with context, mx.util.np_shape(numpy_shape), mx.util.np_array(numpy_array):
                 rounds = Rounds(batch, program, apply, self._size, self._outbox, self)
-                while self._await_work(rounds):
-                    started = time.monotonic()
-                    rounds.advance()
-                    self._free_since = time.monotonic()
-                    with self.changed:
-                        self._counts["run_s"] += self._free_since - started
+                try:
+                    while self._await_work(rounds):
+                        started = time.monotonic()
+                        rounds.advance()
+                        self._free_since = time.monotonic()
+                        with self.changed:
+                            self._counts["run_s"] += self._free_since - started
+                finally:
+                    rounds.rest()
         except BaseException as error:
             self.close()
             with self.changed:
@@ -246,11 +251,12 @@ class Queue:
                 self._blocked = rounds.blocked
                 self._wait(rounds)
                 gone = self._take_gone()
-                if not gone:
+                has_work = self.waiting or rounds.under_way
+                if not gone and (has_work or self.closed):
                     # Requests may begin in the next round.
                     self._joins = self._continuous or not rounds.under_way
                     self._blocked = rounds.blocked
-                    return bool(self.waiting or rounds.under_way)
+                    return bool(has_work)
             rounds.leave_out({request for request, _ in gone})
             for request, outcome in gone:
                 self._outbox.answer(request, outcome)
@@ -259,6 +265,10 @@ class Queue:
     def _wait(self, rounds: Rounds) -> None:
         """Wait for requests, for a client that makes room, or for a request that ends otherwise."""
         if not rounds.under_way:
+            rests = self._free_since + REST_S
+            self._wait_for(lambda: self.waiting or self.closed, rests)
+            if time.monotonic() >= rests:
+                rounds.rest()
             self._wait_for(lambda: self.waiting or self.closed)
             if self.waiting:
                 oldest = next(iter(self.waiting.values()))

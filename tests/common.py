@@ -259,13 +259,14 @@ def refused(kind, *texts, late=False, recorded=True):
     it may be raised at another line.
     """
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     assert isinstance(caught.value, gdb.DynBatchError)
     message = str(caught.value)
     if not late:
         assert user_frame(caught.value).line.endswith("# wrong"), user_frame(caught.value)
     if recorded:
-        lines, texts = named_lines(message), (*texts, "what to do: ")
+        lines = named_lines(message.partition("\n  at: ")[2])
+        texts = (*texts, "what to do: ")
         assert len(lines) == 1 and lines[0].endswith("# wrong"), message
     for text in texts:
         assert text in message, message

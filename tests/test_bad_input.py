@@ -14,7 +14,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from tests.cells import array, cell, equal
-from tests.common import refused, user_frame
+from tests.common import named_lines, refused, user_frame
 
 net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
@@ -111,6 +111,18 @@ def test_a_wrong_call_raises_at_its_line_and_the_scope_goes_on(net, kind, texts,
         second = net(x)
     assert (batch.report.nodes, batch.report.launches) == (2, 1)
     equal([first, second], [wanted] * 2)
+
+
+def test_errors_of_a_cell_name_the_line_in_it(net):
+    """And what to write for an index, which symbols do not take."""
+
+    def chosen(F, x, index):
+        return x[index]  # in the cell
+
+    with gdb.batching(), refused(gdb.CellError, "F.take(x, index)") as caught:
+        cell(chosen)(net(array(1, 4)), array(1))  # wrong
+    inner, outer = named_lines(str(caught.value))
+    assert inner.endswith("# in the cell") and outer.endswith("# wrong")
 
 
 def test_exceptions_of_python_in_a_cell(net):

@@ -283,6 +283,15 @@ def test_requests_that_take_too_long_end(walk):
             batcher.submit((0, 1), timeout_s=wrong)
 
 
+def test_a_time_limit_that_passes_after_the_answer_ends_nothing(walk, oracle):
+    with serving(walk.last) as batcher:
+        for number in range(3):
+            wait([batcher.submit((number, 1), timeout_s=0.1)], PATIENCE)
+            time.sleep(0.15)
+            assert not batcher.closed
+            equal(batcher.submit((number, 1)).result(PATIENCE), oracle(number, 1)[-1])
+
+
 def test_streams_of_threads_and_tasks_have_the_values_of_the_loop(walk, oracle):
     samples = list(enumerate(LENGTHS))
 
@@ -341,6 +350,47 @@ def test_values_arrive_before_the_request_ends(walk, oracle):
 
         values = asyncio.run(task())
         equal(values, oracle(1, len(values)), 1e-5, 1e-6)
+
+
+def attend(rows, steps):
+    """Return a sample of `soak.decoder` whose memory has so many rows."""
+    return np.full((rows, 4), 0.5, "float32"), steps, False
+
+
+def new_plans(batcher):
+    stats = batcher.stats()
+    return stats.flushes - stats.plan_hits
+
+
+def test_plans_do_not_depend_on_the_order_in_which_requests_began():
+    with serving(soak.decoder(), 8, 0, policy="depth", stream_buffer=10**6) as batcher:
+
+        def run(rows):
+            streams = []
+            for number in rows:
+                streams.append(batcher.stream(attend(number, 10**6)))
+                next(streams[-1]), next(streams[-1])
+            known = new_plans(batcher)
+            for stream in streams:
+                stream.close()
+            assert settled(lambda: not batcher.stats().running)
+            return known
+
+        assert 0 < run([2, 3]) == run([3, 2])
+
+
+def test_requests_that_begin_need_no_plan_together_with_those_under_way():
+    with serving(soak.decoder(), 8, 0, policy="depth", stream_buffer=10**6) as batcher:
+        first = batcher.stream(attend(2, 10**6))
+        next(first)
+        batcher.submit(attend(3, 1)).result(PATIENCE)
+        second = batcher.stream(attend(4, 10**6))
+        next(second), next(second)
+        known = new_plans(batcher)
+        batcher.submit(attend(3, 1)).result(PATIENCE)
+        assert new_plans(batcher) == known
+        first.close()
+        second.close()
 
 
 @pytest.mark.parametrize("size", [1, 4])

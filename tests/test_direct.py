@@ -3,6 +3,7 @@
 Its gradients are those of the loop; whatever MXNet has to know of goes through its tape.
 """
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -18,6 +19,7 @@ from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import recording
+from gluon_dynbatch.run.direct import _ONES, free_ones
 from tests.cells import attached, cell, dense, equal, inputs
 from tests.common import FIXED
 from tests.strategies import examples
@@ -78,19 +80,21 @@ STARTS = {
 }
 
 
-#: Those that do not start from all losses.
-SOME = ("one", "with a gradient")
-
-
+@pytest.mark.parametrize("through_mxnet", [False, True])
 @examples(40)
 @given(
     st.lists(GRAD_REQS, min_size=1, max_size=3).filter(lambda reqs: reqs[0] != "null"),
-    st.lists(st.sampled_from(["none", "write", "add"]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(["none", "write", "add", "null"]), min_size=1, max_size=6),
     st.sampled_from(sorted(STARTS)),
     st.integers(0, 99),
 )
-def test_gradients_of_variables_are_those_of_the_loop(grad_reqs, kinds, start, seed):
-    """Weights are read in several flushes; gradients are written, added or not wanted."""
+def test_gradients_of_variables_are_those_of_the_loop(
+    through_mxnet, grad_reqs, kinds, start, seed
+):
+    """Weights are read in several flushes; gradients are written, added or not wanted.
+
+    Variables that a loss does not depend on keep the gradients they had.
+    """
     rng = np.random.RandomState(seed)
     weights = [double(rng.normal(size=(4, 4))) for _ in grad_reqs]
     samples = [double(rng.normal(size=(1, 4))) for _ in kinds]
@@ -101,15 +105,15 @@ def test_gradients_of_variables_are_those_of_the_loop(grad_reqs, kinds, start, s
                 array.attach_grad(grad_req)
                 array.grad[:] = 5
         losses = run(weights, samples)
+        if through_mxnet:
+            losses[0].wait_to_read()
         STARTS[start](losses)
-        trained = [
-            array
+        gradients = [
+            array.grad
             for array, grad_req in zip([*weights, *samples], [*grad_reqs, *kinds])
             if grad_req in ("write", "add")
         ]
-        if start in SOME:  # other arrays get zeros here, and nothing in the loop
-            trained = trained[:1]
-        outcomes.append([x.asnumpy() for x in (*losses, *(array.grad for array in trained))])
+        outcomes.append([x.asnumpy() for x in (*losses, *gradients)])
     equal(outcomes[1], outcomes[0])
 
 
@@ -342,3 +346,86 @@ def test_another_thread_runs_a_backward_pass_while_the_scope_is_open(nodes):
         later = (NET(samples[2], weights[0]) ** 2).sum()
     equal([weights[0].grad, later], [gradient, in_a_loop(weights, samples[2:3])[0]])
     assert nodes
+
+
+def _with_batch_norm(scope, batch_norm, through_mxnet, **modes):
+    net = batch_norm or cell(lambda F, x: F.Dropout(F.tanh(x), p=0.5))
+    x = attached([mx.nd.array([[1, 2, 3, 4], [2, 5, 1, 0]])])[0]
+    mx.random.seed(3)
+    with autograd.record(), scope:
+        y = net(x)
+    if through_mxnet:
+        y.wait_to_read()
+    y.backward(mx.nd.array([[1, 2, 0, 1], [1, 1, 3, 1]]), **modes)
+    mx.nd.waitall()
+    return [y, x.grad]
+
+
+@pytest.mark.parametrize("through_mxnet", [False, True])
+def test_backward_in_prediction_mode_is_refused_where_it_matters(through_mxnet, caplog):
+    """MXNet's gradient of what BatchNorm computed in training is then that of something else."""
+    norm = gdb.convert(gluon.nn.BatchNorm(in_channels=4))
+    norm.initialize()
+    norm.hybridize()
+    for mode in (True, False):
+        y, gradient = _with_batch_norm(
+            gdb.batching(**FIXED), None, through_mxnet, train_mode=mode
+        )
+        kept = y.asnumpy() != 0
+        assert (gradient.asnumpy()[kept] != 0).sum() >= kept.sum() - 1
+        assert not gradient.asnumpy()[~kept].any()
+    with pytest.raises((gdb.GradientError, mx.MXNetError)):
+        _with_batch_norm(gdb.batching(**FIXED), norm, through_mxnet, train_mode=False)
+    assert through_mxnet == ("train_mode=False" in caplog.text)
+    _with_batch_norm(gdb.batching(**FIXED), norm, through_mxnet, train_mode=True)
+
+
+@pytest.mark.parametrize("kind", ["row_sparse", "csr"])
+@pytest.mark.parametrize("after", ["nothing", "a copy", "grad"])
+def test_a_gradient_that_is_given_may_be_sparse(kind, after, monkeypatch):
+    monkeypatch.setenv("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
+    outcomes = []
+    for run in (in_a_loop, losses_of):
+        weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(2)
+        with autograd.record(), contextlib.nullcontext() if run is in_a_loop else gdb.batching():
+            y = NET(mx.nd.concat(*samples, dim=0), weights[0])
+        if after == "a copy":
+            with autograd.record():
+                y = y * 2
+        given = mx.nd.array([[1, 2, 3, 4], [0, 0, 0, 0]]).tostype(kind)
+        if after == "grad":
+            outcomes.append(autograd.grad([y], weights, [given]))
+        else:
+            y.backward(given)
+            outcomes.append([weights[0].grad])
+    equal(outcomes[1], outcomes[0])
+
+
+def test_what_was_computed_before_an_exception_goes_backward_and_is_handed_out(nodes):
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(2)
+    wanted = in_a_loop(weights, samples)
+    autograd.backward(wanted)
+    gradient = weights[0].grad.copy()
+    with pytest.raises(KeyError), autograd.record(), gdb.batching(**FIXED) as batch:
+        losses = [(NET(x, weights[0]) ** 2).sum() for x in samples]
+        batch.flush()
+        NET(samples[0], weights[0])
+        raise KeyError
+    autograd.backward(losses)
+    assert not nodes
+    equal([weights[0].grad], [gradient])
+    arenas = weakref.ref(losses[0]._owner)
+    losses_of(weights, samples)
+    gc.collect()
+    assert arenas() is None
+    equal(losses, wanted)
+
+
+def test_ones_for_large_results_are_not_kept():
+    free_ones()
+    x = attached([mx.nd.ones((300, 400))])[0]
+    with autograd.record(), gdb.batching(**FIXED):
+        y = cell(lambda F, x: x * 2)(x)
+    y.backward()
+    equal([x.grad], [mx.nd.full((300, 400), 2)])
+    assert not _ONES

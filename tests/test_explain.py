@@ -110,9 +110,9 @@ def test_arrays_that_are_created_in_scopes(explained, monkeypatch):
 
 ADVICE = [
     ("mx.nd.sort(apply(mx.nd.ones((200, 500)), 0) * 2) for _ in range(20)",
-     r"by MXNet 20 x sort at script.py:\d+ in <listcomp>.* sort has no kernel.* -> native"),
+     r"by MXNet 20 x sort at script.py:\d+ in <listcomp>.* sort has no native steps.* -> native"),
     ("mx.nd.LeakyReLU(mx.nd.ones((1, 3)), slope=n) for n in range(1, 10)",
-     r"kinds 9 x at .*script.py:\d+ in .* are of 9 kinds"),
+     r"kinds 9 calls at .*script.py:\d+ in .* are of 9 kinds"),
     ("mx.nd.concat(*map(cell, xs[:n]), dim=1) for n in range(1, 8)",
      r"7 x Concat at script.py:\d+ in <listcomp> the number of arrays.* merges along axis 0"),
 ]  # fmt: skip
@@ -126,6 +126,25 @@ def test_advice(explained, calls, advice):
                 ys = [{calls}]
     """)
     assert re.search(advice, " ".join(out.split()))
+
+
+def test_operators_of_several_lines_belong_in_a_cell(explained, monkeypatch):
+    """No line has many of the calls, but together they do."""
+    times = dict(recording=8.0, analysis=1.0, dispatch=1.0, waiting=0.0)
+    monkeypatch.setattr(gdb.Report, "stage_times", times)
+    _, out, _ = explained("""
+        for _ in range(2):
+            with gdb.batching():
+                for x in xs[:7]:
+                    y = apply(x, 1)
+                    y = mx.nd.tanh(y)
+                    y = mx.nd.square(y)
+                    y = mx.nd.relu(y)  # as often as the other lines
+    """)
+    assert re.search(
+        r"recording 7 x \w+ at script.py:\d+ in <module> recording takes most of the time; "
+        r"21 of 28 calls are operators outside of cells -> put operators", flat(out),
+    )  # fmt: skip
 
 
 def test_tracebacks_of_the_script_have_only_its_own_frames(explained):
@@ -266,7 +285,7 @@ def test_a_first_scope_that_alone_was_recorded_is_shown(explained):
                 ys = [apply(x, 1).asnumpy() for x in xs]
     """)
     assert "scopes      3 (what follows is from the first, the only one that recorded)" in out
-    assert "at once     16 calls, because recording" in out and "8 in 8 launches" in out
+    assert "at once     16 calls of blocks, because recording" in out and "8 in 8 launches" in out
     assert re.search(r"8 x asnumpy\(\) at script.py:\d+ in .*-> read values after", flat(out))
 
 
@@ -290,7 +309,7 @@ def test_a_fact_is_said_once(explained):
             with gdb.batching(granularity="block", policy="depth"):
                 ys = [mx.nd.sort(mx.nd.ones((100 * n, 500)) * 2) for n in range(1, 5)]
     """)
-    assert flat(out).count("sort has no kernel") == 1
+    assert flat(out).count("sort has no native steps") == 1
     assert "docs/" not in out
 
 

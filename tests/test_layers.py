@@ -14,7 +14,8 @@ TABLE = PAGE.split("| folder or module |")[1].split("\n\n")[0]
 ORDER = re.findall(r"`(\w+)/?`", " ".join(re.findall(r"^\| (`.*?) \|", TABLE, re.MULTILINE)))
 #: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
-    "modes", "native", "show", "findings", "advice", "report", "rules", "schedule", "plan", "cache",
+    "modes", "native", "show", "findings", "advice", "summary", "report", "rules",
+    "schedule", "plan", "cache",
 ]  # fmt: skip
 
 

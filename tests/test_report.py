@@ -16,7 +16,7 @@ from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
-from gluon_dynbatch.report import FlushReport
+from gluon_dynbatch.summary import FlushReport
 from tests.cells import cell, inputs
 from tests.common import FIXED, named_lines, output_of
 
@@ -266,6 +266,17 @@ def test_advice_links_to_the_site_if_there_is_one(monkeypatch):
             data["Project-URL"] = url
         monkeypatch.setattr(importlib.metadata, "metadata", lambda name, data=data: data)
         assert wanted in advice.completed(finding).advice
+
+
+def test_scopes_of_one_sample_get_advice(net):
+    """As no two calls share a launch; others, and a lone call, do not."""
+    for samples, calls, wanted in ((1, 3, True), (2, 3, False), (1, 1, False)):
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            for y in inputs(samples):
+                for _ in range(calls):
+                    y = mx.nd.concat(net(y), y[:, :1], dim=1) if calls > 1 else net(y)
+        assert ("one by one  no call shared" in str(batch.report)) == wanted
+        assert repr(batch) == f"<Batch: {batch.report.line}>"
 
 
 def test_json_round_trip(net):

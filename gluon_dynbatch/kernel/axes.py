@@ -116,7 +116,7 @@ def l2_normalization(call: Call) -> Tensor:
 
 def iota(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
     """Return 0, 1, ..., `count` - 1 along the first of `ndim` axes."""
-    require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
+    require(dtype in INDEX_DTYPES, f"{dtype} has no native steps")
     shape: Shape = (count, *(1,) * (ndim - 1))
     return Tensor(x.build.iota(0, count, dtype), shape, per_row=False)
 

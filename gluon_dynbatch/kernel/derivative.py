@@ -7,8 +7,8 @@ from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import SUM, Expressions, Node, Operand
-from .functions import DERIVATIVES
+from .expression import SUM, Expressions, Node
+from .functions import DERIVATIVES, Derivative, Where
 from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
 
@@ -164,8 +164,11 @@ def gradient_dtype(dtype: str) -> str:
     return dtype if dtype in FLOATS else "float64"
 
 
-def _times(g: Node, factor: Operand) -> Optional[Node]:
+def _times(g: Node, factor: Derivative) -> Optional[Node]:
     """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
+    if isinstance(factor, Where):
+        condition, passed = g.owner.cast(factor.condition, g.dtype), _times(g, factor.factor)
+        return passed and g.apply("select", condition, passed, 0)
     if isinstance(factor, Node):
         # Gradients of integers are computed in double precision.
         return g.apply("gate", g, g.owner.cast(factor, g.dtype))

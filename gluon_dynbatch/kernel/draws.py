@@ -18,7 +18,7 @@ MOST_CLASSES = 1024
 def uniform(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw an array of numbers in [0, 1), with the dtype of `x`, for each row of the launch."""
     require(x.per_row, "all rows share its first input")
-    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
+    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
     return x.with_node(x.build.uniform(prod(shape), x.dtype), tuple(shape))
 
 

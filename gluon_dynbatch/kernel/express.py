@@ -13,6 +13,7 @@ from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..record.types import in_host_memory, name_of
 from ..rules.site import RefuseError, Shape, require
+from ..rules.spelling import written
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node
 from .indexing import OWN
@@ -30,14 +31,14 @@ def express(segment: Segment) -> Tuple[Node, ...]:
         If MXNet's operators must run the segment; says why.
     """
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
-    require(in_host_memory(segment.context), f"no kernels for {segment.context}")
+    require(in_host_memory(segment.context), f"no native steps for {segment.context}")
     ops, heads = segment.native
     for called, op in ops:
         known = op.op == VARIABLE or op.op in (OWN if op.extra.get("own") else HANDLERS)
-        require(known, f"operator {called} has no kernel")
+        require(known, f"operator {written(called)} has no native steps")
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
-        require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no kernels")
+        require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no native steps")
     build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*heads, *(ref for _, op in ops for ref in op.inputs)])
@@ -74,7 +75,7 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
 
 def _tensor(ops: Sequence[Tuple[str, Op]], tensors: Dict[Ref, Tensor], ref: Ref) -> Tensor:
     called = ops[ref[0]][0]
-    require(ref in tensors, f"operator {called} has no kernel for result {ref[1]}")
+    require(ref in tensors, f"operator {written(called)} has no native steps for result {ref[1]}")
     return tensors[ref]
 
 
@@ -90,7 +91,7 @@ def _apply(
             Call(op.op, op.attrs, shapes, (), per_row, training, build, inputs)
         )
     except RefuseError as error:
-        raise RefuseError(f"operator {called} has no kernel here: {error}") from None
+        raise RefuseError(f"operator {written(called)} has no native steps here: {error}") from None
     return results if isinstance(results, list) else [results]
 
 

@@ -6,6 +6,7 @@ the ends of a range, and where two arguments are equal.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log, pi, sqrt
 from typing import Callable, Dict, Tuple, Union
 
@@ -16,10 +17,23 @@ def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> No
     return x.apply(name, x, *more, values=values)
 
 
+@dataclass(frozen=True)
+class Where:
+    """A derivative that is a number where a condition holds, and else stops any gradient.
+
+    A derivative of 0 would not stop one that is not finite.
+    """
+
+    condition: Node
+    factor: float
+
+
+Derivative = Union[Operand, Where]
+
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns the derivative, or a tuple with one
 #: per argument; the number 0 if no gradient flows.  "gate" has none, because only gradients use it;
 #: `derivative` handles "select".
-DERIVATIVES: Dict[str, Callable[..., Union[Operand, Tuple[Operand, ...]]]] = {
+DERIVATIVES: Dict[str, Callable[..., Union[Derivative, Tuple[Derivative, ...]]]] = {
     # The identity, except that its gradient is multiplied with `factor`, which may be 0.
     "multiplier": lambda y, x, factor: factor,
     "negative": lambda y, x: -1,
@@ -55,11 +69,15 @@ DERIVATIVES: Dict[str, Callable[..., Union[Operand, Tuple[Operand, ...]]]] = {
     "softsign": lambda y, x: 1 / _f("square", _f("abs", x) + 1),
     # NaN where the result is.
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
-    "hard_sigmoid": lambda y, x, alpha, beta: _f("greater", y, 0) * _f("lesser", y, 1) * alpha,
+    "hard_sigmoid": lambda y, x, alpha, beta: Where(
+        _f("greater", y, 0) * _f("lesser", y, 1), alpha
+    ),
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    "clip": lambda y, x, low, high: (1 - _f("greater", x, high)) * (1 - _f("lesser", x, low)),
+    "clip": lambda y, x, low, high: Where(
+        (1 - _f("greater", x, high)) * (1 - _f("lesser", x, low)), 1
+    ),
     "smooth_l1": lambda y, x, scalar: _f("clip", x * scalar**2, values=(-1, 1)),
     "add": lambda y, a, b: (1, 1),
     "sub": lambda y, a, b: (1, -1),

@@ -45,7 +45,7 @@ def _from_table(call: Call, index: int, table: int, mode: str) -> Tensor:
     """Gather rows of a matrix that all rows share: a product with one-hot rows."""
     x, (count, *inner) = call.tensors[index], call.inputs[table]
     dtype = call.tensors[table].dtype
-    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(dtype in DTYPES, f"{dtype} has no native steps")
     require(x.per_row, "all rows share the indices")
     weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
@@ -102,13 +102,16 @@ def ordered(call: Call) -> Union[Tensor, List[Tensor]]:
     x, count = call.tensors[0], call.inputs[0][call.inner_axis()]
     number = (call.integer("k", 1) or count) if call.op == "topk" else count
     number = min(number, count) if number > 0 else count
-    few = count <= MOST_SORTED and 8 * number > count
-    require(few or number == 1, "MXNet's order of equal elements depends on its algorithm")
+    # Of equal elements, MXNet's order depends on its algorithm.
+    sorts = f"native steps sort at most {MOST_SORTED} elements"
+    require(number == 1 or count <= MOST_SORTED, sorts)
+    chooses = "native steps choose one element, or more than an eighth of them"
+    require(number == 1 or 8 * number > count, chooses)
     ascending = call.flag("is_ascend", call.op != "topk")
     ranking, shape = _ranking(call, number, ASCENDING if ascending else DESCENDING)
     kind = "value" if call.op == "sort" else call.attrs.get("ret_typ", "indices")
     dtype = call.attrs.get("dtype", "float32") if kind in ("indices", "both") else "int64"
-    require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
+    require(dtype in INDEX_DTYPES, f"{dtype} has no native steps")
     positions = x.with_node(call.build.ranked(x.node(), ranking, dtype), shape)
     if kind == "indices":
         return positions

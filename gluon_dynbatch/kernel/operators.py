@@ -60,8 +60,8 @@ def add(call: Call) -> Tensor:
 
 def activation(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs["act_type"]
-    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
-    if kind == "relu":
+    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
+    if kind == "relu" and x.dtype == "float32":
         # Unlike the operator "relu", oneDNN turns NaN to 0.
         return x.apply("select", x.apply("greater", x, 0), x, 0)
     return x.apply(kind, x)
@@ -69,7 +69,7 @@ def activation(call: Call) -> Tensor:
 
 def leaky_relu(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
-    require(x.dtype in DTYPES, f"{x.dtype} has no kernels")
+    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
     if kind == "gelu":
         return x * (x.apply("erf", x * sqrt(0.5)) * 0.5 + 0.5)
     # MXNet's gradient of "selu" is not its derivative.

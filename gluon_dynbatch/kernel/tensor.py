@@ -63,7 +63,7 @@ class Tensor(Arithmetic):
 
     def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
         """Return the elements; refuse if their dtype is not one of `dtypes`."""
-        require(self.dtype in dtypes, f"{self.dtype} has no kernels")
+        require(self.dtype in dtypes, f"{self.dtype} has no native steps")
         return self.source
 
     def elements(self) -> Node:
@@ -86,14 +86,14 @@ class Tensor(Arithmetic):
 
     def cast(self, dtype: str) -> Tensor:
         """Convert to another dtype."""
-        require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
+        require(dtype in INDEX_DTYPES, f"{dtype} has no native steps")
         if dtype == self.dtype:
             return self
         return self.with_node(self.build.cast(self.elements(), dtype))
 
     def index(self, dtype: str) -> Tensor:
         """Convert indices to another dtype, by way of integers of 32 bits, as MXNet does."""
-        require(dtype in INDEX_DTYPES, f"{dtype} has no kernels")
+        require(dtype in INDEX_DTYPES, f"{dtype} has no native steps")
         return self.with_node(self.build.cast(self.node(INDEX_DTYPES), dtype, "index"))
 
     def refuse_axis_of_rows(self, *axes: int) -> None:
@@ -134,9 +134,10 @@ class Tensor(Arithmetic):
 
     def _require_integers(self, name: str, *numbers: float) -> None:
         """Refuse a function and numbers that kernels do not have for integers."""
-        require(self.dtype in BOUNDS, f"{self.dtype} has no kernels")
+        require(self.dtype in BOUNDS, f"{self.dtype} has no native steps")
         derived = name not in NOT_DERIVED or not self.build.recorded
-        require(name in INTEGER_FUNCTIONS and derived, f"{self.dtype} has no kernel for {name}")
+        known = name in INTEGER_FUNCTIONS and derived
+        require(known, f"{self.dtype} has no native steps for {name}")
         exact = all(abs(x) < BOUNDS[self.dtype] and x == int(x) for x in numbers)
         require(exact, f"a number is not in {self.dtype}")
 

@@ -214,6 +214,7 @@ cpdef call(Calls recorder, Callee callee, args):
         if recorder.tape is tape and tape.open:
             break
     append(tape, entry, entry_id, place, operands, types, results)
+    tape.trained = tape.trained or <int>key_parts[0] & recording_bit
     if recorder.watch is not None:
         (<object>recorder).watch_call()
     if len(<tuple>spec) == 1:

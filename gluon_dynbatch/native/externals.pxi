@@ -1,7 +1,7 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
-    """Arenas that hold the values of lazy arrays: base of `run.keep.Kept`."""
+    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`."""
 
     #: Per arena; those of other arrays may follow.
     cdef array handles, addresses
@@ -143,6 +143,25 @@ def keep(
         change_slot(lazy, offset_at, first + <object>slot(lazy, offset_at)[0])
 
 
+def kept_heads(list heads not None):
+    """Return the arenas that hold some lazy arrays, as a set, and the numbers of the arrays' types.
+
+    Returns None if there is another array among them, one that is detached from others, or one twice.
+    """
+    cdef set owners = set(), identities = set()
+    cdef list kinds = []
+    for head in heads:
+        if not is_unrealised(head) or slot(head, detached_from_at)[0] is not <PyObject *>None:
+            return None
+        owner = <object>slot(head, owner_at)[0]
+        if not isinstance(owner, Keeper):
+            return None
+        owners.add(owner)
+        identities.add(<size_t><PyObject *>head)
+        kinds.append(<object>slot(head, type_at)[0])
+    return None if len(identities) < len(heads) else (owners, kinds)
+
+
 def become(list lazies not None, list reals not None):
     """Make lazy arrays real: each takes the values and memory of a real array, for good."""
     for lazy, real in zip(lazies, reals):
@@ -223,8 +242,12 @@ def in_graph(list arrays not None):
     cdef bytearray marks = bytearray(len(arrays))
     cdef Py_ssize_t i
     for i, array_ in enumerate(arrays):
-        if is_unrealised(array_):
-            marks[i] = (<object>slot(array_, owner_at)[0]).recorded
-        else:
-            marks[i] = has_node(<size_t>handle_of(array_))
+        marks[i] = may_get_gradient(array_)
     return bytes(marks)
+
+
+cdef bint may_get_gradient(object array_) except -1:
+    """Do as `in_graph` for one array."""
+    if is_unrealised(array_):
+        return (<Keeper?><object>slot(array_, owner_at)[0]).recorded
+    return has_node(<size_t>handle_of(array_))

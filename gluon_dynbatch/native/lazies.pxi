@@ -101,6 +101,16 @@ def free_spares():
     numpy_spares.clear()
 
 
+cdef Owner nobody = Owner()
+
+
+def as_lazy(array_):
+    """Return a real array as one of a lazy class, whose calls are recorded in a scope."""
+    lazy = new_lazy(nobody, 0, 0, type_id_of(array_), is_numpy(array_))
+    change_slot(lazy, owner_at, array_)
+    return lazy
+
+
 cdef object new_lazy(Owner owner, object value, object offset, object type_id, bint numpy):
     """Return a new lazy array that its owner does not know of; with `numpy`, one of ``mx.np``."""
     cdef list kept = numpy_spares if numpy else spares

@@ -36,8 +36,11 @@ cdef class Piece:
     #: `offsets`, and then, of 32 bits, `node_entry`, `node_value0`, `sources` and `value_type`.
     cdef bytes numbers
     cdef Py_ssize_t nodes, operands, values
-    #: The entries that its calls have, by id.
+    #: The entries that its calls have, by id; and whether one records gradients.
     cdef dict entries
+    cdef bint trained
+    #: Whether it has views of inputs that must not get a gradient: see `leaves_graph`.
+    cdef readonly bint bare
     #: Per node: the `Place` of the user's call.
     cdef readonly list places
     #: Per input: its source, which is the number of an argument or a source that `give` takes, and
@@ -50,8 +53,14 @@ cdef class Piece:
     #: The structure in which these arrays are nested.
     cdef readonly tuple spec
 
-    def __init__(self, Tape calls not None, tuple inputs, tuple results, tuple spec):
-        self.inputs, self.results, self.spec = inputs, results, spec
+    def __init__(
+        self, Tape calls not None, tuple inputs, tuple results, tuple spec, bint bare=False
+    ):
+        self.inputs, self.results, self.spec, self.bare = inputs, results, spec, bare
+        # A result that is an input may be in a graph, too.
+        self.trained = any([type(value) is int and value < 0 for value in results[::4]])
+        for entry in calls.entries.values():
+            self.trained = self.trained or entry.mode & recording_bit
         self.entries, self.places = calls.entries, calls.places
         self.nodes, self.operands = len(calls.node_entry), len(calls.sources)
         self.values = len(calls.value_type)
@@ -75,8 +84,8 @@ cdef class Piece:
     cdef object append(self, Tape tape, list leaves, list attributes, recorder):
         """Append to a tape with other arguments; return what `forward` would return.
 
-        If the type of an input has changed, or calls go to another tape now, nothing is appended,
-        and NotImplemented is returned.
+        If the type of an input has changed, or it may get a gradient that it must not get, or calls
+        go to another tape now, nothing is appended, and NotImplemented is returned.
         """
         cdef array locations = clone(tape.offsets, len(self.inputs), False)
         cdef int64_t *at = <int64_t *>locations.data.as_longlongs
@@ -93,7 +102,7 @@ cdef class Piece:
     cdef bint find_inputs(
         self, Tape tape, list leaves, list attributes, object recorder, int64_t *at
     ) except -1:
-        """Fill in value and offset of each input; return False if the type of one has changed."""
+        """Fill in value and offset of each input; return False if one does not fit any more."""
         cdef Py_ssize_t i
         cdef int32_t kind
         for i in range(0, len(self.inputs), 2):
@@ -118,6 +127,8 @@ cdef class Piece:
                 at[0], at[1] = external(tape, array_, kind if argument else -1), 0
                 if tape.value_type.data.as_ints[at[0]] != kind:
                     return False
+            if self.bare and is_trained(tape, at[0]):
+                return False
             at += 2
         return True
 
@@ -140,6 +151,7 @@ cdef class Piece:
         reserve(tape.offsets, self.operands)
         reserve(tape.value_type, self.values + 1)
         PyDict_Update(tape.entries, self.entries)
+        tape.trained = tape.trained or self.trained
         tape.places += self.places
         # Eight of its calls take as long as one that is recorded.
         tape.next_check += self.nodes - self.nodes // 8
@@ -218,5 +230,7 @@ cdef class Known:
                 result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
                 if result is not NotImplemented:
                     recorder.report.traced.known += 1
+                    if piece.bare and recorder.tracing is not None:
+                        recorder.tracing.see_bare_view(-1)
                     return result
         return self.trace(recorder, block, args, arguments.leaves, (seen, key), piece)

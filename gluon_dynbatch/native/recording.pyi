@@ -1,6 +1,18 @@
 from array import array
 from types import CodeType, TracebackType
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple, Type, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Optional,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 from mxnet.ndarray import NDArray
 from numpy.typing import NDArray as Numbers
@@ -136,8 +148,9 @@ def call(recorder: object, callee: object, args: Any) -> Any: ...
 
 class Keeper(Owner):
     recorded: bool
-    # Of `run.keep.Kept`, the only subclass.
+    # Of `run.keep.Kept` and `run.keep.Detached`, the only subclasses.
     def read(self, lazy: Any) -> Numbers[Any]: ...
+    def detached(self) -> Optional[Keeper]: ...
     def __init__(self, handles: array[int], addresses: array[int], sizes: List[int]) -> None: ...
 
 class Constant(Owner):
@@ -186,6 +199,7 @@ def keep(
     element_of: Numbers[Any],
     regions: Numbers[Any],
 ) -> None: ...
+def kept_heads(heads: List[Any]) -> Optional[Tuple[Set[Any], List[int]]]: ...
 def become(lazies: List[Any], reals: List[NDArray]) -> None: ...
 def is_unrealised(array_: Any) -> bool: ...
 def addresses_and_handles(arrays: List[NDArray], uses: bytes) -> Tuple[array[int], array[int]]: ...
@@ -208,8 +222,15 @@ def take(
 
 class Piece:
     def __init__(
-        self, calls: Tape, inputs: Tuple[Any, ...], results: Tuple[Any, ...], spec: Spec
+        self,
+        calls: Tape,
+        inputs: Tuple[Any, ...],
+        results: Tuple[Any, ...],
+        spec: Spec,
+        bare: bool = False,
     ) -> None: ...
+    @property
+    def bare(self) -> bool: ...
     @property
     def places(self) -> List[Place]: ...
     @property
@@ -248,13 +269,16 @@ class Structure:
 
 def index(self: NDArray, key: Any) -> NDArray: ...
 def has_views(owner: Any) -> bool: ...
+def leaves_graph(array_: Any) -> bool: ...
 def view_of(
     array_: Any,
     offset: int,
     type_id: int,
     detached_from: Optional[NDArray] = None,
     other_class: bool = False,
+    keeper: Optional[Keeper] = None,
 ) -> Any: ...
+def as_lazy(array_: NDArray) -> Any: ...
 def view_key(type_id: int, key: Any) -> Optional[Tuple[Any, ...]]: ...
 def shared_array(array_: NDArray) -> NDArray: ...
 def part(array_: NDArray, start: int, stop: int) -> NDArray: ...

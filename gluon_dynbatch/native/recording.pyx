@@ -221,8 +221,9 @@ CALLS_PER_CHECK = 1024
 cdef class Tape(Owner):
     """The flat arrays of `record.tape.Tape`."""
 
-    #: Whether calls may still be recorded.
+    #: Whether calls may still be recorded; and whether one of its values may get a gradient.
     cdef public bint open
+    cdef bint trained
     #: Computes the values when a lazy array of this tape is read.
     cdef public object recorder
     #: Why the lazy arrays have no values, if computing them failed.

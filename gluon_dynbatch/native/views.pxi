@@ -6,7 +6,7 @@ def index(self, key):
     cdef dict views
     owner = owner_of(self)
     detached = slot(self, detached_from_at)[0] is not <PyObject *>None
-    if has_views(owner) and (not detached or type(owner) is Constant):
+    if has_views(owner) and not leaves_graph(self) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
         views = known_views if type(self) is lazy_type else known_numpy_views
         view = None if cache_key is None else views.get(cache_key)
@@ -20,20 +20,59 @@ def index(self, key):
 cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
     if not isinstance(owner, Tape) or not (<Tape>owner).open:
-        if isinstance(owner, Keeper):
-            # MXNet's tape has no view that is made while it does not record.
-            return not (<Keeper>owner).recorded or current_mode() & recording_bit != 0
-        return type(owner) is Constant
+        return isinstance(owner, Keeper) or type(owner) is Constant
     recorder = (<Tape>owner).recorder
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 
 
-cpdef object view_of(array_, offset, type_id, detached_from=None, bint other_class=False):
+cpdef bint leaves_graph(array_) except -1:
+    """Return whether a view of a lazy array, made now, gets no gradient though the array may get one.
+
+    In MXNet, it is in no graph if autograd does not record.
+    """
+    cdef unsigned char recording = 0
+    cdef Tape tape = None
+    owner = owner_of(array_)
+    mxnet.is_recording(&recording)
+    if recording:
+        return False
+    detached = slot(array_, detached_from_at)[0] is not <PyObject *>None
+    if isinstance(owner, Keeper):
+        return (<Keeper>owner).recorded and not detached
+    value = <object>slot(array_, value_at)[0]
+    if isinstance(owner, Tape):
+        tape = <Tape>owner
+        if tape.trained and tape.open and not detached and is_trained(tape, value):
+            return True
+    if tape is None or tape.recorder is None:
+        recorder = state.recorder
+    else:
+        recorder = tape.recorder
+    if recorder is not None and (<Calls?>recorder).tracing is not None:
+        recorder.tracing.see_bare_view(value if tape is (<Calls>recorder).tape else -1)
+    return False
+
+
+cdef bint is_trained(Tape tape, int32_t value) except -1:
+    """Return whether a value of a tape may get a gradient."""
+    cdef Py_ssize_t node = bisect_right(tape.node_value0, value) - 1
+    if node >= 0:
+        entry = tape.entries[tape.node_entry.data.as_ints[node]]
+        if value < tape.node_value0.data.as_ints[node] + len((<tuple>entry.recorded)[1]):
+            return entry.mode & recording_bit
+    return may_get_gradient(tape.externals[bisect_right(tape.external_values, value) - 1])
+
+
+cpdef object view_of(
+    array_, offset, type_id, detached_from=None, bint other_class=False, Keeper keeper=None,
+):
     """Return a lazy array of the same value, with another offset and type.
 
     With `other_class`, it is one of ``mx.np`` if the array is one of ``mx.nd``, and the reverse.
+    With `keeper`, that owns it, which has the arenas of the owner.
     Returns None if that needs a handle, as `has_views` says.
     """
+    cdef Owner owner_of_view
     cdef bint numpy = is_numpy(array_) != other_class
     while True:
         owner = owner_of(array_)
@@ -45,13 +84,14 @@ cpdef object view_of(array_, offset, type_id, detached_from=None, bint other_cla
             whole = array_ if whole is None else whole
             return (<Constant>owner).make(offset_there, type_id, whole, True if numpy else False)
         value = <object>slot(array_, value_at)[0]
-        lazy = new_lazy(<Owner>owner, value, offset_there, type_id, numpy)
+        owner_of_view = <Owner>owner if keeper is None else keeper
+        lazy = new_lazy(owner_of_view, value, offset_there, type_id, numpy)
         if detached_from is not None:
             change_slot(lazy, detached_from_at, detached_from)
-        member = (<Owner>owner).member(lazy)
+        member = owner_of_view.member(lazy)
         # The collector may have run Python code, which computed the array.
         if owner_of(array_) is owner and has_views(owner):
-            (<Owner>owner).lazies.append(member)
+            owner_of_view.lazies.append(member)
             return lazy
 
 

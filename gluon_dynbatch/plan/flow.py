@@ -25,6 +25,7 @@ from typing import (
 
 import numpy as np
 
+from ..rules.spelling import written
 from ..show.draw import Node
 from .launch import Fill, Launch, Operand, Whole
 
@@ -74,7 +75,7 @@ def piece_of(graph: Graph, launch: Launch) -> str:
         return ""
     blocks = (p.name[len(cut.name) + 1 :].rpartition("_")[0] for p in segment.parameters)
     names = dict.fromkeys(filter(None, blocks)) or dict.fromkeys(
-        op for op in segment.called if op not in NO_WORK
+        written(op) for op in segment.called if op not in NO_WORK
     )
     more = ", ..." if len(names) > MOST_NAMED else ""
     return ", ".join([*names][:MOST_NAMED]) + more

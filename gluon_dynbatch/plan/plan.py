@@ -10,6 +10,7 @@ results and writes those of its operands, and the fills are the gradients of hea
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,10 +27,11 @@ import numpy as np
 
 from ..errors import ScopeError, Where
 from ..native import planning
-from ..report import Report, counted
+from ..report import Report
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
-from .flow import ends, flow, groups
+from ..summary import counted
+from .flow import ends, flow, groups, piece_of
 from .launch import (
     FIRST,
     ROW_SIZE,
@@ -246,7 +248,9 @@ class Plan(NamedTuple):
             written, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
             layout = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
             parts = f" in {len(launch.parts)} parts" if len(launch.parts) > 1 else ""
-            name = f"{self.graph.name(int(launch.units[0]))}{layout} x{len(launch.units)}{parts}"
+            piece = piece_of(self.graph, launch)
+            called = self.graph.name(int(launch.units[0])) + f": {piece}" * bool(piece)
+            name = f"{called}{layout} x{len(launch.units)}{parts}"
             lines.append(f"{launch.number:<7d} {written} <- {name}({read})")
         lines += [f"fill {i}  <- {_text(gradient)}" for i, gradient in enumerate(self.results)]
         if not self.results:
@@ -262,8 +266,7 @@ class Plan(NamedTuple):
                 launches.setdefault(segment, []).append(number)
         for segment, numbers in launches.items():
             kernels = self.kernels[segment]
-            title = "launch " if len(numbers) == 1 else "launches "
-            yield f"{title}{', '.join(map(str, numbers))}:"
+            yield f"launch{'es' * (len(numbers) > 1)} {ranges(numbers)}:"
             if isinstance(kernels, str):
                 yield f"    by MXNet: {kernels}"
             else:
@@ -297,6 +300,22 @@ class NoPlan:
         raise ScopeError(str(self), self._line(), advice=advice)
 
     __repr__ = __str__
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers, with their ranges.
+
+    >>> ranges([1]), ranges([1, 2, 4, 5, 6])
+    ('1', '1, 2, 4-6')
+    """
+    runs: List[List[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = (map(str, run) if len(run) < 3 else [f"{run[0]}-{run[-1]}"] for run in runs)
+    return ", ".join(chain.from_iterable(texts))
 
 
 def _text(place: Optional[object]) -> str:

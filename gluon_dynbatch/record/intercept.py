@@ -48,11 +48,11 @@ def _invoke_hook(original: Any) -> Any:
             wanted = recording.any_lazy(arrays) or recorder.tracing is not None
             records = wanted and info.writes != "always"
             if not wanted:
-                recorder.count_ordinary(info.name)
+                recorder.count_ordinary(info.called)
         else:
             records = info.name in CONSTANTS and "ctx" in keys
         if not records or out is not None:
-            recorder.refuse(f"it calls {info.name}, which runs at once")
+            recorder.refuse(f"it calls {info.called}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np, as_list)
         token = "np" if is_np else "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
@@ -134,7 +134,7 @@ def _index_hook(original: Any) -> Any:
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
         if trace is not None and not isinstance(view, Lazy):
-            trace.views[id(view)] = view, array, "part", key
+            trace.views[id(view)] = view, array, autograd.is_recording(), "part", key
         return view
 
     return __getitem__
@@ -144,7 +144,8 @@ def _reshape_hook(original: Any) -> Any:
     def reshape(array: NDArray, *shape: Any, **kwargs: Any) -> Any:
         view, recorder = original(array, *shape, **kwargs), STATE.recorder
         if recorder is not None and recorder.tracing is not None:
-            recorder.tracing.views[id(view)] = view, array, "reshape", view.shape
+            how = autograd.is_recording(), "reshape", view.shape
+            recorder.tracing.views[id(view)] = view, array, *how
         return view
 
     return reshape
@@ -245,24 +246,11 @@ WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 #: Functions that are replaced while a scope is open in the process, with the reasons.
 OPEN: Tuple[Replaced, ...] = (
     Replaced(
-        HybridBlock,
-        "_call_cached_op",
-        "calls of hybridized blocks are recorded, or counted if they run at once",
-        recording.cached_op_hook,
-    ),
-    Replaced(
         register,
         "_imperative_invoke",
         "calls of operators are recorded if an array is lazy; all functions of mx.nd, most methods "
         "of arrays, and blocks that are not hybridized call their operators here",
         _invoke_hook,
-    ),
-    Replaced(
-        Block,
-        "__call__",
-        "a hybridized block is recorded as one call, and so is a stock block, hybridized or not, "
-        "if an array is lazy",
-        recording.call_hook,
     ),
     Replaced(
         NDArray,
@@ -351,8 +339,21 @@ OPEN: Tuple[Replaced, ...] = (
         for name in ("foreach", "while_loop", "cond")
     ),
 )
-#: Functions that are replaced for good: lazy arrays and backward passes outlive their scope.
+#: Functions that are replaced for good: lazy arrays and backward passes outlive their scope, and to
+#: change MXNet's classes of blocks takes longer than opening a scope, as each has hundreds of
+#: subclasses.
 FOR_GOOD: Tuple[Replaced, ...] = (
+    Replaced(
+        HybridBlock,
+        "_call_cached_op",
+        "calls of hybridized blocks are recorded, or counted if they run at once",
+    ),
+    Replaced(
+        Block,
+        "__call__",
+        "a hybridized block is recorded as one call, and so is a stock block, hybridized or not, "
+        "if an array is lazy",
+    ),
     Replaced(
         NDArray,
         "_prepare_value_nd",
@@ -404,3 +405,5 @@ def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
 
 HOOKS = Hooks(OPEN)
 replace_for_good("_prepare_value_nd", _assign_hook)
+replace_for_good("_call_cached_op", recording.cached_op_hook)
+replace_for_good("__call__", recording.call_hook)

@@ -24,6 +24,11 @@ from .types import NODE_AT, TYPES, name_of, numpy_shapes
 BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
 
 
+def _recordable(array: NDArray) -> NDArray:
+    """Return an array, in a scope as a lazy one that is real, so that its calls are recorded."""
+    return array if STATE.recorder is None or isinstance(array, Lazy) else recording.as_lazy(array)
+
+
 def _is_open(owner: Any) -> bool:
     """Return whether the owner of a lazy array is a tape that still records calls."""
     return isinstance(owner, recording.Tape) and owner.open
@@ -129,12 +134,17 @@ class Lazy:
     ) -> Optional[NDArray]:
         """Return a view at an offset within this array; None if it needs a handle.
 
-        `take` makes the same view of the array that this one is detached from.
+        `take` makes the same view of an array that is real.
         """
         base = None if isinstance(self._owner, recording.Constant) else self._detached_from
-        of_base = None if base is None else take(base)
-        lazy: Optional[NDArray] = recording.view_of(self, offset, type_id, of_base)
-        return lazy
+        of_base, leaves_graph = None, recording.leaves_graph(self)
+        if base is not None:
+            if isinstance(base, Lazy):
+                of_base = recording.view_of(base, offset, type_id)
+            of_base = take(base) if of_base is None else of_base
+        lazy = recording.view_of(self, offset, type_id, of_base)
+        view: Optional[NDArray] = lazy.detach() if leaves_graph and lazy is not None else lazy
+        return view
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -142,10 +152,17 @@ class Lazy:
 
     def detach(self) -> Any:
         """Return an array that shares the memory and is detached from the gradient graph."""
-        if isinstance(self._owner, recording.Constant):
+        owner = self._owner
+        if isinstance(owner, recording.Constant):
             return recording.view_of(self, 0, self._type)
-        if not _is_open(owner := self._owner) or STATE.recorder is not owner.recorder:
-            return self.real().detach()
+        if isinstance(owner, recording.Keeper):
+            base: Any = self._detached_from
+            keeper = owner.detached() if base is None else None
+            base = self if base is None else base
+            detached = recording.view_of(self, 0, self._type, base, keeper=keeper)
+            return self.detach() if detached is None else detached
+        if not _is_open(owner) or STATE.recorder is not owner.recorder:
+            return _recordable(self.real().detach())
         with autograd.pause(autograd.is_training()):
             detached = self._copied()
         detached._detached_from = self if self._detached_from is None else self._detached_from
@@ -202,31 +219,31 @@ class LazyNDArray(Lazy, NDArray):
             chosen = chosen_by(self, parts)
             return self.real()[as_index(key)] if chosen is None else chosen
         if not recording.has_views(self._owner) or not self.shape:
-            return self.real()[key]
+            return _recordable(self.real()[key])
         view = TYPES.view(self._type, key)
         if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
             return self._get_nd_basic_indexing(whole_key)
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
-            return self.real()[key]
+            return _recordable(self.real()[key])
         lazy = self._view(*view, lambda base: base[key])
-        return self.real()[key] if lazy is None else lazy
+        return _recordable(self.real()[key]) if lazy is None else lazy
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view with another shape; the arguments are those of ``NDArray.reshape``."""
         if not recording.has_views(self._owner) or not self.shape:
-            return self.real().reshape(*shape, **kwargs)
+            return _recordable(self.real().reshape(*shape, **kwargs))
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             # To calls that are recorded, a shape without axes is one that is not known.
             shape = tuple(shape[0])
             if not shape:
-                return self.real().reshape(shape, **kwargs)
+                return _recordable(self.real().reshape(shape, **kwargs))
         if "shape" in kwargs:
             kwargs["shape"] = tuple(kwargs["shape"])
         new_shape = infer_reshape(self.shape, *shape, **kwargs)
         type_id = TYPES.id_of(TYPES[self._type]._replace(shape=new_shape))
         lazy = self._view(0, type_id, lambda base: base.reshape(*shape, **kwargs))
-        return self.real().reshape(*shape, **kwargs) if lazy is None else lazy
+        return _recordable(self.real().reshape(*shape, **kwargs)) if lazy is None else lazy
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -280,15 +297,17 @@ class LazyNumPy(Lazy, mx.np.ndarray):
     def _index(self, key: Any) -> Any:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
-        if not basic or not recording.has_views(self._owner):
+        if not basic:
             return self.real()[as_index(key)]
+        if not recording.has_views(self._owner):
+            return _recordable(self.real()[key])
         view = TYPES.view(self._type, key, numpy=True)
         if view is None:  # not contiguous: record a ``slice``
             return super().__getitem__(key)
         if not TYPES[view[1]].elements:
-            return self.real()[key]
+            return _recordable(self.real()[key])
         lazy = self._view(*view, lambda base: base[key])
-        return self.real()[key] if lazy is None else lazy
+        return _recordable(self.real()[key]) if lazy is None else lazy
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # MXNet's own method tests whether the value is of the class of this array.
@@ -297,7 +316,7 @@ class LazyNumPy(Lazy, mx.np.ndarray):
     def reshape_view(self, *shape: Any, **kwargs: Any) -> Any:
         """Return a view with another shape; ``reshape`` returns a copy."""
         if not recording.has_views(self._owner):
-            return self._numpy().reshape_view(*shape, **kwargs)
+            return _recordable(self._numpy().reshape_view(*shape, **kwargs))
         if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
             shape = (tuple(shape[0]),)
         new_shape = _infer_reshape_view(self.shape, *shape, **kwargs)
@@ -308,7 +327,9 @@ class LazyNumPy(Lazy, mx.np.ndarray):
             return view
 
         lazy = self._view(0, type_id, take)
-        return self._numpy().reshape_view(*shape, **kwargs) if lazy is None else lazy
+        if lazy is None:
+            return _recordable(self._numpy().reshape_view(*shape, **kwargs))
+        return lazy
 
     def _numpy(self) -> Any:
         return self.real()
@@ -406,7 +427,7 @@ def _as_other(array: Lazy) -> Any:
     if lazy is not None:
         return lazy
     real: Any = array.real()
-    return real.as_nd_ndarray() if is_numpy else real.as_np_ndarray()
+    return _recordable(real.as_nd_ndarray() if is_numpy else real.as_np_ndarray())
 
 
 def _reshaped(array: NDArray, shape: Tuple[int, ...], array_class: Any) -> Any:

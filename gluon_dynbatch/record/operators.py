@@ -10,6 +10,7 @@ from mxnet.base import _LIB, check_call, mx_uint, py_str
 
 from .. import rules
 from ..native import recording
+from ..rules.spelling import written
 
 #: Creation operators whose results are constants, with the number that they write.  Others run at
 #: once: MXNet's own code calls them and relies on the exact type of the result.
@@ -42,6 +43,8 @@ class OperatorInfo(NamedTuple):
     """Properties of an operator."""
 
     name: str
+    #: As users write it, for messages.
+    called: str
     #: The attribute that holds the number of inputs; empty if that number is fixed.
     count_attribute: str
     #: When it writes to its inputs: see `rules.Rule`.
@@ -57,7 +60,7 @@ def operator_of(handle: int) -> OperatorInfo:
     references = map(ctypes.byref, outputs)
     check_call(_LIB.MXSymbolGetAtomicSymbolInfo(ctypes.c_void_p(handle), *references))
     text = py_str(name.value)
-    return OperatorInfo(text, py_str(count.value or b""), rules.of(text).writes)
+    return OperatorInfo(text, written(text), py_str(count.value or b""), rules.of(text).writes)
 
 
 class Operator(recording.Callee):
@@ -68,7 +71,7 @@ class Operator(recording.Callee):
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
-        self.token, self.info, self.name = token, info, token[1]
+        self.token, self.info, self.name = token, info, written(token[1])
         self.programs: Dict[Any, Any] = {}
 
     def attributes(self, inputs: int) -> Dict[str, str]:

@@ -11,6 +11,7 @@ import mxnet as mx
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from ..advice import ordinary
 from ..errors import (
     ArgumentError,
     ContextError,
@@ -22,7 +23,7 @@ from ..errors import (
 from ..findings import Finding, read_by
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Report, ordinary
+from ..report import Report
 from .constants import constant_number, constant_of
 from .lazy import Lazy
 from .operators import SCALAR_OPERATORS, Operator

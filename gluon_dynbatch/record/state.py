@@ -74,8 +74,8 @@ class Library(Protocol):
 class ThreadTrace(Protocol):
     """What replaced functions ask of a trace of a block's ``forward``, a `tracing.Trace`."""
 
-    #: By id of a view: the view, its array, how it was made, and the argument.
-    views: Dict[int, Tuple[NDArray, NDArray, str, Any]]
+    #: By id of a view: the view, its array, whether it is recorded, how it is made, the argument.
+    views: Dict[int, Tuple[NDArray, NDArray, bool, str, Any]]
 
 
 class ThreadRecorder(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, cast
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -48,12 +49,20 @@ class Trace:
         tape = self._tape = recorder.tape
         #: Indices of the first call, operand and lazy array of the run on the tape.
         self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
+        self._first_value = len(tape.value_type)
         outer = self.outer = recorder.tracing
         #: Why there is no piece.
         self.refusal: Optional[Refused] = None
-        #: Views of plain arrays, by id: the view, its array, "part" or "reshape", and the index or
-        #: the shape.
-        self.views: Dict[int, Tuple[NDArray, NDArray, str, Any]] = outer.views if outer else {}
+        #: Whether autograd records where the run begins, and where later calls make views again.
+        self._records = autograd.is_recording()
+        #: Views of plain arrays, by id: the view, its array, whether autograd recorded, "part" or
+        #: "reshape", and the index or the shape.
+        self.views: Dict[int, Tuple[NDArray, NDArray, bool, str, Any]] = (
+            outer.views if outer else {}
+        )
+        #: Whether an array that is not computed here has a view that gets no gradient only because
+        #: this array gets none.
+        self._bare = False
         #: Pieces that are kept when the outermost run ends: the cache, and the arguments of `keep`.
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         if outer is None:
@@ -113,7 +122,14 @@ class Trace:
             if entry.block_id is not None and entry.block_id not in attribute_ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
         results: Any = sum(self._results(arrays), ())  # may add inputs
-        return recording.Piece(calls, sum(self._inputs, ()), results, spec)
+        return recording.Piece(calls, sum(self._inputs, ()), results, spec, self._bare)
+
+    def see_bare_view(self, value: int) -> None:
+        """Note a view that autograd does not record, of a value of the tape; -1 for another one."""
+        is_external = value in self._tape.external_values
+        self._bare |= is_external or value < self._first_value
+        if self.outer is not None:
+            self.outer.see_bare_view(value)
 
     def _find(
         self, value: int, offset: int, array_type: ArrayType, place: Any = None
@@ -178,9 +194,9 @@ class Trace:
         if id(array) in self._arguments:
             return self._arguments[id(array)]
         if id(array) in self.views:
-            _, whole, kind, how = self.views[id(array)]
+            _, whole, records, kind, how = self.views[id(array)]
             source = self._array_source(whole)
-            return source if source is None else (kind, source, how)
+            return None if source is None or records != self._records else (kind, source, how)
         for number, attribute in enumerate(self._attributes):
             # A lazy array that is computed by now is an external as its real array.
             if attribute is array or getattr(attribute, "_owner", None) is array:

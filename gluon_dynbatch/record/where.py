@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import mxnet as mx
 from mxnet.gluon import HybridBlock
@@ -25,6 +25,17 @@ SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 def user_line() -> Where:
     """Return the line of the nearest caller outside the libraries."""
     return recording.user_place().where
+
+
+def failing_line(error: BaseException) -> Optional[Where]:
+    """Return the innermost line outside the libraries that an exception passed; None if none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not (code.co_filename == "<string>" or code.co_filename.startswith(recording.libraries)):
+            found = Where(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return found
 
 
 def _callers() -> Iterator[Any]:

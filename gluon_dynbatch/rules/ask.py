@@ -37,7 +37,7 @@ def merge(site: Site, stacked: bool, inputs: Sequence[Ref], append: Append) -> T
         return _rows(rule, build)
     require(
         max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
-        f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
+        f"With a batch axis, this {site.called} has more dimensions than MXNet can reshape.",
     )
     try:
         if rule.stack is not None:
@@ -64,7 +64,7 @@ def why_not(site: Site, stacked: bool) -> str:
 
 def _rule(site: Site) -> Rule:
     """Return the rule of a site's operator; refuse sites that it excludes in both layouts."""
-    op, rule = site.op, of(site.op)
+    op, rule = site.called, of(site.op)
     require(not rule.reason, f"Operator {op} can't be merged: {rule.reason}.")
     require(
         rule.merges, f"There is no batching rule for operator {op}, so its calls run one by one."
@@ -91,12 +91,12 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
     """Apply the rows rule."""
     site = build.site
     if rule.rows is None:
-        raise RefuseError(f"Operator {site.op} does not work row by row.")
+        raise RefuseError(f"Operator {site.called} does not work row by row.")
     leading = {shape[0] for shape, batched in zip(site.inputs, site.batched) if batched}
     leading.update(shape[0] for shape in site.outputs)
     require(
         len(leading) == 1,
-        f"The inputs and outputs of this {site.op} do not have the same number of rows.",
+        f"The inputs and outputs of this {site.called} do not have the same number of rows.",
     )
     site.keep_rows(len(site.inputs[0]) >= rule.row_dims)
     return rule.rows(site, build)

@@ -21,7 +21,7 @@ def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
     """
     require(
         len(list(groupby(kinds))) <= MAX_GROUPS,
-        f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
+        f"With a batch axis, operator {site.called} has more dimensions than MXNet supports.",
     )
 
 
@@ -99,8 +99,8 @@ def batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """
     require(
         not site.training or site.flag("use_global_stats"),
-        f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
-        "its moving averages, so merging would change them.",
+        f"Operator {site.called} in training mode computes statistics over the minibatch and "
+        "updates its moving averages, so merging would change them.",
     )
     axis = site.axis("axis", 1)
     if build.stacked:

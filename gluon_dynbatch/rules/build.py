@@ -55,7 +55,8 @@ class Builder:
             return ref
         require(
             self.stacked,
-            f"Operator {self.site.op} pairs the rows of a shared array with those of the samples.",
+            f"Operator {self.site.called} pairs the rows of a shared array with those of the "
+            "samples.",
         )
         return self.broadcast(self.add("expand_dims", ref, axis=0))
 

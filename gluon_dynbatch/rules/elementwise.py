@@ -76,15 +76,15 @@ def _aligned_slopes(site: Site) -> Shape:
     for axis in reversed(range(min(2, len(data)))):
         if slope and slope[-1] in (1, data[axis]):
             aligned[axis] = slope.pop()
-    require(not slope, f"The slopes of this {site.op} do not fit its data.")
+    require(not slope, f"The slopes of this {site.called} do not fit its data.")
     return tuple(aligned)
 
 
 def loss(site: Site, build: Builder) -> Tuple[Ref, ...]:
     require(
         not site.training and site.attrs.get("normalization", "null") == "null",
-        f"Operator {site.op} sets its own gradient for the whole array, even if the loss is not "
-        "used; remove it, or return the loss as Gluon's losses do.",
+        f"Operator {site.called} sets its own gradient for the whole array, even if the loss is "
+        "not used; remove it, or return the loss as Gluon's losses do.",
     )
     return build.same()
 

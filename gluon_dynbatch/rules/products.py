@@ -12,7 +12,7 @@ from .site import Ref, Shape, Site, require
 def matrix(site: Site, build: Builder) -> Tuple[Ref, ...]:
     require(
         site.integer("axis", -2) in (-2, len(site.inputs[0]) - 2),
-        f"Operator {site.op} has a batching rule only for axis=-2.",
+        f"Operator {site.called} has a batching rule only for axis=-2.",
     )
     if not build.stacked and site.op == "_linalg_gemm2" and len(site.inputs[0]) == 2:
         site.keep_rows(site.batched == (True, False) and not site.flag("transpose_a"))

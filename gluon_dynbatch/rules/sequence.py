@@ -41,7 +41,7 @@ def fold_minibatch(
 
 def sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axis = site.integer("axis", 0)
-    require(axis in (0, 1), f"Operator {site.op} merges only if the time axis is 0 or 1.")
+    require(axis in (0, 1), f"Operator {site.called} merges only if the time axis is 0 or 1.")
     if build.stacked:
         # With time on axis 1, the stack is folded into rows.
         require(axis == 0, "")

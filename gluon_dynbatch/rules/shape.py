@@ -19,7 +19,7 @@ def reshape(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # In MXNet 1.9.1, codes before -2 may lose elements, and it then reads past the array's end.
     require(
         prod(site.inputs[0]) == prod(site.outputs[0]),
-        f"Operator {site.op} changes the number of elements.",
+        f"Operator {site.called} changes the number of elements.",
     )
     if build.stacked:
         return build.unfold([build.batched_input(0)])

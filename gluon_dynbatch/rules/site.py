@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
+from .spelling import written
+
 Shape = Tuple[int, ...]
 #: A value of a program: position of the operator and number of the output.
 Ref = Tuple[int, int]
@@ -39,6 +41,11 @@ class Site:
     #: ``autograd.is_training()`` when the call was recorded.
     training: bool
 
+    @property
+    def called(self) -> str:
+        """The operator as users write it, for messages."""
+        return written(self.op)
+
     def flag(self, name: str, default: bool = False) -> bool:
         """Read a boolean attribute; MXNet writes both ``True`` and ``1``."""
         text = self.attrs.get(name)
@@ -56,7 +63,7 @@ class Site:
             return tuple(None if word == "None" else int(word) for word in words)
         except ValueError:
             raise RefuseError(
-                f"The batching rule of operator {self.op} cannot read {name}={text!r}."
+                f"The batching rule of operator {self.called} cannot read {name}={text!r}."
             ) from None
 
     def integers(self, name: str) -> Tuple[int, ...]:
@@ -67,7 +74,8 @@ class Site:
         """Count an axis from the front; `ndim` is that of the first input unless given."""
         ndim = len(self.inputs[0]) if ndim is None else ndim
         require(
-            -ndim <= axis < ndim, f"Axis {axis} of operator {self.op} is outside {ndim} dimensions."
+            -ndim <= axis < ndim,
+            f"Axis {axis} of operator {self.called} is outside {ndim} dimensions.",
         )
         return axis % ndim
 
@@ -75,7 +83,7 @@ class Site:
         """Read an axis of the first input, counted from the front; refuse None."""
         axis = self.integer(name, default)
         if axis is None:
-            raise RefuseError(f"Operator {self.op} with {name}=None works on all elements.")
+            raise RefuseError(f"Operator {self.called} with {name}=None works on all elements.")
         return self.normalize_axis(axis)
 
     def axes(self, name: str) -> Tuple[int, ...]:
@@ -84,7 +92,9 @@ class Site:
 
     def keep_rows(self, condition: bool) -> None:
         """Refuse to merge in rows, because they depend on each other, unless `condition` holds."""
-        require(condition, f"Operator {self.op} works along axis 0, so rows depend on each other.")
+        require(
+            condition, f"Operator {self.called} works along axis 0, so rows depend on each other."
+        )
 
 
 def padded(shape: Shape, ndim: int) -> Shape:

@@ -29,7 +29,9 @@ def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def resize_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Refuse: for several images, MXNet ends the process where it raises an error for one."""
     several = len(site.inputs[0]) > 3
-    raise RefuseError("" if several else f"Operator {site.op} merges only minibatches of images.")
+    raise RefuseError(
+        "" if several else f"Operator {site.called} merges only minibatches of images."
+    )
 
 
 def regions_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

@@ -7,7 +7,7 @@ run backward one by one, see `operators.py`.
 from __future__ import annotations
 
 from itertools import compress
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -16,7 +16,7 @@ from mxnet.ndarray import NDArray
 from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
-from ..plan.transpose import Reach, live_units
+from ..plan.transpose import Reach, externals_read, live_units
 from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
@@ -25,15 +25,34 @@ from .gradient import Request
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
 
-#: Part of the gradient of a head: an array, the number of the head, the first element within the
-#: head, the first element within the array, and the number of elements.
-Piece = Tuple[NDArray, int, int, int, int]
-
 #: The kinds of forward bases that the backward pass reads.
 KEPT = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
+
+
+class HeadGradients:
+    """Gradients that arrive at heads: for each head, the sum of the pieces that belong to it."""
+
+    def __init__(self, arrays: List[NDArray], pieces: Array):
+        """Begin with pieces of some arrays.
+
+        `pieces` has a row per piece: the number of the array, the number of the head, the first
+        element within the head, the first element within the array, and the number of elements.
+        """
+        self.arrays = list(arrays)
+        self._pieces = [pieces]
+
+    def add(self, elements: Elements, head: int, offset: int) -> None:
+        """Add elements of an array to a head, from one of its elements on."""
+        array, first, count = elements
+        self._pieces.append(np.array([[len(self.arrays), head, offset, first, count]]))
+        self.arrays.append(array)
+
+    def columns(self) -> Array:
+        """Return the columns of all pieces."""
+        return np.concatenate(self._pieces).T
 
 
 class BackwardPass:
@@ -64,6 +83,13 @@ class BackwardPass:
             for gradient, number, is_external, dense in trained
         }
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
+        #: By id of an input, the number of an external array that it is.
+        self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
+        self._numbers.update(
+            {id(externals[number]): number for _, number, external, _ in trained if external}
+        )
+        if operators.leaves.targets.arrays:
+            self._numbers.update({id(array): n for n, array in enumerate(externals)})
         #: All arrays that get a gradient.
         self.inputs = [*self.targets.arrays, *(externals[n] for *_, n in filled), *idle]
         #: Per input that is no target, the fill and the row where its gradient begins, or None
@@ -85,26 +111,41 @@ class BackwardPass:
         }
         return list(map(with_dense_gradient, idle.values()))
 
-    def heads_at(self, arena: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
-        """Yield, per range of elements, the head that contains it or -1, and its offset there."""
+    def heads_at(self, arena: Array, first: Array, size: Array) -> Tuple[Array, Array]:
+        """Return, per range of elements, the head that contains it or -1, and its offset there."""
         start = arena * self._span + first
         head = np.searchsorted(self._head_starts, start, "right") - 1
         inside = (head >= 0) & (start + size <= (self._head_starts + self.heads.size)[head])
-        heads, offsets = np.where(inside, head, -1), start - self._head_starts[head]
-        yield from zip(heads.tolist(), offsets.tolist())
+        return np.where(inside, head, -1), start - self._head_starts[head]
 
     def live_units(self, heads: Iterable[int]) -> Array:
         """Return which units pass gradients on that arrive at heads with these numbers."""
         return live_units(self.forward, self.heads.some(np.array(sorted(heads), dtype=np.int64)))
 
+    def reached(self, units: Array) -> List[bool]:
+        """Return per input whether it is read by a marked unit, or not known not to be read."""
+        graph = self.forward.graph
+        live = np.zeros(len(graph.segments), dtype=bool)
+        live[graph.segment[units]] = True
+        # By id of an array.
+        reached: Dict[int, bool] = {}
+        for segment, is_live in zip(graph.segments, live.tolist()):
+            for parameter in segment.parameters:
+                identity = id(parameter.data(segment.context))
+                reached[identity] = is_live or reached.get(identity, False)
+        read = externals_read(graph, units, len(self.heads.in_graph))
+        for identity, number in self._numbers.items():
+            reached[identity] = bool(read[number]) or reached.get(identity, False)
+        return [reached.get(id(array), True) for array in self.inputs]
+
     def pull(
-        self, pieces: List[Piece], requests: List[Request], live: Optional[Array]
+        self, arriving: HeadGradients, requests: List[Request], live: Optional[Array]
     ) -> List[Optional[Elements]]:
-        """Run backward from head gradients, the sums of pieces; return the gradients of inputs.
+        """Run backward from the gradients of heads; return the gradients of inputs.
 
         Launches of MXNet's operators run for `live` units only, for all units if this is None.
         """
-        return Pull(self, requests, live).run(pieces)
+        return Pull(self, requests, live).run(arriving)
 
 
 def _zeros_like(array: NDArray) -> NDArray:
@@ -141,19 +182,16 @@ class Pull(Pass):
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
         self._live = live
 
-    def run(self, pieces: List[Piece]) -> List[Optional[Elements]]:
-        """Run backward from head gradients, the sums of pieces; return the gradients of inputs."""
-        self._add_up(pieces)
+    def run(self, arriving: HeadGradients) -> List[Optional[Elements]]:
+        """Run backward from the gradients of heads; return the gradients of inputs."""
+        self._add_up(arriving)
         self._backward.targets.clear()
         self.run_launches()
         return self._input_gradients(self._fill_gradients())
 
-    def _add_up(self, pieces: List[Piece]) -> None:
-        """Fill the arenas with the gradients of heads, which are sums of pieces."""
-        arrays = {id(piece[0]): piece[0] for piece in pieces}
-        number_of = {identity: number for number, identity in enumerate(arrays)}
-        rows = [(number_of[id(array)], *numbers) for array, *numbers in pieces]
-        number, head, offset, first, count = np.array(rows, dtype=np.int64).reshape((-1, 5)).T
+    def _add_up(self, arriving: HeadGradients) -> None:
+        """Fill the arenas with the gradients of heads."""
+        number, head, offset, first, count = arriving.columns()
         for fill in self.plan.fills:
             # The first element of each head in the region of the fill, -1 for heads of other fills.
             start = np.full(len(self._backward.heads.term), -1)
@@ -163,7 +201,7 @@ class Pull(Pass):
             zeros = pieces_of(planning.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
             additions = pieces_of(planning.ADD, *columns)
             region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
-            write_pieces(region, list(arrays.values()), table)
+            write_pieces(region, arriving.arrays, table)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""

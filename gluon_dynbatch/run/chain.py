@@ -25,7 +25,7 @@ from typing import (
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..errors import ShapeError
+from ..errors import GradientError, ShapeError
 from ..native import recording
 from ..plan.plan import Plan
 from ..plan.transpose import Heads, externals_read, recorded_segments
@@ -33,8 +33,9 @@ from ..record.intercept import replace_for_good
 from ..record.lazy import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
+from ..record.where import user_line
 from ..schedule.dependencies import Array
-from .backward import BackwardPass, Piece
+from .backward import BackwardPass, HeadGradients
 from .buffers import view
 from .engine import FLIGHT
 from .gradient import Request, find_variables, record_function
@@ -76,9 +77,28 @@ class Within(NamedTuple):
 Route = Union[Within, NDArray, None]
 
 
-#: A result of a node: the flush, the head that it is a part of, the first element within the head,
-#: and the number of elements.
-Output = Tuple[int, int, int, int]
+class Outputs(NamedTuple):
+    """Results of a node: columns, with one row per result."""
+
+    #: The flush that computes it, and the head that it is a part of.
+    flush: Array
+    head: Array
+    #: Its first element within the head, and its number of elements.
+    offset: Array
+    size: Array
+
+    def split(self, flushes: int, head_gradients: List[NDArray]) -> List[HeadGradients]:
+        """Return the gradients of the heads of each flush, given one array per result."""
+        arrays = {id(each): each for each in head_gradients}  # most are the same ones
+        numbers = {identity: number for number, identity in enumerate(arrays)}
+        number = np.array([numbers[id(each)] for each in head_gradients])
+        pieces = np.stack((number, self.head, self.offset, 0 * number, self.size), axis=1)
+        return [
+            HeadGradients(list(arrays.values()), pieces[self.flush == flush])
+            for flush in range(flushes)
+        ]
+
+
 Reference = Callable[[], Optional[Lazy]]
 
 
@@ -129,10 +149,12 @@ class Chain:
             if kept in numbers:
                 number = numbers[kept]
                 arenas, firsts, sizes, _ = (column[members] for column in spots)
-                heads = self._links[number].backward.heads_at(arenas, firsts, sizes)
+                heads, offsets = self._links[number].backward.heads_at(arenas, firsts, sizes)
                 routes = [
                     None if head < 0 else Within(number, head, offset, external)
-                    for (head, offset), external in zip(heads, externals_of)
+                    for head, offset, external in zip(
+                        heads.tolist(), offsets.tolist(), externals_of
+                    )
                 ]
             else:
                 # The externals are copies; only the originals may be in MXNet's tape.
@@ -167,23 +189,29 @@ class Chain:
             link(links)
 
     def backward(
-        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool
+        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool, training: bool
     ) -> bool:
         """Run backward from arrays of these flushes, whose gradients are given.
+
+        For `training`, see `Node.backward`.
 
         Returns False if MXNet has to: if an array is no result of these flushes, if not all
         arrays that get gradients are variables, or if none wants one, which MXNet refuses.
         """
-        return SHARING.alone(lambda: self._backward(heads, given, retain_graph))
+        return SHARING.alone(lambda: self._backward(heads, given, retain_graph, training))
 
-    def _backward(self, heads: List[Lazy], given: List[NDArray], retain_graph: bool) -> bool:
+    def _backward(
+        self, heads: List[Lazy], given: List[NDArray], retain_graph: bool, training: bool
+    ) -> bool:
         outputs = self._outputs(heads)
+        if outputs is None:
+            return False
         node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
         inputs = node.inputs
-        variables = find_variables(inputs) if outputs else None
+        variables = find_variables(inputs, node.reached())
         if variables is None or not any(request.wanted for request in variables.requests):
             return False
-        gradients = node.backward(given, variables.requests)
+        gradients = node.backward(given, variables.requests, training)
         variables.deliver(inputs, gradients)
         FLIGHT.went_backward(
             gradient.handle.value
@@ -194,24 +222,19 @@ class Chain:
             self._free()
         return True
 
-    def _outputs(self, heads: List[Lazy]) -> List[Output]:
+    def _outputs(self, heads: List[Lazy]) -> Optional[Outputs]:
         """Return where arrays are among the results at which gradients may arrive.
 
-        An empty list says that one of them is not there.
+        None says that one of them is not there.
         """
         numbers = {each.kept(): number for number, each in enumerate(self._links)}
-        spots, outputs = find_spots(heads), []
-        owners = [numbers.get(head._owner, -1) for head in heads]
+        flush = np.array([numbers.get(head._owner, -1) for head in heads])
+        arena, first, size, _ = find_spots(heads)
+        head, offset = np.full((2, len(heads)), -1)
         for number, link in enumerate(self._links):
-            members = [i for i, owner in enumerate(owners) if owner == number]
-            arenas, firsts, sizes, _ = (column[members] for column in spots)
-            found = link.backward.heads_at(arenas, firsts, sizes)
-            outputs += [
-                (i, (number, *head, size))
-                for i, head, size in zip(members, found, sizes.tolist())
-                if head[0] >= 0
-            ]
-        return [output for _, output in sorted(outputs)] if len(outputs) == len(heads) else []
+            at = flush == number
+            head[at], offset[at] = link.backward.heads_at(arena[at], first[at], size[at])
+        return Outputs(flush, head, offset, size) if (head >= 0).all() else None
 
     def _free(self) -> None:
         """Forget how the arrays were computed; they are in no graph any more."""
@@ -247,7 +270,7 @@ replace_for_good("MXAutogradMarkVariables", _connect_before_marking)
 
 def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
-    outputs: List[Output] = []
+    tables: List[Outputs] = []
     passes = [(backward, routes) for backward, _, routes in links]
     held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
@@ -256,16 +279,18 @@ def link(links: Sequence[Link]) -> None:
     for number, backward, kept in owners:
         held = kept.held()
         spots = find_spots(held)
-        heads = backward.heads_at(spots.container, spots.first, spots.size)
+        heads, _ = backward.heads_at(spots.container, spots.first, spots.size)
+        are_results = zip(held, (heads >= 0).tolist())
         memories = find_memories(
-            [lazy for lazy, (head, _) in zip(held, heads) if head >= 0 and _may_have_gradient(lazy)]
+            [lazy for lazy, is_one in are_results if is_one and _may_have_gradient(lazy)]
         )
-        heads = backward.heads_at(memories.arena, memories.first, memories.size)
-        sizes = memories.size.tolist()
-        outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
+        heads, offsets = backward.heads_at(memories.arena, memories.first, memories.size)
+        tables.append(Outputs(np.full_like(heads, number), heads, offsets, memories.size))
         held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
         results.append((memories, kept.copies(memories)))
-    node = Node(passes, outputs, held_results)
+    if not tables:
+        return
+    node = Node(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
     inputs, arrays = node.inputs, [array for _, copies in results for array in copies]
     if inputs and arrays:
         record_function(inputs, arrays, node)
@@ -286,15 +311,15 @@ class Node:
     def __init__(
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
-        outputs: List[Output],
+        outputs: Outputs,
         held: List[List[Reference]],
     ):
         self._passes = passes
         self._outputs = outputs
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
         self.leaves_out = any(backward.operators.launches for backward, _ in passes)
-        #: Per result, the lazy arrays that are all of it; no list if MXNet's operators run nothing.
-        self._held = held if self.leaves_out else []
+        #: Per result, the lazy arrays that are all of it.
+        self._held = held
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
 
@@ -323,18 +348,41 @@ class Node:
             self._started |= {numbers[head] for head in heads}
         return all_known
 
+    def reached(self) -> Optional[List[bool]]:
+        """Return per input whether a gradient may reach it; None if this is not known, or all."""
+        started = self._started_heads()
+        if len(started) == sum(len(backward.heads.term) for backward, _ in self._passes):
+            return None
+        return [
+            is_reached
+            for (backward, routes), units in zip(self._passes, self._live_units())
+            for is_reached, route in zip(backward.reached(units), routes)
+            if isinstance(route, NDArray)
+        ]
+
+    def _started_heads(self) -> Set[Tuple[int, int]]:
+        """Return the heads that a gradient may arrive at, each with its flush."""
+        # If nothing is known of where backward passes started, any result may get a gradient.
+        started = sorted(self._started) if self._started else slice(None)
+        flush, head, *_ = (column[started].tolist() for column in self._outputs)
+        return set(zip(flush, head))
+
     def backward(
-        self, head_gradients: List[NDArray], requests: List[Request]
+        self, head_gradients: List[NDArray], requests: List[Request], training: bool
     ) -> List[Optional[NDArray]]:
-        """Return the gradients of the inputs, None where not wanted."""
-        pieces: List[List[Piece]] = [[] for _ in self._passes]
-        given_sizes = recording.sizes_of(head_gradients)
-        for output, gradient, given_size in zip(self._outputs, head_gradients, given_sizes):
-            number, head, offset, size = output
-            if given_size < size:  # of a larger one, MXNet reads the first elements
-                shape = gradient.shape
-                raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
-            pieces[number].append((gradient, head, offset, 0, size))
+        """Return the gradients of the inputs, None where not wanted.
+
+        Raises ``GradientError`` if a call would have another gradient because of `training`.
+        """
+        if not training and any(backward.operators.has_statistics for backward, _ in self._passes):
+            raise GradientError(
+                "backward was called with train_mode=False, but BatchNorm or another call that has "
+                "running statistics was recorded in training mode",
+                user_line(),
+                advice="record the scope with autograd.record(train_mode=False)",
+            )
+        self._check(head_gradients)
+        arriving = self._outputs.split(len(self._passes), head_gradients)
         given = iter(requests)
         requests_of = [
             [
@@ -343,29 +391,34 @@ class Node:
             ]
             for _, routes in self._passes
         ]
-        live = self._live_units() if self.leaves_out else [None] * len(self._passes)
+        live: Sequence[Optional[Array]] = [None] * len(self._passes)
+        if self.leaves_out:
+            live = self._live_units()
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
-            ranges = backward.pull(pieces[number], requests_of[number], live[number])
+            ranges = backward.pull(arriving[number], requests_of[number], live[number])
             for route, elements in zip(routes, ranges):
                 if isinstance(route, Within) and elements is not None:
-                    part = elements[0], route.head, route.offset, *elements[1:]
-                    pieces[route.flush].append(part)
+                    arriving[route.flush].add(elements, route.head, route.offset)
                 elif isinstance(route, NDArray):
                     gradients.append(elements and _shaped_like(route, *elements))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
 
-    def _live_units(self) -> List[Optional[Array]]:
+    def _check(self, head_gradients: List[NDArray]) -> None:
+        """Raise for one that is too small; of a larger one, MXNet reads the first elements, too."""
+        given_sizes = np.array(recording.sizes_of(head_gradients))
+        for number in np.flatnonzero(given_sizes < self._outputs.size)[:1].tolist():
+            shape, size = head_gradients[number].shape, self._outputs.size[number]
+            raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
+
+    def _live_units(self) -> List[Array]:
         """Return per flush which units gradients arrive at."""
-        # If nothing is known of where backward passes started, any result may get a gradient.
-        started = self._started or range(len(self._outputs))
-        outputs = [self._outputs[number] for number in started]
         heads: List[Set[int]] = [set() for _ in self._passes]
-        live: List[Optional[Array]] = []
-        for number, head, *_ in outputs:
-            heads[number].add(head)
+        live: List[Array] = []
+        for flush, head in self._started_heads():
+            heads[flush].add(head)
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
             units = backward.live_units(arriving)
             externals = len(backward.heads.in_graph)

@@ -11,20 +11,20 @@ lock.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
+from ..native import recording
 from ..native.recording import current_mode
 from ..record.intercept import replace_for_good, set_mode
 from ..record.lazy import Lazy
 from ..record.state import STATE
 from ..record.types import TYPES, ArrayType, name_of
 from .chain import Chain
-from .keep import Kept
 from .profiling import PROFILER
 
 
@@ -35,14 +35,17 @@ def _replace_backward(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         listed = [heads] if isinstance(heads, NDArray) else heads
         given = [head_grads] if isinstance(head_grads, NDArray) else head_grads
-        if not go_backward(listed, given, retain_graph):
+        if not go_backward(listed, given, retain_graph, train_mode):
             original(heads, head_grads, retain_graph, train_mode)
 
     return backward
 
 
 def go_backward(
-    heads: Sequence[Any], given: Optional[Sequence[Optional[NDArray]]], retain_graph: bool
+    heads: Sequence[Any],
+    given: Optional[Sequence[Optional[NDArray]]],
+    retain_graph: bool,
+    train_mode: bool,
 ) -> bool:
     """Run a backward pass from some arrays, with the gradients that are given or else ones.
 
@@ -53,43 +56,45 @@ def go_backward(
     if isinstance(given, (list, tuple)):
         # A result of the same scope thereby makes it a node of MXNet's tape.
         given = [each.real() if isinstance(each, Lazy) else each for each in given]
-    chain = _chain_of(heads)
-    if chain is None:
+    found = _chain_of(heads)
+    if found is None:
         return False
-    types = [TYPES[head._type] for head in heads]
+    chain, numbers = found
+    kinds = {number: TYPES[number] for number in set(numbers)}
+    if any(kind.dtype not in FLOATS for kind in kinds.values()):
+        return False  # it has no gradient
     given = [None] * len(heads) if given is None else given
-    if len(given) != len(heads) or not all(map(_fits, given, types)):
+    if len(given) != len(heads) or not all(map(_fits, given, map(kinds.__getitem__, numbers))):
         return False
     mode = current_mode()
     set_mode(0)
     try:
-        gradients = [ones_of(kind) if each is None else each for each, kind in zip(given, types)]
+        ones = {number: ones_of(kind) for number, kind in kinds.items()}
+        gradients = [ones[n] if each is None else each for each, n in zip(given, numbers)]
         with PROFILER.backward_pass():
-            return chain.backward(list(heads), gradients, retain_graph)
+            return chain.backward(list(heads), gradients, retain_graph, bool(train_mode))
     finally:
         set_mode(mode)
 
 
-def _chain_of(heads: Any) -> Optional[Chain]:
-    """Return the flushes that computed arrays; None if MXNet has to know of one of the arrays."""
-    if type(heads) not in (list, tuple) or not heads or len({*map(id, heads)}) < len(heads):
+def _chain_of(heads: Any) -> Optional[Tuple[Chain, List[int]]]:
+    """Return the flushes that computed arrays, and the numbers of the arrays' types.
+
+    None says that MXNet has to know of one of the arrays.
+    """
+    if type(heads) not in (list, tuple) or not heads:
         return None
-    chain = None
-    for head in heads:
-        owner = head._owner if isinstance(head, Lazy) else None
-        if not isinstance(owner, Kept) or not owner.recorded or head._detached_from is not None:
-            return None
-        if owner.chain is None or chain not in (None, owner.chain):
-            return None
-        chain = owner.chain
-    assert isinstance(chain, Chain)
-    return chain if chain.closed else None
+    found = recording.kept_heads(list(heads))
+    if found is None:
+        return None
+    owners, numbers = found
+    chains = {owner.chain if owner.recorded else None for owner in owners}
+    chain = chains.pop()
+    return (chain, numbers) if not chains and chain is not None and chain.closed else None
 
 
 def _fits(gradient: Any, kind: ArrayType) -> bool:
-    """Return whether arrays of a type have gradients, and one that is given has this type."""
-    if kind.dtype not in FLOATS:
-        return False
+    """Return whether a gradient that is given, if any is, has the type of an array."""
     if gradient is None:
         return True
     if not isinstance(gradient, NDArray) or gradient.stype != "default":
@@ -97,6 +102,8 @@ def _fits(gradient: Any, kind: ArrayType) -> bool:
     return (name_of(gradient.dtype), gradient.ctx) == kind[1:]
 
 
+#: The most elements of ones that are kept.
+_MOST_ONES = 65536
 #: Ones, by dtype and device.
 _ONES: Dict[Tuple[str, mx.Context], NDArray] = {}
 
@@ -106,7 +113,9 @@ def ones_of(kind: ArrayType) -> NDArray:
     key = kind.dtype, kind.context
     ones = _ONES.get(key)
     if ones is None or ones.size < kind.elements:
-        ones = _ONES[key] = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+        ones = mx.nd.array(np.ones(kind.elements), kind.context, kind.dtype)
+        if kind.elements <= _MOST_ONES:
+            _ONES[key] = ones
     return ones
 
 

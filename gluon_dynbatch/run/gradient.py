@@ -38,7 +38,7 @@ from mxnet.base import (
     c_handle_array,
     check_call,
 )
-from mxnet.ndarray import NDArray
+from mxnet.ndarray import NDArray, sparse
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
@@ -49,6 +49,7 @@ from ..record.types import NODE_AT, is_leaf
 from ..record.where import user_line
 from .buffers import add_to
 from .engine import FLIGHT
+from .pool import address_of
 from .profiling import PROFILER
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -95,7 +96,9 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
             )
         _retained += bool(retain_graph)
         _note_heads(count, heads)
-        failed = original(count, heads, *arguments)
+        given, held = _dense(count, heads, arguments[0])
+        failed = original(count, heads, given, *arguments[1:])
+        del held
         if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
             raise GradientError(
                 "an array is not in a graph: it was not recorded under autograd.record(), or "
@@ -113,7 +116,7 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
 
 def _note_heads(count: int, heads: Any) -> None:
     """Tell functions from which arrays a backward pass starts."""
-    functions = [function for function, *_ in list(_ALIVE.values()) if function.leaves_out]
+    functions = [function for function, *_ in list(_ALIVE.values())]
     started = {heads[i] for i in range(count)} if functions else set()
     for function in functions:
         if function.starts(started):
@@ -131,6 +134,31 @@ def _note_backward(count: int, results: Any) -> None:
     # Graphs that are retained may run again; of these, the last one will do.
     while len(FLIGHT.graphs) > 1:
         FLIGHT.graphs.popleft()
+
+
+#: Classes of sparse arrays, by MXNet's number of the storage type.
+_SPARSE = {1: sparse.RowSparseNDArray, 2: sparse.CSRNDArray}
+
+
+def _dense(count: int, heads: Any, given: Any) -> Tuple[Any, List[NDArray]]:
+    """Return handles of gradients of heads, dense ones for sparse ones that may reach a scope.
+
+    A custom function cannot take sparse gradients.  The second result owns the dense ones.
+    """
+    held: List[NDArray] = []
+    if not isinstance(given, ctypes.Array):
+        return given, held  # a null pointer: all are ones
+    kind, handles = ctypes.c_int(), list(given)
+    for i, handle in enumerate(given):
+        if handle is None:
+            continue
+        check_call(_LIB.MXNDArrayGetStorageType(NDArrayHandle(handle), ctypes.byref(kind)))
+        if kind.value > 0 and any(_passes_a_scope(heads[k]) for k in range(count)):
+            shared = NDArrayHandle()
+            check_call(_LIB.MXShallowCopyNDArray(NDArrayHandle(handle), ctypes.byref(shared)))
+            held.append(_SPARSE[kind.value](shared).tostype("default"))
+            handles[i] = held[-1].handle.value
+    return (NDArrayHandle * count)(*handles), held
 
 
 def _passes_a_scope(head: int) -> bool:
@@ -157,35 +185,45 @@ class Request(NamedTuple):
 class Function(Protocol):
     """A function that is one node of MXNet's tape."""
 
-    #: Whether it wants to know from which arrays backward passes start.
-    leaves_out: bool
-
     def starts(self, heads: Set[int]) -> bool:
         """Note that a backward pass starts from the arrays with these handles.
 
         Returns whether all of them are results of this node.
         """
 
+    @property
+    def inputs(self) -> List[NDArray]:
+        """The arrays that get gradients."""
+
+    def reached(self) -> Optional[List[bool]]:
+        """Return per input whether a gradient may reach it; None if this is not known, or all."""
+
     def backward(
-        self, head_gradients: List[NDArray], requests: List[Request]
+        self, head_gradients: List[NDArray], requests: List[Request], training: bool
     ) -> List[Optional[NDArray]]:
         """Compute a gradient per input from head gradients, None where it is not wanted.
 
         A gradient that is not the target of its request is copied or added to where MXNet wants it.
+        `training` is what ``backward`` was called with as ``train_mode``.
         """
 
 
 def deliver(
     gradients: Sequence[Optional[NDArray]], requests: Sequence[Request], arrays: Sequence[NDArray]
 ) -> None:
-    """Write gradients that are not the targets of their requests to arrays, or add them there."""
-    for gradient, (wanted, target), array in zip(gradients, requests, arrays):
-        if wanted:
-            assert gradient is not None
-            if target is None:
-                add_to(array, gradient)
-            elif gradient is not target:
-                gradient.copyto(array)
+    """Write gradients that are not the targets of their requests to arrays, or add them there.
+
+    An array may be there several times: the first gradient is written, others are added.
+    """
+    wanted = [i for i, request in enumerate(requests) if request.wanted]
+    wanted.sort(key=lambda i: requests[i].target is None)
+    for i in wanted:
+        gradient, target = gradients[i], requests[i].target
+        assert gradient is not None
+        if target is None:
+            add_to(arrays[i], gradient)
+        elif gradient is not target:
+            gradient.copyto(arrays[i])
 
 
 #: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node
@@ -220,19 +258,21 @@ class Variables(NamedTuple):
 
     def deliver(self, arrays: List[NDArray], gradients: List[Optional[NDArray]]) -> None:
         """Let the variables have their gradients, as MXNet's backward pass does."""
-        # A variable may be there several times: the first gradient is written, others are added.
-        wanted = [i for i, request in enumerate(self.requests) if request.wanted]
-        wanted.sort(key=lambda i: self.requests[i].target is None)
-        requests = [self.requests[i] for i in wanted]
-        deliver([gradients[i] for i in wanted], requests, [self.gradients[i] for i in wanted])
-        for i in wanted:
-            check_call(_LIB.MXNDArraySetGradState(arrays[i].handle, 1))
+        deliver(gradients, self.requests, self.gradients)
+        for array, request in zip(arrays, self.requests):
+            if request.wanted:
+                check_call(_LIB.MXNDArraySetGradState(array.handle, 1))
 
 
-def find_variables(arrays: List[NDArray]) -> Optional[Variables]:
-    """Return the variables among arrays; None if one is computed, or nothing is known of it."""
+def find_variables(
+    arrays: List[NDArray], reached: Optional[List[bool]]
+) -> Optional[Variables]:
+    """Return the variables among arrays; None if one is computed, or nothing is known of it.
+
+    The gradients of those that are not `reached` are left as they are.
+    """
     found, seen = Variables([], []), {0}
-    for array, node in zip(arrays, recording.nodes_of(arrays)):
+    for i, (array, node) in enumerate(zip(arrays, recording.nodes_of(arrays))):
         gradient = array.grad if node else None
         if gradient is None and node and not is_leaf(node):
             return None  # an operator has computed it
@@ -240,12 +280,15 @@ def find_variables(arrays: List[NDArray]) -> Optional[Variables]:
         gradient = array if gradient is None else gradient
         if grad_req is None or gradient.stype != "default":
             return None
+        if reached is not None and not reached[i]:
+            grad_req = _NULL
         if isinstance(gradient, mx.np.ndarray):
             gradient = gradient.as_nd_ndarray()
-        target = gradient if grad_req != _ADD and node not in seen else None
+        target = gradient if grad_req not in (_NULL, _ADD) and node not in seen else None
         found.requests.append(Request(grad_req != _NULL, target))
         found.gradients.append(gradient)
-        seen.add(node)
+        if grad_req != _NULL:
+            seen.add(node)
     return found
 
 
@@ -290,9 +333,8 @@ def _run_backward(
     heads: int, count: int, pointers: Any, grad_reqs: Any, training: int, number: int
 ) -> int:
     """Call a function for MXNet."""
-    del training
     with PROFILER.backward_pass():
-        return _write_gradients(heads, count, pointers, grad_reqs, number)
+        return _write_gradients(heads, count, pointers, grad_reqs, bool(training), number)
 
 
 _CALLBACK: Any = CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int), c_int, c_void_p)(
@@ -300,22 +342,58 @@ _CALLBACK: Any = CFUNCTYPE(c_int, c_int, c_int, POINTER(c_void_p), POINTER(c_int
 )
 
 
-def _write_gradients(heads: int, count: int, pointers: Any, grad_reqs: Any, number: int) -> int:
+def _write_gradients(
+    heads: int, count: int, pointers: Any, grad_reqs: Any, training: bool, number: int
+) -> int:
     """Write the gradients of a function, or add them, as requested per input."""
     arrays = recording.arrays_of(pointers[: heads + count])
     try:
-        requests = [
-            Request(grad_req != _NULL, None if grad_req in (_NULL, _ADD) else array)
-            for grad_req, array in zip(grad_reqs[:count], arrays[heads:])
-        ]
-        gradients = _ALIVE[number][0].backward(arrays[:heads], requests)
-        deliver(gradients, requests, arrays[heads:])
+        function = _ALIVE[number][0]
+        slots = _slots(function.inputs)
+        targets = [arrays[heads + slot] for slot in slots]
+        requests = _requests(function, slots, grad_reqs[:count], targets)
+        gradients = function.backward(arrays[:heads], requests, training)
+        deliver(gradients, requests, targets)
     except BaseException:
         # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")
         return 0
     _RUN.append(number)
     return 1
+
+
+def _slots(inputs: List[NDArray]) -> List[int]:
+    """Return the number of each input among those of the node: there, each array is one input.
+
+    MXNet would add up the gradients of an array that is several inputs, and so overwrite it.
+    """
+    numbers: Dict[int, int] = {}
+    return [numbers.setdefault(id(array), len(numbers)) for array in inputs]
+
+
+def _requests(
+    function: Function, slots: List[int], grad_reqs: List[int], targets: List[NDArray]
+) -> List[Request]:
+    """Return a request per input of a function.
+
+    A variable that no gradient reaches keeps the gradient that it has, as in the loop.
+    """
+    reached, requests, seen = function.reached(), [], set()
+    known = set(slots if reached is None else itertools.compress(slots, reached))
+    for slot, array, target in zip(slots, function.inputs, targets):
+        grad_req = grad_reqs[slot]
+        if slot not in known and grad_req != _ADD and _is_gradient(target, array):
+            grad_req = _NULL
+        is_target = grad_req not in (_NULL, _ADD) and slot not in seen
+        requests.append(Request(grad_req != _NULL, target if is_target else None))
+        seen.add(slot)
+    return requests
+
+
+def _is_gradient(target: NDArray, array: NDArray) -> bool:
+    """Return whether what MXNet wants is all of the gradient of a variable: it has its memory."""
+    own = array.grad
+    return own is not None and own.stype == "default" and address_of(target) == address_of(own)
 
 
 # MXNet may still use these after the interpreter has cleared this module at exit.
@@ -329,6 +407,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], function: Fun
     Unlike ``mx.autograd.Function``, this respects ``grad_req`` ``"add"`` and ``"null"`` per input.
     The outputs must not be part of a graph yet.
     """
+    inputs = [*{id(array): array for array in inputs}.values()]  # see `_slots`
     callback = CFUNCTYPE(c_int)
     number, notice = next(_NUMBERS), ctypes.c_byte()
     # Callbacks for the backward pass and for the end of the node, and the argument of each.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 import numpy as np
@@ -181,8 +182,11 @@ class Kept(recording.Keeper):
         chain: Optional[Connecting],
     ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
-        super().__init__(bases.handles, bases.addresses, itemsizes)
+        self.memory = bases.handles, bases.addresses, itemsizes
+        super().__init__(*self.memory)
         self._arenas = arenas
+        #: Returns the `Detached` of these arenas, if there is one.
+        self._detached: Callable[[], Optional[Detached]] = lambda: None
         self.bytes = size
         #: By arena and type, the windows of `_windows`.
         self._windows: Dict[Tuple[int, int], Array] = {}
@@ -198,9 +202,19 @@ class Kept(recording.Keeper):
             return  # another thread has just done it
         if all(reference() is not lazy for reference in self.lazies):
             # It is the copy of a lazy array that represents it on a later tape.
-            self._copy_out([lazy])
+            self.copy_out([lazy])
         else:
             self._hand_out()
+
+    def detached(self) -> Optional[Detached]:
+        """Return the owner of arrays that are detached from these; None if no graph has these."""
+        if not self.recorded:
+            return None
+        detached = self._detached()
+        if detached is None:
+            detached = Detached(self)
+            self._detached = weakref.ref(detached)
+        return detached
 
     def read(self, lazy: Lazy) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
@@ -223,15 +237,16 @@ class Kept(recording.Keeper):
     def empty(self) -> None:
         """Copy out all arrays that are still held, so that nothing needs the arenas any more."""
         held = self.held()
-        self._copy_out(held)
+        self.copy_out(held)
         for lazy in held:
             if lazy._detached_from is not None:
                 recording.become([lazy], [lazy._detached_from.real().detach()])
 
     def held(self) -> List[Lazy]:
         """Return the arrays of this flush that are still held and not real yet."""
-        held = (reference() for reference in self.lazies)
-        return [lazy for lazy in held if lazy is not None and lazy._owner is self]
+        held = [reference() for reference in self.lazies]
+        owners = id(self), id(self._detached() or self)
+        return [lazy for lazy in held if lazy is not None and id(lazy._owner) in owners]
 
     def copies(self, memories: Memories) -> List[NDArray]:
         """Return copies of memories; those of one arena, size and shape share buffers."""
@@ -249,9 +264,37 @@ class Kept(recording.Keeper):
                 copies.update(zip(numbers, copied))
         return [copies[number] for number in range(len(memories.arena))]
 
-    def _copy_out(self, arrays: List[Lazy]) -> None:
+    def copy_out(self, arrays: List[Lazy]) -> None:
+        """Copy arrays out of their arenas, except for those that are detached from others."""
         memories = find_memories(arrays)
         memories.become(self.copies(memories))
+
+
+class Detached(recording.Keeper):
+    """The owner of lazy arrays that share the memory of those of a `Kept`, and are in no graph."""
+
+    def __init__(self, kept: Kept):
+        super().__init__(*kept.memory)
+        self._kept, self.lazies = kept, kept.lazies
+
+    def realise(self, lazy: Lazy) -> None:
+        """Let an array share the memory of the array that it is detached from."""
+        SHARING.alone(lambda: self._realise(lazy))
+
+    def _realise(self, lazy: Lazy) -> None:
+        base: Any = lazy._detached_from
+        if lazy._owner is self and base is None:  # it represents an array on a later tape
+            self._kept.copy_out([lazy])
+        elif lazy._owner is self:
+            real = base.real().detach()  # this hands out all arrays of the flush
+            recording.become([lazy], [real])
+
+    def read(self, lazy: Lazy) -> Array:
+        """Return the values of an array, as `Kept.read`."""
+        return self._kept.read(lazy)
+
+    def detached(self) -> None:
+        """Return None: no graph has these arrays."""
 
 
 def _elements(array: NDArray) -> Array:

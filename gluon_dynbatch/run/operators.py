@@ -127,6 +127,8 @@ class OperatorTape:
         #: The arenas of the transposed plan.
         self.gradients = Arenas(transposed.plan, BACKWARD_POOL)
         self._graphs: Dict[int, Recorded] = {}
+        #: Whether a launch has updated running statistics, as in training.
+        self.has_statistics = False
 
     def record(
         self,
@@ -151,6 +153,7 @@ class OperatorTape:
         executable.launch(arguments, segment.mode | RECORDING, out=results)
         recorded = self._graphs[launch.number] = Recorded(executable, arguments, results)
         if executable.mutated:
+            self.has_statistics |= bool(segment.mode & TRAINING)
             _update_statistics(launch, recorded)
 
     def _mark(self, launch: Launch, operands: List[NDArray]) -> None:

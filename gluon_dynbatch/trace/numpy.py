@@ -16,6 +16,7 @@ from ..errors import Where
 from ..record.types import ArrayType, name_of, numpy_shapes
 from ..rules.numpy import Array, NumPyCall, translate
 from ..rules.site import RefuseError
+from ..rules.spelling import written
 from .infer import IncompleteError, Inferred, Shape, infer
 from .program import Program, read_program
 from .symbols import VARIABLE, Builder, Op, Ref, make_symbol
@@ -50,7 +51,7 @@ def translate_program(
         except RefuseError as refused:
             return str(refused)
         if not _agrees(program, rewritten, inferred):
-            operators = dict.fromkeys(op.op for op in program.ops if op.op != VARIABLE)
+            operators = dict.fromkeys(written(op.op) for op in program.ops if op.op != VARIABLE)
             return f"operators of mx.nd do not do the same as {', '.join(operators)} here"
         return Translated(_program_of(program, rewritten), with_axes, results)
 

@@ -15,6 +15,7 @@ from mxnet.symbol.numpy import _Symbol as NumPySymbol
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
+from ..record.where import failing_line
 from .draws import with_draws_per_call
 from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
 
@@ -187,18 +188,25 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
             raise
-        text = f"hybrid_forward cannot be traced with symbols: {error}"
+        line = failing_line(error)
+        place = f" at {line}" if line is not None else ""
+        text = f"hybrid_forward cannot be traced with symbols{place}: {error}"
         advice = (
             "a cell may only call operators of F and other cells, and must not read values or "
             "shapes of its arrays, or change them in place (write x = x - y); use forward() of a "
             "dynamic block for that"
         )
-        advice = _in_place(error) or advice
+        advice = _instead(error) or advice
         raise CellError.like(type(error))(text, where, block.name, advice) from error
 
 
-def _in_place(error: Exception) -> str:
-    """Return advice for an operator such as ``-=``, which symbols do not have; or nothing."""
+def _instead(error: Exception) -> str:
+    """Return what to write instead of ``x[index]`` or ``x -= y`` in a cell; or nothing."""
+    if "integer index" in str(error):
+        return (
+            "write F.take(x, index) instead of x[index], and F.slice_axis(x, axis, begin, end) "
+            "instead of x[begin:end]"
+        )
     alias = getattr(error, "alias", None) or ""
     plain = alias[:-1] if getattr(error, "function", "").startswith("__i") else ""
     return plain and f"write x = x {plain} y instead of x {alias} y: symbols do not change in place"
@@ -283,13 +291,13 @@ def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
 
 def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
     """Return the program of an operator call."""
-    attrs = operator.attributes(arguments)
-    inputs = make_call(operator.name, attrs).list_inputs()
+    attrs, op = operator.attributes(arguments), operator.token[1]
+    inputs = make_call(op, attrs).list_inputs()
     if len(inputs) != arguments:
-        listed = ", ".join(name[len(operator.name) + 1 :] for name in inputs)
+        listed = ", ".join(name[len(op) + 1 :] for name in inputs)
         text = f"{operator.name} takes {len(inputs)} arrays ({listed}), not {arguments}"
         raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
     names = [f"argument{i}" for i in range(arguments)]
-    call = make_call(operator.name, attrs, [mx.sym.var(name) for name in names])
+    call = make_call(op, attrs, [mx.sym.var(name) for name in names])
     _, out_spec = recording.flatten(list(call), mx.sym.Symbol)
     return read_program(mx.sym.Group([call]), names, {}, out_spec, operator.token[0] == "np")

@@ -9,8 +9,9 @@ from functools import lru_cache, reduce
 
 import mxnet as mx
 
-from docs.list_operators import canonical_name, spelling
+from docs.list_operators import canonical_name
 from gluon_dynbatch import rules
+from gluon_dynbatch.rules.spelling import spelling
 from tests.rules import numpy_calls
 from tests.rules.all_cases import draw
 from tests.rules.interpreter import R

@@ -238,3 +238,28 @@ def test_losses_that_are_left_out_after_dropout(layer):
     _, (_, got) = run_both(layer, run, samples_with(0.5), 1, granularity="block")
     assert all(np.isfinite(gradient).all() for gradient in got)
     assert np.abs(got[0]).max() > 0
+
+
+#: Functions whose gradient MXNet replaces by zero, or multiplies with zero, out of a range.
+RANGES = {
+    "clip": lambda x: mx.nd.clip(x, -0.5, 0.5),
+    "hard_sigmoid": lambda x: mx.nd.hard_sigmoid(x, alpha=1.0),
+    "relu": mx.nd.relu,
+    "activation": lambda x: mx.nd.Activation(x, act_type="relu"),
+    "maximum": lambda x: mx.nd.maximum(x, 0),
+    "smooth_l1": lambda x: mx.nd.smooth_l1(x, scalar=1.0),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_head_gradients_that_are_not_finite_go_where_they_go_in_the_loop(name, bad):
+    values = np.array([[-2, -0.5, 0, 0.5, 0.7, np.nan, 3, -0.2]])
+    outcomes = []
+    for scope in (nullcontext(), gdb.batching(policy="depth")):
+        arrays = attached([mx.nd.array(values + k, dtype="float64") for k in range(2)])
+        with autograd.record(), scope:
+            results = [RANGES[name](x * 1) for x in arrays]
+        autograd.backward(results, [mx.nd.full((1, 8), bad, dtype="float64")] * 2)
+        outcomes.append([*results, *(x.grad for x in arrays)])
+    equal(outcomes[1], outcomes[0])

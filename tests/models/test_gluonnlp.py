@@ -137,7 +137,7 @@ ALONE = {
     "language model of both directions": (
         lambda: nlp.model.BiLMEncoder("lstm", 2, WIDTH, WIDTH, skip_connection=True),
         lambda net, x: net(x.reshape((-1, 1, WIDTH)), net.begin_state(mx.nd.zeros, batch_size=1)),
-        ragged, 4, "Operator _foreach can't be merged",
+        ragged, 4, "Operator contrib.foreach can't be merged",
     ),
 }  # fmt: skip
 

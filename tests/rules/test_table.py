@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import reduce
 
 import mxnet as mx
 import numpy as np
@@ -10,6 +11,7 @@ from mxnet import autograd
 
 from docs.list_operators import canonical_name, numpy_table, reference
 from gluon_dynbatch import rules
+from gluon_dynbatch.rules.spelling import SIGNS, written
 from tests.common import ROOT
 
 from . import numpy_calls
@@ -67,8 +69,25 @@ def refusals(site):
 
 def test_refusals_of_unsupported_operators_have_a_reason():
     for op in [op for family in rules.UNSUPPORTED for op in family.rules]:
-        message = f"Operator {op} can't be merged: {rules.of(op).reason}."
+        message = f"Operator {written(op)} can't be merged: {rules.of(op).reason}."
         assert refusals(site_of(op)) == [message] * 2
+
+
+def test_messages_write_operators_as_users_do():
+    """As a name in ``mx.nd`` or ``mx``, or as a sign; except for those that users cannot call."""
+    exceptions = {
+        "_CustomFunction", "_hypot", "_hypot_scalar", "_rnn_param_concat",
+        "_npi_boolean_mask_assign_scalar", "_npi_boolean_mask_assign_tensor",
+    }  # fmt: skip
+    for op in {op for family in NAMED for op in family.rules} - exceptions:
+        name = written(op)
+        callable_ = any(resolve(root, name) for root in (mx.nd, mx))
+        assert callable_ or name in SIGNS.values() or op.startswith("_backward_"), (op, name)
+
+
+def resolve(root, name):
+    """Return what a dotted name is; None if it is nothing."""
+    return reduce(lambda found, part: getattr(found, part, None), name.split("."), root)
 
 
 def test_refusals():

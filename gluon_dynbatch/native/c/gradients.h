@@ -10,20 +10,6 @@ INLINE int F(is_zero)(const void *elements, int64_t n) {
     return 1;
 }
 
-static int64_t F(find_pairs)(int64_t n, int64_t k, const gdb_chunk **chunk, const gdb_chunk *end,
-                             int64_t *row, int skip_x, gdb_pair *pairs) {
-    int64_t found = 0;
-    for (; *chunk < end; ++*chunk, *row = 0)
-        for (; *row < (*chunk)->rows; ++*row) {
-            const T *y = (const T *)(*chunk)->dy + *row * (*chunk)->dy_row;
-            const T *x = (const T *)(*chunk)->x + *row * (*chunk)->x_row;
-            if (found == GDB_PAIRS) return found;
-            if (skip_x ? F(is_zero)(x, k) : F(is_zero)(y, n)) continue;
-            pairs[found++] = (gdb_pair){y, x};
-        }
-    return found;
-}
-
 /* X is packed into panels and, after it, dY into tiles of MR columns. */
 static int64_t F(packed_pairs)(int64_t n, int64_t k) {
     return F(packed_elements)(GDB_PAIRS, k) + (n + MR - 1) / MR * MR * GDB_PAIRS;

@@ -36,7 +36,7 @@ typedef void gdb_function(void *out, const void *a, const void *b, const void *c
 /* Reduce each row of `columns` elements into its accumulator. */
 typedef void gdb_reduction(const void *from, int64_t rows, int64_t columns, double *accumulators);
 
-/* Rows of dY and of X at once, to which the gradient of a weight adds; see `find_pairs`. */
+/* Rows of dY and of X at once, to which the gradient of a weight adds. */
 enum { GDB_PAIRS = 250 }; /* packed strides of a power of two would conflict in caches */
 typedef struct {
     const void *dy, *x;
@@ -78,14 +78,8 @@ typedef struct {
     /* Return whether all of n elements are zero. */
     int (*is_zero)(const void *elements, int64_t n);
 
-    /* The gradient of a weight is the sum of dY^T X over all rows of chunks: rows that are not zero
-     * are found in their order, packed, at most GDB_PAIRS at once, and multiplied. */
-
-    /* Find the next rows, at most GDB_PAIRS, from row `*row` of the chunk `*chunk` on, which this
-     * advances; return their number. A row whose dY is zero, or whose X is zero if `skip_x`, is left
-     * out: it adds nothing, even if the other factor is not finite. */
-    int64_t (*find_pairs)(int64_t n, int64_t k, const gdb_chunk **chunk, const gdb_chunk *end,
-                          int64_t *row, int skip_x, gdb_pair *pairs);
+    /* The gradient of a weight is the sum of dY^T X over all rows of chunks: pairs of rows that are
+     * not zero are found in their order, packed, at most GDB_PAIRS at once, and multiplied. */
 
     /* Return the elements of GDB_PAIRS packed rows of dY and of X. */
     int64_t (*packed_pairs)(int64_t n, int64_t k);

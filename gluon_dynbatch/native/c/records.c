@@ -10,6 +10,7 @@ enum {
     /* Operations of a task at least, some 10 us: about ten times what it takes to hand one out. */
     TASK_WORK = 1000000,
     COPY_WORK = 16,      /* of a byte that is copied, in operations of products */
+    FIND_WORK = 4096,    /* of a row of which one element is read, which is not in the cache */
     TASKS_PER_THREAD = 4, /* so that threads that are held up do less */
     MOST_TASKS = TASKS_PER_THREAD * GDB_MOST_THREADS,
     MOST_TOGETHER = 16, /* records */
@@ -534,6 +535,9 @@ typedef struct {
     gdb_pair *pairs;
     char *packed;
     int64_t batch_bytes, batches, count, width;
+    /* The rows that may be the next pairs: where they begin, and their number. */
+    const gdb_chunk *chunk;
+    int64_t row, candidates;
 } sum;
 
 /* Return how many batches of pairs are packed before they are multiplied. */
@@ -556,6 +560,53 @@ int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t ch
 
 static inline int64_t pairs_in(const sum *s, int64_t batch) {
     return smaller(GDB_PAIRS, s->count - batch * GDB_PAIRS);
+}
+
+/* Go forward by so many rows, or to the end of all chunks; return by how many. */
+static int64_t advance(const sum *s, const gdb_chunk **chunk, int64_t *row, int64_t rows) {
+    const gdb_chunk *end = s->chunks + s->record->count;
+    int64_t left = rows;
+    while (*chunk < end) {
+        const int64_t step = smaller(left, (*chunk)->rows - *row);
+        *row += step, left -= step;
+        if (*row < (*chunk)->rows) break;
+        ++*chunk, *row = 0;
+    }
+    return rows - left;
+}
+
+/* List rows as pairs. A pair whose dY is zero, or whose X is zero if the option says so, becomes NULL:
+ * it adds nothing, even if the other factor is not finite. */
+static void find_some(void *context, int64_t number, char *scratch) {
+    const sum *s = context;
+    const int64_t size = gdb_size_of(s->record->dtype), skip_x = s->record->option & 1;
+    const gdb_chunk *chunk = s->chunk;
+    int64_t row = s->row, i = number * s->size;
+    (void)scratch;
+    advance(s, &chunk, &row, i);
+    for (; i < smaller((number + 1) * s->size, s->candidates); i++, advance(s, &chunk, &row, 1)) {
+        const char *y = (const char *)chunk->dy + row * chunk->dy_row * size;
+        const char *x = (const char *)chunk->x + row * chunk->x_row * size;
+        const int is_zero = skip_x ? s->kernels->is_zero(x, s->record->columns)
+                                   : s->kernels->is_zero(y, s->record->rows);
+        s->pairs[s->count + i] = is_zero ? (gdb_pair){NULL, NULL} : (gdb_pair){y, x};
+    }
+}
+
+/* Find the next pairs, so many or all that are left. */
+static void find_pairs(const run *r, sum *s, int64_t most) {
+    s->count = 0;
+    while (s->count < most) {
+        const gdb_chunk *chunk = s->chunk;
+        int64_t row = s->row;
+        s->candidates = advance(s, &chunk, &row, most - s->count);
+        if (s->candidates == 0) break;
+        s->size = size_of_parts(s->candidates, tasks_for(r, s->candidates * FIND_WORK), 1);
+        gdb_share(r->crew, find_some, s, parts_of(s->candidates, s->size));
+        for (int64_t i = s->count, end = s->count + s->candidates; i < end; i++)
+            if (s->pairs[i].dy) s->pairs[s->count++] = s->pairs[i];
+        s->chunk = chunk, s->row = row;
+    }
 }
 
 static void pack_some(void *context, int64_t number, char *scratch) {
@@ -590,19 +641,12 @@ static void choose_size(sum *s, int64_t tasks) {
 
 static void run_matrix(const run *r, sum *s) {
     const gdb_sum_record *record = s->record;
-    const gdb_chunk *chunk = s->chunks, *end = chunk + record->count;
     const int64_t rows = record->rows, columns = record->columns;
     const int64_t most = most_batches(rows, columns) * GDB_PAIRS;
-    int64_t row = 0;
     s->batch_bytes = batch_bytes(s->kernels, record->dtype, rows, columns);
+    s->chunk = s->chunks, s->row = 0;
     do {
-        s->count = 0;
-        while (s->count < most) {
-            const int64_t found = s->kernels->find_pairs(rows, columns, &chunk, end, &row,
-                                                         record->option & 1, s->pairs + s->count);
-            s->count += found;
-            if (found < GDB_PAIRS) break;
-        }
+        find_pairs(r, s, most);
         s->batches = parts_of(s->count, GDB_PAIRS);
         const int64_t bytes = s->count * (rows + columns) * gdb_size_of(record->dtype);
         s->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * COPY_WORK),

@@ -88,7 +88,7 @@ class NumPyCall(Site):
         if self.attrs.get(name, "None") == "None":
             return tuple(range(ndim))
         axes = tuple(sorted(self.axes(name)))
-        require(bool(axes) or not ndim, f"Operator {self.op} along no axis has no translation.")
+        require(bool(axes) or not ndim, f"Operator {self.called} along no axis has no translation.")
         return axes
 
     def done(self, array: Array, number: int = 0) -> Tuple[Ref, ...]:

@@ -27,7 +27,9 @@ def binary(op: str) -> Translator:
         dtype = working_dtype(call)
         dtypes = {array.dtype for array in call.arrays}
         mixed = len(dtypes) > 1 and not dtypes & {*FLOATS}
-        require(not mixed or op not in ("sub", "mod"), f"MXNet refuses such operands of {call.op}.")
+        require(
+            not mixed or op not in ("sub", "mod"), f"MXNet refuses such operands of {call.called}."
+        )
         lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
         return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
 
@@ -59,7 +61,9 @@ def compared(op: str, number: float, absolute: bool = False) -> Translator:
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         x = call.cast(call.arrays[0], working_dtype(call))
-        require(x.dtype.startswith("float"), f"Operator {call.op} has a translation for floats.")
+        require(
+            x.dtype.startswith("float"), f"Operator {call.called} has a translation for floats."
+        )
         x = call.apply("abs", x, shape=x.shape) if absolute else x
         return call.done(_test(call, op, x, number))
 
@@ -70,7 +74,9 @@ def logical(op: str) -> Translator:
     """Return the translator of a function of booleans; of integers, it has none."""
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
-        require(call.out_dtypes[0] == "bool", f"Operator {call.op} has a translation for booleans.")
+        require(
+            call.out_dtypes[0] == "bool", f"Operator {call.called} has a translation for booleans."
+        )
         arrays = [call.cast(array, "float32") for array in call.arrays]
         return call.done(call.apply(op, *arrays, shape=call.outputs[0]))
 

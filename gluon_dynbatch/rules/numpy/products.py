@@ -44,7 +44,7 @@ def contract(
     # MXNet's products take no others; its `einsum` does.
     require(
         not inner or lhs.dtype in ("float32", "float64"),
-        f"Operator {call.op} of {lhs.dtype} has no translation.",
+        f"Operator {call.called} of {lhs.dtype} has no translation.",
     )
     if not inner:
         return _multiplied(call, lhs, left, rhs, right, labels), labels
@@ -92,7 +92,7 @@ def _result(call: NumPyCall, x: Array, labels: str, order: str) -> Tuple[Ref, ..
 
 def _operands(call: NumPyCall) -> List[Array]:
     dtype = call.out_dtypes[0]
-    require(dtype.startswith("float"), f"Operator {call.op} has a translation for floats.")
+    require(dtype.startswith("float"), f"Operator {call.called} has a translation for floats.")
     return [call.cast(array, dtype) for array in call.arrays]
 
 

@@ -24,7 +24,7 @@ def reduction(op: str) -> Translator:
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         no_initial = call.attrs.get("initial", "None") == "None"
-        require(no_initial, f"Operator {call.op} with an initial value has no translation.")
+        require(no_initial, f"Operator {call.called} with an initial value has no translation.")
         _require_no_rounding(call)
         # MXNet rounds results to a narrower type, not the elements.
         x, out = call.arrays[0], working_dtype(call)
@@ -39,7 +39,7 @@ def reduction(op: str) -> Translator:
 def _require_no_rounding(call: NumPyCall) -> None:
     """Refuse integers of floats: MXNet adds floats, and rounds their sum."""
     rounds = call.arrays[0].dtype in FLOATS and call.out_dtypes[0] not in FLOATS
-    require(not rounds, f"Operator {call.op} of floats to integers has no translation.")
+    require(not rounds, f"Operator {call.called} of floats to integers has no translation.")
 
 
 def variance(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -50,7 +50,7 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
     _require_no_rounding(call)
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
-    require(count > ddof, f"Operator {call.op} of too few elements has no translation.")
+    require(count > ddof, f"Operator {call.called} of too few elements has no translation.")
     x = call.cast(call.arrays[0], working_dtype(call))
     mean = _reduced(call, "mean", x, axes, True)
     x = call.apply("broadcast_sub", x, mean, shape=x.shape)
