@@ -13,7 +13,7 @@ from .errors import MismatchError
 from .lower.expand import expand
 from .native.recording import Place
 from .plan.make import Externals, make_plan
-from .record.tape import Reads, Tape
+from .record.tape import ExternalReads, Tape
 from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution, execute
@@ -26,7 +26,7 @@ TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9
 MOST_COMPARED = 1 << 20
 
 
-class Snapshot(NamedTuple):
+class ReadArray(NamedTuple):
     """An array that a pending call reads, as it was when the call was recorded."""
 
     array: NDArray
@@ -60,21 +60,21 @@ class Watch:
 
     def __init__(self) -> None:
         #: By ids of array and parameter.
-        self._snapshots: Dict[Tuple[int, int], Snapshot] = {}
+        self._snapshots: Dict[Tuple[int, int], ReadArray] = {}
         #: The tape of the pending calls, and how far its reads are covered.
         self._tape: Optional[Tape] = None
-        self._reads = Reads()
+        self._reads = ExternalReads()
 
     def note(self, tape: Tape) -> None:
         """Take a snapshot of the arrays and parameters that the last recorded call added."""
         if tape is not self._tape:
-            self._tape, self._reads = tape, Reads()
+            self._tape, self._reads = tape, ExternalReads()
         for array, parameter in self._reads.later(tape):
             key = id(array), id(parameter)
             if key not in self._snapshots:
                 state = _state_of(array, parameter)
                 place = tape.places[-1]
-                self._snapshots[key] = Snapshot(array, parameter, place, state, array.grad)
+                self._snapshots[key] = ReadArray(array, parameter, place, state, array.grad)
 
     def check(self) -> None:
         """Raise `MismatchError` if an array has changed since its snapshot; discard all."""

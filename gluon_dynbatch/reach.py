@@ -67,7 +67,7 @@ def is_skipped(filename: str) -> bool:
     return in_library or any(tool in filename for tool in TOOLS)
 
 
-class Reach:
+class ProgramReach:
     """Follows a function to all functions, classes and objects that it can reach.
 
     It overestimates: a method counts as called if any code that is reached refers to its name.

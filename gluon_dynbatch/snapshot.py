@@ -36,7 +36,7 @@ MACHINERY = frozenset(
 )
 
 
-class Kind(NamedTuple):
+class ContentKind(NamedTuple):
     """How the content of an object is read, and put back if it has changed."""
 
     read: Callable[[Any], Any]
@@ -50,7 +50,7 @@ class Snapshot:
         #: Whether all that was found can be restored.  An iterator cannot, for example.
         self.complete = True
         self._found: Dict[Any, Any] = {}
-        self._contents: List[Tuple[Kind, Any, Any]] = []
+        self._contents: List[Tuple[ContentKind, Any, Any]] = []
         self._pending: List[Any] = [random._inst, np.random.mtrand._rand]
 
     def add(self, *values: Any) -> None:
@@ -78,7 +78,7 @@ class Snapshot:
         """Return the names of the dtypes of all arrays."""
         return {str(x.dtype) for kind, _, x in self._contents if kind is ARRAY}
 
-    def _keep(self, kind: Kind, owner: Any) -> Any:
+    def _keep(self, kind: ContentKind, owner: Any) -> Any:
         content = kind.read(owner)
         self._contents.append((kind, owner, content))
         return content
@@ -175,7 +175,7 @@ def _same(left: Any, right: Any) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right))
 
 
-def _container(base: Any, fill: Any) -> Kind:
+def _container(base: Any, fill: Any) -> ContentKind:
     """Return the kind of a built-in container; classes that extend it may override its methods."""
 
     def put_back(container: Any, content: List[Any]) -> None:
@@ -183,7 +183,7 @@ def _container(base: Any, fill: Any) -> Kind:
             base.clear(container)
             fill(container, content)
 
-    return Kind(lambda container: list(base.__iter__(container)), put_back)
+    return ContentKind(lambda container: list(base.__iter__(container)), put_back)
 
 
 def _put_back_items(mapping: Any, content: List[Tuple[Any, Any]]) -> None:
@@ -214,7 +214,7 @@ def _named(
     read: Callable[[Any], Dict[str, Any]],
     set_: Callable[[Any, str, Any], None],
     delete: Callable[[Any, str], None],
-) -> Kind:
+) -> ContentKind:
     """Return a kind whose content has names; a name without a value has the value `MISSING`."""
 
     def put_back(owner: Any, content: Dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ def _named(
             if value is not now.get(name, MISSING):
                 set_(owner, name, value) if value is not MISSING else delete(owner, name)
 
-    return Kind(read, put_back)
+    return ContentKind(read, put_back)
 
 
 def _cell_content(cell: Any) -> Dict[str, Any]:
@@ -273,20 +273,20 @@ SLOT = _named(
 )
 CLASS = _named(_members, type.__setattr__, type.__delattr__)
 CELL = _named(_cell_content, setattr, delattr)
-ARRAY = Kind(lambda array: array.asnumpy(), _put_back_array)
-SPARSE = Kind(lambda array: array.copy(), lambda array, content: content.copyto(array))
-KINDS: Dict[type, Kind] = {
-    dict: Kind(lambda mapping: list(dict.items(mapping)), _put_back_items),
+ARRAY = ContentKind(lambda array: array.asnumpy(), _put_back_array)
+SPARSE = ContentKind(lambda array: array.copy(), lambda array, content: content.copyto(array))
+KINDS: Dict[type, ContentKind] = {
+    dict: ContentKind(lambda mapping: list(dict.items(mapping)), _put_back_items),
     list: _container(list, list.extend),
     set: _container(set, set.update),
     collections.deque: _container(collections.deque, collections.deque.extend),
     bytearray: _container(bytearray, bytearray.extend),
-    np.ndarray: Kind(np.copy, _put_back_numpy),
-    random.Random: Kind(lambda draws: draws.getstate(), lambda draws, x: draws.setstate(x)),
-    np.random.RandomState: Kind(
+    np.ndarray: ContentKind(np.copy, _put_back_numpy),
+    random.Random: ContentKind(lambda draws: draws.getstate(), lambda draws, x: draws.setstate(x)),
+    np.random.RandomState: ContentKind(
         lambda draws: draws.get_state(), lambda draws, x: draws.set_state(x)
     ),
-    np.random.Generator: Kind(
+    np.random.Generator: ContentKind(
         lambda draws: draws.bit_generator.state,
         lambda draws, x: setattr(draws.bit_generator, "state", x),
     ),

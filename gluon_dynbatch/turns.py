@@ -15,7 +15,7 @@ import greenlet
 from mxnet.gluon import Block, Parameter
 
 from .findings import Finding
-from .reach import How, Reach, is_python
+from .reach import How, ProgramReach, is_python
 from .record.state import STATE
 from .record.where import user_line
 
@@ -233,7 +233,7 @@ class Guards:
 
     def __init__(self, program: Any):
         self._keys: List[Tuple[type, str]] = []
-        reach = Reach(program)
+        reach = ProgramReach(program)
         for class_, names in reach.attributes().items():
             for name, how in names.items():
                 default = getattr_static(class_, name)

@@ -10,7 +10,7 @@ from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.transpose import Heads, transpose
 from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.schedule import check_groups, lower_bound
-from gluon_dynbatch.schedule.dependencies import check_graph
+from gluon_dynbatch.schedule.dependencies import check_dependencies
 from gluon_dynbatch.testing import check_against_loop
 
 #: The features of a vector, and the words of the vocabulary.
@@ -233,7 +233,7 @@ def check_invariants(batch):
         assert batch.report.launches == 0
         return 0
     graph = batch.plan.graph.dependencies
-    check_graph(graph)
+    check_dependencies(graph)
     groups = np.full(graph.size, -1, np.int32)
     for number, launch in enumerate(batch.plan.launches):
         groups[launch.units] = number

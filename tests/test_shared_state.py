@@ -9,7 +9,7 @@ import pytest
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.reach import Reach
+from gluon_dynbatch.reach import ProgramReach
 from tests import stateful
 from tests.cells import WIDTH, equal, inputs, ready
 from tests.common import FIXED
@@ -285,7 +285,7 @@ def test_state_that_blocks_traced_once_read(place):
 
 def test_cells_of_mxnet_that_keep_state():
     zoneout = gdb.convert(rnn.ZoneoutCell(rnn.LSTMCell(3), 0.1, 0.1))
-    found = Reach(lambda x: zoneout.unroll(2, x)).attributes()
+    found = ProgramReach(lambda x: zoneout.unroll(2, x)).attributes()
     assert "_prev_output" in found[type(zoneout)]
     plain = gdb.convert(rnn.LSTMCell(3))
-    assert not Reach(lambda x: plain(x, plain.begin_state(1))).attributes()
+    assert not ProgramReach(lambda x: plain(x, plain.begin_state(1))).attributes()

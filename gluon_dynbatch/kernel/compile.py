@@ -17,7 +17,6 @@ from .layout import IDENTITY, Place, Slot
 from .step import (
     OF_DRAWS,
     Access,
-    Array,
     Convolved,
     Dots,
     Indexed,
@@ -25,6 +24,7 @@ from .step import (
     Pointwise,
     Product,
     Ranked,
+    SlotArray,
     Step,
     Sum,
 )
@@ -47,7 +47,7 @@ Store = Tuple[Place, Node]
 class Compiler:
     """Compiles expressions to steps, and adds the work arrays that they use to `arrays`."""
 
-    def __init__(self, arrays: Dict[Slot, Array]):
+    def __init__(self, arrays: Dict[Slot, SlotArray]):
         self._arrays = arrays
         self._free_numbers = count(sum(slot.kind == "work" for slot in arrays))
         #: Where values are after all steps, except those that are read.
@@ -103,7 +103,7 @@ class Compiler:
     def _add_work(self, node: Node) -> None:
         """Store a value in a new work array."""
         slot = Slot("work", next(self._free_numbers))
-        self._arrays[slot] = Array(node.width, node.dtype)
+        self._arrays[slot] = SlotArray(node.width, node.dtype)
         self.stored[node] = Place(slot)
 
     def _store(self, node: Node) -> None:

@@ -68,7 +68,7 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
         shape, dtype, shared = shape_of(parameter), name_of(parameter.dtype), True
     else:
         port = segment.inputs[slot.number]
-        shape = port.shape if port.shared else (1, port.row_size)
+        shape = port.shape if port.shared else (1, *port.shape)
         dtype, shared = port.dtype, port.shared
     return Tensor(build.read(slot, prod(shape), dtype, shared), shape, per_row=not shared)
 

@@ -16,7 +16,7 @@ from .express import express, shape_of
 from .expression import Expressions, Node
 from .layout import Place, Slot
 from .recipe import make_recipe
-from .step import Array, Kernel, Wanted
+from .step import Kernel, SlotArray, Wanted
 
 #: The kernels of a segment, or the reason why there are none.
 KernelsOrReason = Union["SegmentKernels", str]
@@ -74,13 +74,13 @@ class SegmentKernels:
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)
         arrays = {
-            Slot("in", i): Array(port.row_size, port.dtype, port.shared)
+            Slot("in", i): SlotArray(port.row_size, port.dtype, port.shared)
             for i, port in enumerate(segment.inputs)
         }
         for j, p in enumerate(segment.parameters):
-            arrays[Slot("param", j)] = Array(prod(shape_of(p)), name_of(p.dtype), every=True)
+            arrays[Slot("param", j)] = SlotArray(prod(shape_of(p)), name_of(p.dtype), every=True)
         outputs = [Slot("out", k) for k in range(len(results))]
-        arrays.update((slot, Array(x.width, x.dtype)) for slot, x in zip(outputs, results))
+        arrays.update((slot, SlotArray(x.width, x.dtype)) for slot, x in zip(outputs, results))
         computed = _rebuilt(Expressions(), self._nodes, {})
         compiler = Compiler(arrays)
         stores = [(Place(slot), computed[node]) for slot, node in zip(outputs, results)]

@@ -247,7 +247,7 @@ class Pointwise(NamedTuple):
 Step = Union[Product, Dots, Convolved, Indexed, Ranked, Pointwise]
 
 
-class Array(NamedTuple):
+class SlotArray(NamedTuple):
     """The array in a slot: columns and dtype; `every` if all rows of the launch share one row."""
 
     width: int
@@ -261,7 +261,7 @@ class Array(NamedTuple):
 
 
 #: The arrays that a kernel reads to draw random numbers.
-OF_DRAWS = {KEY: Array(2, "int32", every=True), IDENTITY: Array(2, "int32")}
+OF_DRAWS = {KEY: SlotArray(2, "int32", every=True), IDENTITY: SlotArray(2, "int32")}
 
 
 class Sum(NamedTuple):
@@ -294,7 +294,7 @@ class Kernel:
     """The steps of a launch in one direction; in the backward pass also sums over rows."""
 
     steps: Tuple[Step, ...]
-    arrays: Dict[Slot, Array]
+    arrays: Dict[Slot, SlotArray]
     sums: Tuple[Sum, ...] = ()
     wanted: Optional[Wanted] = None
     _native: Dict[bool, executing.Kernel] = field(default_factory=dict)

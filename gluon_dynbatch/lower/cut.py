@@ -23,7 +23,7 @@ from typing import Collection, Dict, FrozenSet, List, Mapping, Sequence, Set, Tu
 
 from ..trace.symbols import VARIABLE, Op, Ref
 from ..trace.variant import Variant
-from .normal_form import NormalForm, Sum, concat_segment
+from .normal_form import NormalForm, OperandSum, concat_segment
 from .segment import ARGUMENT, Cut, Segment, Source, Terms, find_root, intern
 
 #: A sum with more terms stays an operator if another sum and something else read it.
@@ -53,7 +53,7 @@ def cut_call(
     return Cut(*content, typed.name, len(typed.in_types), variant.rows, variant.concat_rows)
 
 
-def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
+def _reads(ops: Sequence[Op], sums: Mapping[int, OperandSum]) -> List[Tuple[Ref, ...]]:
     """Return the values that each operator or sum reads."""
     return [(*sums[i].local, *sums[i].terms) if i in sums else op.inputs
             for i, op in enumerate(ops)]  # fmt: skip
@@ -83,7 +83,7 @@ class _Cutter:
             depends[i] = any(depends[r] for r, _ in self._ops[i].inputs)
         return depends
 
-    def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, Sum]:
+    def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, OperandSum]:
         ops = self._ops
         readers = Counter(r for op in ops for r, _ in op.inputs)
         candidates = [
@@ -96,7 +96,7 @@ class _Cutter:
         ]
         nested = {r for i in candidates for r, _ in ops[i].inputs}
         flat: Dict[int, Tuple[Ref, ...]] = {}
-        sums: Dict[int, Sum] = {}
+        sums: Dict[int, OperandSum] = {}
         for i in candidates:
             terms = tuple(term for ref in ops[i].inputs for term in flat.get(ref[0], (ref,)))
             # If sums share sums, the number of terms can grow exponentially.
@@ -104,9 +104,9 @@ class _Cutter:
                 flat[i] = terms
                 even = tuple(ref for ref in terms if not uneven[ref[0]])
                 if not any(self._recurrent[r] and ops[r].op != VARIABLE for r, _ in even):
-                    sums[i] = Sum((), terms)
+                    sums[i] = OperandSum((), terms)
                 elif len(even) < len(terms):
-                    sums[i] = Sum(even, tuple(ref for ref in terms if uneven[ref[0]]))
+                    sums[i] = OperandSum(even, tuple(ref for ref in terms if uneven[ref[0]]))
         return sums
 
     def _stages(self) -> Dict[int, int]:
@@ -156,7 +156,7 @@ class _Cutter:
 def _emit_segments(
     variant: Variant,
     parts: Sequence[Sequence[int]],
-    sums: Mapping[int, Sum],
+    sums: Mapping[int, OperandSum],
     refused: Collection[int],
 ) -> Tuple[Tuple[Segment, ...], Tuple[Tuple[Terms, ...], ...], Tuple[Source, ...]]:
     """Return segments, sources and heads of a cut; parts with a `refused` operator do not merge."""
@@ -177,7 +177,7 @@ def _emit_segments(
 
 
 def _outputs(
-    variant: Variant, parts: Sequence[Sequence[int]], sums: Mapping[int, Sum]
+    variant: Variant, parts: Sequence[Sequence[int]], sums: Mapping[int, OperandSum]
 ) -> List[List[Ref]]:
     """Return per segment the values that another segment reads, or that are results of the call."""
     program = variant.typed.program

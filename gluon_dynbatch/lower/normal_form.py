@@ -6,7 +6,7 @@ segment.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxnet.gluon import Parameter
 
@@ -15,11 +15,6 @@ from ..record.types import elements
 from ..trace.symbols import VARIABLE, Builder, Op, Ref
 from ..trace.variant import Variant
 from .segment import Port, Segment, Source
-
-#: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
-PASS_GRADIENTS = frozenset(
-    ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
-)
 
 #: Operators with indices or running statistics, whose gradient MXNet refuses to compute.
 REFUSED = frozenset(["Embedding", "BatchNorm"])
@@ -36,7 +31,7 @@ def concat_segment(variant: Variant) -> Segment:
     return Segment("concat", "", typed.mode, typed.context, *ports, (), ops, (head,))
 
 
-class Sum(NamedTuple):
+class OperandSum(NamedTuple):
     """A sum of several arrays that becomes an operand; none of these arrays is such a sum."""
 
     #: Values that the reading segment adds to the operand.
@@ -53,7 +48,7 @@ class NormalForm:
         variant: Variant,
         members: Set[int],
         layout: str,
-        sums: Mapping[int, Sum],
+        sums: Mapping[int, OperandSum],
         source_of: Mapping[Ref, Source],
     ):
         self._variant, self._typed, self._program = variant, variant.typed, variant.typed.program
@@ -66,8 +61,6 @@ class NormalForm:
         self._builder = Builder(f"{self._typed.name}_")
         #: Positions of the variables that are inputs, to the numbers of the inputs.
         self._inputs: Dict[int, int] = {}
-        #: Values of the segment that cannot be read directly, to copies of them.
-        self._copies: Dict[Ref, Ref] = {}
         self._ports: List[Port] = []
         #: As in `Segment`; names by position.
         self._own: List[Tuple[Ref, Op, int]] = []
@@ -78,7 +71,7 @@ class NormalForm:
     def segment(self, results: Sequence[Ref], reason: str) -> Segment:
         """Return the segment with these results of the program."""
         outputs = [self._port(ref) for ref in results]
-        heads = [self._head(ref, port) for ref, port in zip(results, outputs)]
+        heads = [self._value(ref) for ref in results]
         return Segment(
             self._layout,
             reason,
@@ -92,13 +85,6 @@ class NormalForm:
             tuple(self._own),
             tuple(self._called.get(i, op.op) for i, op in enumerate(self._builder.ops)),
         )
-
-    def _head(self, result: Ref, port: Port) -> Ref:
-        ref = self._readable(self._value(result))
-        if not self._is_flat(port):
-            # Results are written into an arena, whose rows have one axis.
-            ref = self._add("Reshape", [ref], {"shape": str((-1, port.row_size))})
-        return self._add("_copy", [ref]) if self._passes_gradient(ref) else ref
 
     def _input_ports(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
         """Return the ports of the inputs, differentiable if the gradients of `heads` reach them.
@@ -129,25 +115,6 @@ class NormalForm:
                 no_gradient = rules.of(op.op).no_gradient
                 stack += [r for k, (r, _) in enumerate(op.inputs) if k not in no_gradient]
         return reached
-
-    def _passes_gradient(self, ref: Ref) -> bool:
-        """Return whether the gradient of a variable is the gradient of `ref`, unchanged.
-
-        MXNet then uses the array of the head gradient as the variable's gradient, and does not
-        write into the buffer for the latter.
-        """
-        stack = [ref[0]]
-        while stack:
-            op = self._builder.ops[stack.pop()]
-            if op.op == VARIABLE:
-                return True
-            if op.op in PASS_GRADIENTS:
-                stack.extend(position for position, _ in op.inputs)
-        return False
-
-    def _is_flat(self, port: Port) -> bool:
-        """Return whether the array of a port has two axes, as the rows of an arena have."""
-        return self._layout != "unbatched" and len(port.shape) == 1
 
     def _port(self, ref: Ref, shared: bool = False) -> Port:
         shape, dtype = self._typed.shapes[ref], self._typed.dtypes[ref]
@@ -187,9 +154,6 @@ class NormalForm:
         self._ports.append(port)
         terms = self._sums[ref[0]].terms if ref[0] in self._sums else (ref,)
         self.sources.append(tuple(self._source_of[term] for term in terms))
-        # Shared arrays, and those of unbatched segments, come in their own shapes.
-        if not (port.shared or self._layout == "unbatched" or self._is_flat(port)):
-            value = self._add("Reshape", [value], {"shape": str((-1, *port.shape))})
         self._emitted[ref] = value
 
     def _sum(self, ref: Ref) -> None:
@@ -197,51 +161,25 @@ class NormalForm:
         self._input(ref)
         for local in self._sums[ref[0]].local:
             inputs = [self._emitted[ref], self._emitted[local]]
-            self._emitted[ref] = self._add("elemwise_add", inputs)
+            self._emitted[ref] = self._builder.add("elemwise_add", inputs)
 
     def _parameter(self, ref: Ref) -> None:
         self._emitted[ref] = self._builder.variable(f"param{len(self._parameters)}")
         self._parameters.append(self._program.parameters[ref[0]])
-
-    def _add(self, op: str, inputs: Iterable[Ref], *attrs: Mapping[str, Any]) -> Ref:
-        inputs = [self._addable(op, self._readable(ref)) for ref in inputs]
-        return self._builder.add(op, inputs, *attrs)
-
-    def _addable(self, op: str, ref: Ref) -> Ref:
-        """Return `ref`, or a copy of it if it is shared and `op` cannot add to its gradient."""
-        number = self._inputs.get(ref[0])
-        is_shared = number is None or self._ports[number].shared
-        if self._builder.ops[ref[0]].op != VARIABLE or not is_shared:
-            return ref
-        if op == "_copy" or rules.of(op).adds_to_gradients or rules.of(op).writes:
-            return ref
-        if ref not in self._copies:
-            self._copies[ref] = self._add("_copy", [ref])
-        return self._copies[ref]
 
     def _operator(self, ref: Ref) -> None:
         position = ref[0]
         op = self._program.ops[position]
         inputs = [self._emitted[r] for r in op.inputs]
         if self._layout == "unbatched" or not self._variant.batched[position]:
-            emitted = self._add(op.op, inputs, op.attrs, op.extra)[0]
+            emitted = self._builder.add(op.op, inputs, op.attrs, op.extra)[0]
             outputs = tuple((emitted, out) for _, out in self._program.outputs[position])
         else:
             site, start = self._variant.sites[position], len(self._builder.ops)
-            outputs = rules.merge(site, self._layout == "stack", inputs, self._add)
+            outputs = rules.merge(site, self._layout == "stack", inputs, self._builder.add)
             added = range(start, len(self._builder.ops))
             self._called.update(dict.fromkeys(added, site.op))
             if self._layout == "stack" and rules.of(site.op).own:
                 own = op._replace(inputs=tuple(inputs), extra={"own": True})
                 self._own += ((ref, own, out) for out, ref in enumerate(outputs))
         self._emitted.update(zip(self._program.outputs[position], outputs))
-
-    def _readable(self, ref: Ref) -> Ref:
-        """Return `ref`, or a copy that also reads the first result if MXNet needs that."""
-        position, out = ref
-        if not out or not rules.of(self._builder.ops[position].op).reads_first_result:
-            return ref
-        if ref not in self._copies:
-            zeros = self._builder.add("_mul_scalar", [(position, 0)], {"scalar": "0"})
-            self._copies[ref] = self._builder.add("elemwise_add", [ref, zeros])
-        return self._copies[ref]

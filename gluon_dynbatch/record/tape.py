@@ -58,7 +58,7 @@ class RecordedEntry(Protocol):
         ...
 
 
-class Call(NamedTuple):
+class TapeCall(NamedTuple):
     """One call of a tape, as `Tape.calls` yields it."""
 
     entry: RecordedEntry
@@ -67,7 +67,7 @@ class Call(NamedTuple):
     results: range
 
 
-class Reads:
+class ExternalReads:
     """The external arrays that the calls of a tape read, collected on demand."""
 
     def __init__(self) -> None:
@@ -120,15 +120,15 @@ class Tape(recording.Tape):
 
     def __init__(self, recorder: Any = None) -> None:
         super().__init__(recorder)
-        self.reads = Reads()
+        self.reads = ExternalReads()
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[TapeCall]:
         """Yield the calls in the order in which they were recorded."""
         stop = 0
         for entry_id, first in zip(self.node_entry, self.node_value0):
             entry = self.entries[entry_id]
             start, stop = stop, stop + len(entry.in_types)
-            yield Call(
+            yield TapeCall(
                 entry,
                 tuple(zip(self.sources[start:stop], self.offsets[start:stop])),
                 range(first, first + len(entry.out_types)),

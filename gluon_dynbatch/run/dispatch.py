@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, FrozenSet, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
+from .. import rules
 from ..kernel.kernels import Kernels
-from ..lower.segment import Segment
+from ..lower.segment import Port, Segment
 from ..modes import RECORDING, TRAINING
-from ..trace.symbols import Compiled, compile_symbol, make_symbol
+from ..trace.symbols import VARIABLE, Builder, Compiled, Ref, compile_symbol, make_symbol
+
+#: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
+PASS_GRADIENTS = frozenset(
+    ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
+)
 
 #: Operators that may fail depending on values.  MXNet reports such a failure once, to the first
 #: reader of a result.
@@ -68,8 +74,103 @@ class Dispatcher:
         return executable
 
 
+class _Graph:
+    """The operators of a segment, with those that a ``CachedOp`` needs around them.
+
+    Arenas have rows with one axis.  MXNet adds to some gradients as if it wrote them, does not
+    write others, and does not compute some results unless the first one is read.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment, self._builder = segment, Builder("launch_")
+        #: Variables, by their positions, that each row of the launch has for itself.
+        self._per_row: Dict[int, Port] = {}
+        #: Values of the graph that cannot be read directly, to copies of them.
+        self._copies: Dict[Ref, Ref] = {}
+        #: Positions in the segment, to those in the graph.
+        self._places: List[int] = []
+        for op in segment.ops:
+            if op.op == VARIABLE:
+                self._places.append(self._variable(op.name))
+            else:
+                inputs = map(self._value, op.inputs)
+                position, _ = self._add(op.op, inputs, op.attrs, op.extra)
+                # MXNet's errors and profiler show the name.
+                self._builder.ops[position] = self._builder.ops[position]._replace(name=op.name)
+                self._places.append(position)
+        heads = zip(segment.heads, segment.outputs)
+        self.heads = tuple(self._head(self._value(ref), port) for ref, port in heads)
+        self.ops = tuple(self._builder.ops)
+
+    def _value(self, ref: Ref) -> Ref:
+        """Return the value of the graph that is a value of the segment."""
+        return self._places[ref[0]], ref[1]
+
+    def _is_flat(self, port: Port) -> bool:
+        """Return whether the array of a port has two axes, as the rows of an arena have."""
+        return self._segment.layout != "unbatched" and len(port.shape) == 1
+
+    def _variable(self, name: str) -> int:
+        value = self._builder.variable(name)
+        if name.startswith("in"):
+            port = self._segment.inputs[int(name[len("in") :])]
+            if not port.shared:
+                self._per_row[value[0]] = port
+                # Shared arrays, and those of unbatched segments, come in their own shapes.
+                if self._segment.layout != "unbatched" and not self._is_flat(port):
+                    value = self._add("Reshape", [value], {"shape": str((-1, *port.shape))})
+        return value[0]
+
+    def _add(self, op: str, inputs: Iterable[Ref], *attrs: Mapping[str, Any]) -> Ref:
+        inputs = [self._addable(op, self._readable(ref)) for ref in inputs]
+        return self._builder.add(op, inputs, *attrs)
+
+    def _head(self, value: Ref, port: Port) -> Ref:
+        ref = self._readable(value)
+        if not self._is_flat(port):
+            # Results are written into an arena, whose rows have one axis.
+            ref = self._add("Reshape", [ref], {"shape": str((-1, port.row_size))})
+        return self._add("_copy", [ref]) if self._passes_gradient(ref) else ref
+
+    def _passes_gradient(self, ref: Ref) -> bool:
+        """Return whether the gradient of a variable is the gradient of `ref`, unchanged.
+
+        MXNet then uses the array of the head gradient as the variable's gradient, and does not
+        write into the buffer for the latter.
+        """
+        stack = [ref[0]]
+        while stack:
+            op = self._builder.ops[stack.pop()]
+            if op.op == VARIABLE:
+                return True
+            if op.op in PASS_GRADIENTS:
+                stack.extend(position for position, _ in op.inputs)
+        return False
+
+    def _addable(self, op: str, ref: Ref) -> Ref:
+        """Return `ref`, or a copy of it if it is shared and `op` cannot add to its gradient."""
+        if self._builder.ops[ref[0]].op != VARIABLE or ref[0] in self._per_row:
+            return ref
+        if op == "_copy" or rules.of(op).adds_to_gradients or rules.of(op).writes:
+            return ref
+        if ref not in self._copies:
+            self._copies[ref] = self._add("_copy", [ref])
+        return self._copies[ref]
+
+    def _readable(self, ref: Ref) -> Ref:
+        """Return `ref`, or a copy that also reads the first result if MXNet needs that."""
+        position, out = ref
+        if not out or not rules.of(self._builder.ops[position].op).reads_first_result:
+            return ref
+        if ref not in self._copies:
+            zeros = self._builder.add("_mul_scalar", [(position, 0)], {"scalar": "0"})
+            self._copies[ref] = self._builder.add("elemwise_add", [ref, zeros])
+        return self._copies[ref]
+
+
 def _compile(segment: Segment) -> Executable:
-    symbol = make_symbol(segment.ops, segment.heads)
+    graph = _Graph(segment)
+    symbol = make_symbol(graph.ops, graph.heads)
     names = symbol.list_inputs()
     inputs = {f"in{i}": ("in", i) for i in range(len(segment.inputs))}
     inputs.update((f"param{i}", ("param", i)) for i in range(len(segment.parameters)))

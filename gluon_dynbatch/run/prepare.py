@@ -66,7 +66,7 @@ class Transposed(NamedTuple):
     recorded: Dict[int, Launch]
 
 
-class Backward(NamedTuple):
+class BackwardProgram(NamedTuple):
     """The backward program, the arrays that it trains, and the other arrays with a gradient."""
 
     assembled: Assembled
@@ -79,7 +79,7 @@ class Prepared(NamedTuple):
 
     forward: Assembled
     transposed: Optional[Transposed]
-    backward: Optional[Backward]
+    backward: Optional[BackwardProgram]
 
 
 class Draft(NamedTuple):
@@ -134,7 +134,7 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
             for gradient, (number, is_external, parameter) in assembler.trained.items()
         )
         reach = find_reach(plan, transposed.plan, transposed.heads)
-        backward = Backward(assembled, trained, reach)
+        backward = BackwardProgram(assembled, trained, reach)
     prepared = Prepared(draft.forward, transposed, backward)
     untrack(prepared)
     return prepared

@@ -37,7 +37,7 @@ WAITING = {
 }
 
 
-class Run(Protocol):
+class ObservedPass(Protocol):
     """What the profiler needs to know of a run of a plan, an `execute.Pass`."""
 
     plan: Plan
@@ -99,7 +99,7 @@ class Profiler:
                 self._changed.wait_for(lambda: not self._passes)
 
     @contextmanager
-    def launch(self, run: Run, number: int) -> Iterator[None]:
+    def launch(self, run: ObservedPass, number: int) -> Iterator[None]:
         """Show the time until the results of a launch are computed as one entry of the trace."""
         if self._domain is None:
             self._domain = profiler.Domain("gluon_dynbatch")

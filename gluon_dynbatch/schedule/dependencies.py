@@ -43,7 +43,7 @@ class Dependencies(NamedTuple):
         return Dependencies(self.signature[:units], offsets, preds, self.rows[:units])
 
 
-def check_graph(graph: Dependencies) -> None:
+def check_dependencies(graph: Dependencies) -> None:
     """Raise ``AssertionError`` unless `graph` is a topologically numbered DAG."""
     units = graph.size
     assert graph.offsets.shape == (units + 1,) and graph.rows.shape == (units,)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gluon_dynbatch.kernel.layout import Slot, Weight
-from gluon_dynbatch.kernel.step import Array, Kernel
+from gluon_dynbatch.kernel.step import Kernel, SlotArray
 from gluon_dynbatch.native import executing
 
 
@@ -38,8 +38,8 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     shared = {slot: array.ndim == 1 for slot, array in arrays.items()}
     operands = {
-        slot: Array(len(array) if shared[slot] else pitch(array), array.dtype.name, shared[slot])
-        for slot, array in arrays.items()
+        slot: SlotArray(len(array) if every else pitch(array), array.dtype.name, every)
+        for (slot, array), every in zip(arrays.items(), shared.values())
     }
     native, program = Kernel(tuple(steps), operands).native(few), Code()
     places = []

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, lower_bound
-from gluon_dynbatch.schedule.dependencies import Dependencies, check_graph
+from gluon_dynbatch.schedule.dependencies import Dependencies, check_dependencies
 
 
 def build(signature, preds, rows=None):
@@ -15,7 +15,7 @@ def build(signature, preds, rows=None):
     flat = np.array([pred for units in preds for pred in units], np.int32)
     height = np.array([1] * len(signature) if rows is None else rows, np.int64)
     graph = Dependencies(np.array(signature, np.int32), offsets, flat, height)
-    check_graph(graph)
+    check_dependencies(graph)
     return graph
 
 
