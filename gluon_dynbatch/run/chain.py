@@ -264,7 +264,7 @@ def link(links: Sequence[Link]) -> None:
         sizes = memories.size.tolist()
         outputs += [(number, *head, size) for head, size in zip(heads, sizes)]
         held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
-        results.append((memories, kept.copies(memories)))
+        results.append((memories, kept.copies(memories, recorded=True)))
     node = Node(passes, outputs, held_results)
     inputs, arrays = node.inputs, [array for _, copies in results for array in copies]
     if inputs and arrays:
