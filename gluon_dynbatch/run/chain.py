@@ -287,7 +287,7 @@ def link(links: Sequence[Link]) -> None:
         heads, offsets = backward.heads_at(memories.arena, memories.first, memories.size)
         tables.append(Outputs(np.full_like(heads, number), heads, offsets, memories.size))
         held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
-        results.append((memories, kept.copies(memories)))
+        results.append((memories, kept.copies(memories, recorded=True)))
     if not tables:
         return
     node = Node(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
