@@ -196,7 +196,7 @@ class Chain:
             if request.wanted
         )
         if not retain_graph:
-            self._free()
+            self._free(node)
         return True
 
     def _outputs(self, heads: List[Lazy]) -> List[Output]:
@@ -218,13 +218,21 @@ class Chain:
             ]
         return [output for _, output in sorted(outputs)] if len(outputs) == len(heads) else []
 
-    def _free(self) -> None:
-        """Forget how the arrays were computed; they are in no graph any more."""
-        for each in self._links:
-            kept = each.kept()
-            if kept is not None:
-                kept.recorded = False
-        self._links = []
+    def _free(self, node: Node) -> None:
+        """Forget how arrays were computed, except for those that a backward pass left alone."""
+        untouched, rest = node.untouched(), False
+        for link, heads in zip(self._links, untouched):
+            kept = link.kept()
+            if kept is None:
+                continue
+            held = kept.held()
+            spots = find_spots(held)
+            found = link.backward.heads_at(spots.container, spots.first, spots.size)
+            freed = [lazy for lazy, (head, _) in zip(held, found) if head < 0 or not heads[head]]
+            rest = rest or len(freed) < len(held)
+            kept.free_graph(freed)
+        if not rest:
+            self._links = []
 
 
 #: By id, the chains of closed scopes; those that have become a node hold no flushes.
@@ -257,7 +265,12 @@ def link(links: Sequence[Link]) -> None:
     held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
     alive = [(number, backward, kept()) for number, (backward, kept, _) in enumerate(links)]
-    owners = [(number, backward, kept) for number, backward, kept in alive if kept is not None]
+    # Those that are not recorded any more are in no graph, as a backward pass has freed it.
+    owners = [
+        (number, backward, kept)
+        for number, backward, kept in alive
+        if kept is not None and kept.recorded
+    ]
     for number, backward, kept in owners:
         held = kept.held()
         spots = find_spots(held)
@@ -339,6 +352,36 @@ class Node:
             for is_reached, route in zip(backward.reached(units), routes)
             if isinstance(route, NDArray)
         ]
+
+    def untouched(self) -> List[Array]:
+        """Return per flush which heads have graphs that share nothing with what is reached."""
+        if self.reached() is None:
+            return [np.zeros(len(each.heads.term), dtype=bool) for each, _ in self._passes]
+        untouched: List[Array] = []
+        for (backward, routes), units in zip(self._passes, self._live_units()):
+            externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
+            for route in routes:
+                if isinstance(route, Within) and not untouched[route.flush][route.head]:
+                    externals[route.external] = True
+            untouched.append(backward.untouched_heads(units, externals))
+        return untouched
+
+    def rest(self) -> Optional[Tuple[List[NDArray], Node]]:
+        """Return the results that are held and share nothing with what is reached, and their node.
+
+        Returns None if there are none.
+        """
+        untouched = self.untouched()
+        results: List[NDArray] = []
+        outputs: List[Output] = []
+        held: List[List[Reference]] = []
+        for output, references in zip(self._outputs, self._held):
+            alive = [lazy for lazy in (each() for each in references) if lazy is not None]
+            if alive and untouched[output[0]][output[1]]:
+                results.append(alive[0].real())
+                outputs.append(output)
+                held.append(references)
+        return (results, Node(self._passes, outputs, held)) if results else None
 
     def _starts(self) -> Sequence[int]:
         """Return the results that a gradient may arrive at."""
