@@ -315,6 +315,10 @@ class Node:
         self._held = held
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
+        #: Those that the latest one started from.
+        self._latest: Optional[Set[int]] = None
+        #: Whether MXNet has freed the node: backward passes that start later reach other ones.
+        self._is_freed = False
 
     @property
     def inputs(self) -> List[NDArray]:
@@ -328,6 +332,8 @@ class Node:
         If all of them are results of this node, no gradient arrives at other results.  Returns
         whether they are.
         """
+        if self._is_freed:
+            return False
         numbers = {
             array.handle.value: number
             for number, references in enumerate(self._held)
@@ -335,30 +341,32 @@ class Node:
             if array is not None
         }
         all_known = heads <= numbers.keys()
-        if not all_known:
+        self._latest = {numbers[head] for head in heads} if all_known else None
+        if self._latest is None:
             self._started = None
         elif self._started is not None:
-            self._started |= {numbers[head] for head in heads}
+            self._started |= self._latest
         return all_known
 
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
-        started = {self._outputs[number][:2] for number in self._starts()}
-        if len(started) == sum(len(backward.heads.term) for backward, _ in self._passes):
+        starts = self._starts()
+        if self._is_all(starts):
             return None
         return [
             is_reached
-            for (backward, routes), units in zip(self._passes, self._live_units())
+            for (backward, routes), units in zip(self._passes, self._live_units(starts))
             for is_reached, route in zip(backward.reached(units), routes)
             if isinstance(route, NDArray)
         ]
 
     def untouched(self) -> List[Array]:
-        """Return per flush which heads have graphs that share nothing with what is reached."""
-        if self.reached() is None:
+        """Return per flush which heads share nothing with what the latest backward pass reached."""
+        starts = self._starts() if self._latest is None else tuple(self._latest)
+        if self._is_all(starts):
             return [np.zeros(len(each.heads.term), dtype=bool) for each, _ in self._passes]
         untouched: List[Array] = []
-        for (backward, routes), units in zip(self._passes, self._live_units()):
+        for (backward, routes), units in zip(self._passes, self._live_units(starts)):
             externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
             for route in routes:
                 if isinstance(route, Within) and not untouched[route.flush][route.head]:
@@ -369,9 +377,9 @@ class Node:
     def rest(self) -> Optional[Tuple[List[NDArray], Node]]:
         """Return the results that are held and share nothing with what is reached, and their node.
 
-        Returns None if there are none.
+        MXNet has freed this one.  Returns None if there are no such results.
         """
-        untouched = self.untouched()
+        untouched, self._is_freed = self.untouched(), True
         results: List[NDArray] = []
         outputs: List[Output] = []
         held: List[List[Reference]] = []
@@ -382,6 +390,11 @@ class Node:
                 outputs.append(output)
                 held.append(references)
         return (results, Node(self._passes, outputs, held)) if results else None
+
+    def _is_all(self, starts: Sequence[int]) -> bool:
+        """Return whether gradients arrive at all heads."""
+        started = {self._outputs[number][:2] for number in starts}
+        return len(started) == sum(len(backward.heads.term) for backward, _ in self._passes)
 
     def _starts(self) -> Sequence[int]:
         """Return the results that a gradient may arrive at."""
@@ -420,7 +433,7 @@ class Node:
         ]
         live: Sequence[Optional[Array]] = [None] * len(self._passes)
         if self.leaves_out:
-            live = self._live_units()
+            live = self._live_units(self._starts())
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
@@ -434,9 +447,9 @@ class Node:
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
 
-    def _live_units(self) -> List[Array]:
-        """Return per flush which units gradients arrive at."""
-        outputs = [self._outputs[number] for number in self._starts()]
+    def _live_units(self, starts: Sequence[int]) -> List[Array]:
+        """Return per flush which units gradients arrive at that arrive at some results."""
+        outputs = [self._outputs[number] for number in starts]
         heads: List[Set[int]] = [set() for _ in self._passes]
         live: List[Array] = []
         for number, head, *_ in outputs:
