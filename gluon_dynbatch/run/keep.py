@@ -16,6 +16,7 @@ from mxnet.util import is_np_shape
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import Lazy
+from ..record.state import STATE
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import copy_out
@@ -187,6 +188,7 @@ class Kept(recording.Keeper):
         chain: Optional[Connecting],
     ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
+        self._bases = bases
         self.memory = bases.handles, bases.addresses, itemsizes
         super().__init__(*self.memory)
         self._arenas = arenas
@@ -221,6 +223,18 @@ class Kept(recording.Keeper):
             self._detached = weakref.ref(detached)
         return detached
 
+    def free_graph(self, arrays: List[Lazy]) -> None:
+        """Let arrays be in no graph any more, given all that share memory with any of them."""
+        if len(arrays) == len(self.held()):
+            self.recorded = False
+            return
+        freed = Kept(self._arenas, self._bases, False, self.bytes, None)
+        for lazy in arrays:
+            if lazy._owner is self:
+                freed.lazies.append(weakref.ref(lazy))
+                lazy._owner = freed
+        STATE.waiting.append(weakref.ref(freed))
+
     def read(self, lazy: Lazy) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
         key = lazy._value, lazy._type
@@ -235,7 +249,7 @@ class Kept(recording.Keeper):
         SHARING.alone(self._hand_out)
 
     def _hand_out(self) -> None:
-        if self.chain is not None:
+        if self.chain is not None and self.recorded:
             self.chain.connect()
         self.empty()
 
