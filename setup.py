@@ -94,6 +94,11 @@ class BuildExt(build_ext):
         super().build_extensions()
 
 
+#: The public addresses of the repository and of the site, which have none yet. The metadata, the
+#: site and the advice in reports take them from here.
+REPOSITORY, SITE = "", ""
+
+
 def where_supported(requirements):
     """Restrict requirements to the versions of Python that MXNet 1.9.1 runs on."""
     return [requirement + SUPPORTED for requirement in requirements]
@@ -109,6 +114,8 @@ setup(
     license="Apache-2.0",
     keywords="dynamic batching, MXNet, Gluon, Tree-LSTM, recursive neural networks, graph networks",
     project_urls={
+        **({"Source": REPOSITORY} if REPOSITORY else {}),
+        **({"Documentation": SITE} if SITE else {}),
         "Apache MXNet": "https://mxnet.apache.org",
         "Paper": "https://arxiv.org/abs/1904.07421",
     },

@@ -49,7 +49,15 @@ numpydoc_xref_param_type = False
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+#: The address of the repository; empty if it has none yet.
+REPOSITORY = re.search(
+    r'^REPOSITORY, SITE = "(.*)", ".*"$', (ROOT / "setup.py").read_text(encoding="utf-8"), re.M
+)[1]
+
 html_theme = "furo"
+html_theme_options = {
+    "source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/",
+} if REPOSITORY else {}  # fmt: skip
 html_title = f"gluon_dynbatch {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -106,7 +114,10 @@ def read_source(app, name, source):
             return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
         return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
 
-    source[0] = RECIPE.sub(recipe, source[0].replace("{version}", version))
+    source[0] = RECIPE.sub(
+        recipe,
+        source[0].replace("{version}", version).replace("{repository}", REPOSITORY or "none yet"),
+    )
     if page.suffix == ".md":
         source[0] = LINK.sub(rewrite, source[0])
 

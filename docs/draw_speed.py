@@ -5,6 +5,7 @@ Run ``python docs/draw_speed.py`` after a change of the table; a test fails if t
 
 from __future__ import annotations
 
+import argparse
 import html
 import re
 from pathlib import Path
@@ -85,4 +86,5 @@ def shorten(name: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     PICTURE.write_text(to_svg(*read(README.read_text(encoding="utf-8"))), encoding="utf-8")

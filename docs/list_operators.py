@@ -5,6 +5,7 @@ Run ``python docs/list_operators.py`` after a change of a rule; a test fails if 
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import re
 from pathlib import Path
@@ -197,4 +198,5 @@ native steps and launches.
 """
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     PAGE.write_text(reference(), encoding="utf-8")

@@ -5,6 +5,7 @@ Run ``python docs/notebooks.py`` after a change of the page; a test fails if the
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -41,6 +42,7 @@ def notebook(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for page in PAGES:
         text = notebook(page.read_text(encoding="utf-8"))
         page.with_suffix(".ipynb").write_text(text, encoding="utf-8")

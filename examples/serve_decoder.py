@@ -10,6 +10,7 @@ server-sent event, sent as soon as it is known; with ``"stream": false``, all co
 corpus, which takes seconds. ``/metrics`` returns figures for Prometheus.
 """
 
+import functools
 import random
 import sys
 import time
@@ -120,6 +121,12 @@ def decoder(model, vocab):
     return decode
 
 
+@functools.lru_cache(maxsize=2**16)
+def event_of(word):
+    """Format a word as a server-sent event."""
+    return event({"word": word})
+
+
 class DecoderService(Service):
     """Stream the words of a decoder over HTTP: requests join and leave at every step."""
 
@@ -182,7 +189,7 @@ class DecoderService(Service):
             async for word in stream:
                 first = first or time.perf_counter()
                 count += 1
-                yield event({"word": word})
+                yield event_of(word)
             yield event({"count": count}, "end")
         finally:
             await stream.aclose()

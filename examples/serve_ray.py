@@ -18,9 +18,14 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import ray
-import ray.data
-from ray import serve as ray_serve
+
+try:
+    import ray
+    import ray.data
+    from ray import serve as ray_serve
+except ImportError as error:
+    print(f"error: {error}; pip install 'gluon-dynbatch[ray]' installs Ray", file=sys.stderr)
+    sys.exit(2)
 
 import gluon_dynbatch as gdb
 

@@ -49,6 +49,10 @@ class Mailbox:
         #: Tasks that wait for a value.
         self._waiters: List[asyncio.Future[None]] = []
 
+    def is_ready(self) -> bool:
+        """Return whether a value, or the end, is here."""
+        return bool(self.values) or self.end is not None
+
     def has_room(self) -> bool:
         """Return whether another value may be put here, also in vain, as its loop is closed."""
         is_closed = self.loop is not None and self.loop.is_closed()
@@ -67,7 +71,7 @@ class Mailbox:
     def wait(self) -> None:
         """Wait in a thread for a value or the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self.values or self.end is not None)
+            self._changed.wait_for(self.is_ready)
 
     async def wait_in_task(self) -> None:
         """Wait in a task for a value or the end."""
@@ -202,10 +206,13 @@ class RequestStream:
     def __next__(self) -> Any:
         self._check(None)
         while True:
+            if not self._mailbox.is_ready():
+                self._refuse_if_lost()
+                self._mailbox.wait()
             try:
                 return self._take()
-            except IndexError:
-                self._mailbox.wait()
+            except IndexError:  # another thread has taken the value
+                continue
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -213,10 +220,13 @@ class RequestStream:
     async def __anext__(self) -> Any:
         self._check(asyncio.get_running_loop())
         while True:
+            if not self._mailbox.is_ready():
+                self._refuse_if_lost()
+                await self._mailbox.wait_in_task()
             try:
                 return self._take()
-            except IndexError:
-                await self._mailbox.wait_in_task()
+            except IndexError:  # another task has taken the value
+                continue
             except StopIteration:
                 raise StopAsyncIteration from None
 
@@ -244,10 +254,6 @@ class RequestStream:
             value, was_full = mailbox.take()
         except IndexError:
             if end is None:
-                if self._is_lost() and mailbox.end is None:
-                    message = "the stream belongs to another process"
-                    advice = "make a batcher in each process"
-                    raise errors.ClosedError(message, advice=advice) from None
                 raise
             mailbox.end = END
             if end is END:
@@ -256,6 +262,12 @@ class RequestStream:
         if was_full:
             self._made_room()
         return value
+
+    def _refuse_if_lost(self) -> None:
+        """Raise an error if no value can come, as in the child of a fork."""
+        if self._is_lost() and not self._mailbox.is_ready():
+            message = "the stream belongs to another process"
+            raise errors.ClosedError(message, advice="make a batcher in each process")
 
     def _check(self, loop: Any) -> None:
         if loop is not self._mailbox.loop:

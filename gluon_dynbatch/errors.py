@@ -37,7 +37,7 @@ class Where(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        """Write the line as ``file:line``, which editors and terminals recognise."""
+        """Write the line as ``file:line``, which editors and terminals recognize."""
         return f"{self.filename}:{self.line} in {self.function}"
 
 

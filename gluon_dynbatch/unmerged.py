@@ -25,6 +25,8 @@ JOINED = {
     False: ("mx.nd.concat(..., dim=0)", "mx.nd.stack(..., axis=0)"),
     True: ("mx.np.concatenate(..., axis=0)", "mx.np.stack(..., axis=0)"),
 }
+#: How a block adds up the arrays of a list.
+SUMS = {False: "F.add_n", True: "Python's sum(arrays)"}
 #: For operators that put arrays together along another axis than 0, by name: the attribute, and
 #: what to call instead, given the axis; for `mx.nd` and for `mx.np`.
 ALONG_AXIS = {
@@ -131,10 +133,10 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
 def _of_block(entry: Entry, granularity: str) -> str:
     """Return the advice for a call of a block."""
     before = 'try granularity="operator", or ' if granularity == "block" else ""
-    # `mx.np` has no sum of a list.
-    sums = granularity == "operator" and not entry.program.numpy
-    after = ", or add them up in the block, with F.add_n" if sums else ""
-    return COUNTS.format(before, *JOINED[entry.program.numpy], after)
+    numpy = entry.program.numpy
+    adds = granularity == "operator"
+    after = f", or add them up in the block, with {SUMS[numpy]}" if adds else ""
+    return COUNTS.format(before, *JOINED[numpy], after)
 
 
 def _along_axis(entry: Entry) -> str:

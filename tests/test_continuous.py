@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import rounds
+from gluon_dynbatch import rounds, worker
+from gluon_dynbatch.record.hooks import REPLACES
 from gluon_dynbatch.scope import OpenScope
+from gluon_dynbatch.turns import Guard
 from tests import cells, soak
 from tests.cells import equal
 from tests.common import alive, output_of
@@ -709,6 +711,28 @@ def test_requests_that_wait_for_an_earlier_one_do_not_keep_the_worker_busy(cell)
         assert not wait(others, 0.1).done and len(advanced) < before + 9
         assert list(slow)[-1] == 1
         assert sorted(future.result(PATIENCE)[-1] for future in others) == [2, 3]
+
+
+@pytest.mark.parametrize("seconds", [1e6, 0.01])
+def test_guards_and_replacements_stay_between_requests_until_none_has_come_for_a_while(
+    cell, seconds
+):
+    class Counter:
+        count = 0
+
+        def __call__(self, number):
+            self.total = cell(mx.nd.array(vector(number))).sum().asscalar()
+            self.count += 1
+            return self.count
+
+    def changed():
+        is_replaced = hasattr(mx.nd.NDArray.__getitem__, REPLACES)
+        return isinstance(vars(Counter)["count"], Guard), is_replaced
+
+    with patch.object(worker, "REST_S", seconds), serving(Counter(), 1) as batcher:
+        assert [batcher.submit(n).result(PATIENCE) for n in range(3)] == [1, 2, 3]
+        assert settled(lambda: changed() == (seconds > 1,) * 2)
+    assert settled(lambda: changed() == (False, False))
 
 
 def test_a_scope_that_cannot_be_opened_fails_its_requests_only(walk, monkeypatch):

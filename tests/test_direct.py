@@ -429,3 +429,49 @@ def test_ones_for_large_results_are_not_kept():
     y.backward()
     equal([x.grad], [mx.nd.full((300, 400), 2)])
     assert not _ONES
+
+
+def _adversarial(scope, through_mxnet):
+    """Train a discriminator on detached results, then their generator through the next scope."""
+    weights = attached([mx.nd.ones((4, 4)) / k for k in (2, 3)])
+    with autograd.record(), scope():
+        made = [NET(x, weights[0]) for x in inputs(3)]
+        losses = [NET(y.detach(), weights[1]).sum() for y in made]
+    if through_mxnet:
+        losses[0].wait_to_read()
+    autograd.backward(losses)
+    first = weights[1].grad.copy()
+    with autograd.record(), scope():
+        losses = [NET(y, weights[1]).sum() for y in made]
+    autograd.backward(losses)
+    return [first, *(w.grad for w in weights), *made]
+
+
+def _one_by_one(scope, through_mxnet):
+    """Go backward from losses one after another that share variables only, or more than these."""
+    weights, order = attached([mx.nd.ones((4, 4)) / 3]), []
+    weights[0].attach_grad("add")
+    with autograd.record(), scope() as batch:
+        losses = [NET(x, weights[0]).sum() for x in inputs(4)]
+        if batch is not None:
+            batch.flush()
+        losses.append(NET(NET(inputs(1)[0] * 2, weights[0]), weights[0]).sum())
+        shared = NET(inputs(1)[0], weights[0])
+        losses += [shared[:, :2].sum(), NET(shared, weights[0]).sum()]
+    if through_mxnet:
+        losses[0].wait_to_read()
+    for k in (2, 4, 0, 1, 5, 6, 2, 3):
+        try:
+            losses[k].backward()
+            order.append(k)
+        except mx.MXNetError:
+            order.append(-1)
+    return [np.array(order), weights[0].grad, *losses]
+
+
+@pytest.mark.parametrize("run", [_adversarial, _one_by_one])
+@pytest.mark.parametrize("through_mxnet", [False, True])
+def test_a_backward_pass_frees_what_it_has_reached(run, through_mxnet):
+    wanted = run(contextlib.nullcontext, through_mxnet)
+    got = run(partial(gdb.batching, **FIXED), through_mxnet)
+    equal(got, wanted)

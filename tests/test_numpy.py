@@ -1,6 +1,8 @@
 """Programs with ``mx.np`` and ``mx.npx`` work as those with ``mx.nd`` do."""
 
+import operator
 import threading
+from functools import reduce
 
 import mxnet as mx
 import numpy as np
@@ -371,18 +373,24 @@ def test_without_numpy_shapes_calls_run_at_once():
 
 
 def test_advice_for_lists_of_several_lengths_names_functions_of_numpy():
-    """`mx.np` has no sum of a list, so the cell adds them up one by one."""
-    net = cell(lambda F, arrays: F.np.tanh(sum(arrays)))
+    """A sum that does not begin with the number of Python's ``sum`` is one of other arrays."""
+    nets = [
+        cell(lambda F, arrays: F.np.tanh(reduce(operator.add, arrays))),
+        cell(lambda F, arrays: F.np.tanh(sum(arrays))),
+        cell(lambda F, arrays: F.np.tanh(arrays[0])),
+    ]
     samples = [[mnp.ones((1, 2)) * i] * count for i, count in enumerate((1, 2, 3, 3))]
-    with gdb.batching(**FIXED) as batch:
-        results = [net(arrays) for arrays in samples]
-    same(results, [np.tanh(sum(x.asnumpy() for x in arrays)) for arrays in samples])
-    with gdb.batching(**FIXED) as joined:
-        results = [net([mnp.concatenate(arrays)]) for arrays in samples]
-    same(results, [np.tanh(np.concatenate([x.asnumpy() for x in arrays])) for arrays in samples])
-    advice = "with mx.np.concatenate(..., axis=0) or mx.np.stack(..., axis=0)"
-    assert advice in str(batch.report.split) and "add_n" not in str(batch.report.split)
-    assert not joined.report.split and batch.report.launches > joined.report.launches
+    joined = [[mnp.concatenate(arrays)] for arrays in samples]
+    reports = []
+    for net, given in zip(nets, (samples, samples, joined)):
+        with gdb.batching(granularity="operator", policy="depth") as batch:
+            results = [net(arrays) for arrays in given]
+        same(results, [net(arrays).asnumpy() for arrays in given])
+        reports.append(batch.report)
+    advice = "with mx.np.concatenate(..., axis=0) or mx.np.stack(..., axis=0), or add them up in "
+    assert advice + "the block, with Python's sum(arrays)" in str(reports[0].split)
+    assert [report.launches for report in reports] == [3, 1, 1]
+    assert not reports[1].split and not reports[2].split
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])

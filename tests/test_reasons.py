@@ -1,15 +1,17 @@
 """Reports say why launches were narrow: also those of scopes whose calls all ran at once."""
 
+import contextlib
 import pickle
 
 import mxnet as mx
+import numpy as np
 import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.advice import KINDS
 from gluon_dynbatch.findings import READS as READ_KINDS
-from tests.cells import attached, inputs
+from tests.cells import attached, cell, equal, inputs
 from tests.common import FIXED
 
 # The kinds of lines that end a batch early, in every scope at a place
@@ -135,3 +137,16 @@ def test_a_plan_that_is_missing_says_so(net):
             assert __file__ in str(info.value)
         assert not hasattr(batch.plan, "_repr_html_")
     assert "no recorded call has been computed" in str(gdb.batching().plan)
+
+
+def test_calls_of_bfloat16_run_at_once_as_numpy_has_no_such_numbers():
+    dtype = np.dtype([("bfloat16", np.uint16)])  # MXNet's name of it
+    net, double = cell(lambda F, x: x * 2), cell(lambda F, x: x * 2)
+    outcomes = []
+    for scope in (contextlib.nullcontext(), gdb.batching(granularity="block")):
+        x = attached([mx.nd.array([[1, 2, 3]])])[0]
+        with autograd.record(), scope:
+            y = net(double(x).astype(dtype)).astype("float32")
+        y.backward()
+        outcomes.append([y, x.grad])
+    equal(outcomes[1], outcomes[0])

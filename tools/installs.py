@@ -7,6 +7,7 @@ runs there, with the dependencies of requirements.txt, except on the Python that
 because `make test` runs all tests on it.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -105,6 +106,7 @@ def part_of_tests(python, install, clone, native):
 
 def main():
     """Check each way and each version of Python at least once; return the exit code."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     # The package is imported from where pip has installed it.
     os.environ.pop("PYTHONPATH", None)
     found = [version for version in reversed(VERSIONS) if interpreter(version)]

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -30,10 +31,13 @@ def started(name, checkpoint, *options):
     command += ["--checkpoint", str(checkpoint), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield process, _port_of(process)
+            port = _port_of(process)
+            # Otherwise a service that logs much would wait.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield process, port
         finally:
             process.terminate()
-            process.communicate(timeout=PATIENCE)
+            process.wait(PATIENCE)
 
 
 def _port_of(process):

@@ -125,7 +125,12 @@ class Connection(asyncio.Protocol):
             self.done.set_result(np.inf)
 
     async def ask(self, request):
-        """Send a request; return the times of the first part and of the last, and all parts."""
+        """Send a request; return the times of the first part and of the last, and all parts.
+
+        If the service has closed the connection, there are none.
+        """
+        if self.transport.is_closing():
+            return np.inf, np.inf, b""
         self.parts, self.done = [], asyncio.get_running_loop().create_future()
         self.transport.write(request)
         try:
@@ -147,16 +152,18 @@ async def run(port, requests, sentences):
 
     async def ask(request):
         await asyncio.sleep(start + request.due - loop.time())
-        if idle:
+        answer, body = b"", bodies[request.sentence, request.words]
+        while idle and not answer:  # the service closes connections that are idle for long
             connection = idle.pop()
-        else:
+            first, last, answer = await connection.ask(body)
+        if not answer:
             _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
-        first, last, answer = await connection.ask(bodies[request.sentence, request.words])
+            first, last, answer = await connection.ask(body)
         if answer.startswith(b"HTTP/1.1 200") and last < np.inf:
             idle.append(connection)
-        head, _, body = answer.partition(b"\r\n\r\n")
+        head, _, content = answer.partition(b"\r\n\r\n")
         begin = start + request.due
-        return Answer(request, first - begin, last - begin, int(head[9:12] or 0), body)
+        return Answer(request, first - begin, last - begin, int(head[9:12] or 0), content)
 
     tasks = [asyncio.ensure_future(ask(request)) for request in requests]
     _, late = await asyncio.wait(tasks, timeout=requests[-1].due + PATIENCE_S)
@@ -217,7 +224,7 @@ def load(port, rate, seconds, seed, sentences):
     requests = arrivals(rate, seconds, seed)
     answers = uvloop.run(run(port, requests, sentences))
     lost = check(answers, sentences)
-    whole = max(seconds, max(a.last + a.request.due for a in answers if a.right))
+    whole = max(seconds, *(a.last + a.request.due for a in answers if a.right), 0)
     last = [answer.last for answer in answers]
     first = [answer.first if answer.right else np.inf for answer in answers]
     each = [(a.last - a.first) / (a.request.words - 1) if a.right else np.inf for a in answers]

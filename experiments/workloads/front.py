@@ -7,7 +7,6 @@ Gluon's that in MXNet 1.9.1 calls only functions of ``mx.nd``: see `LSTMCell`.
 
 import operator
 from contextlib import ExitStack, contextmanager
-from functools import reduce
 
 import mxnet as mx
 from mxnet import gluon
@@ -69,7 +68,7 @@ class NumPyFunctions:
         return self._np.split(array, indices_or_sections, axis=axis)
 
     def add_n(self, *arrays):  # noqa: D102
-        return reduce(operator.add, arrays)
+        return sum(arrays)
 
     def dot(self, lhs, rhs, transpose_b=False):  # noqa: D102
         return self._np.dot(lhs, rhs.T if transpose_b else rhs)

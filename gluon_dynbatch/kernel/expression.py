@@ -283,7 +283,14 @@ class Expressions:
         return self.product([(product.args[0], rows)], biases)
 
     def dot(self, left: Node, right: Node, dot: Dot) -> Node:
-        """Return products of matrices; at least one factor differs from row to row."""
+        """Return products of matrices; at least one factor differs from row to row.
+
+        Factors that are transposes are read where the matrices are, so that nothing is moved.
+        """
+        if _is_transpose(left, dot.matrices, *dot.stored_shapes[0]):
+            left, dot = left.args[0], dot.exchanging(0)
+        if _is_transpose(right, dot.matrices, *dot.stored_shapes[1]):
+            right, dot = right.args[0], dot.exchanging(1)
         if dot.n == 1 and dot.m != 1:
             # As a product of transposes, because native products are made for many columns.
             transposed = False, not dot.transposed[0]
@@ -359,6 +366,11 @@ class Expressions:
 def _is_permuted(x: Node) -> bool:
     """Return whether a value has all columns of another in some order."""
     return x.kind == "permuted" and x.width == x.args[0].width
+
+
+def _is_transpose(x: Node, matrices: int, rows: int, columns: int) -> bool:
+    """Return whether a value, some matrices of this shape, has those of another transposed."""
+    return _is_permuted(x) and x.attrs[0] == Order.of_transposes(matrices, columns, rows)
 
 
 def _is_transposed_product(x: Node, order: Order) -> bool:

@@ -86,6 +86,18 @@ class Dot(NamedTuple):
     #: even if the other matrix is not finite.  -1 if neither is.
     gradient: int = -1
 
+    @property
+    def stored_shapes(self) -> Tuple[Pair, Pair]:
+        """Rows and columns of the matrices of the left and of the right operand, as stored."""
+        left = (self.k, self.m) if self.transposed[0] else (self.m, self.k)
+        right = (self.n, self.k) if self.transposed[1] else (self.k, self.n)
+        return left, right
+
+    def exchanging(self, operand: int) -> Dot:
+        """Return the same products of matrices that are stored in the other order."""
+        left, right = self.transposed
+        return self._replace(transposed=(left, not right) if operand else (not left, right))
+
     def gradients(self) -> Tuple[Dot, Dot]:
         """Return the products that compute the gradients of the left and of the right operand."""
         m, k, n, (left, right) = self.m, self.k, self.n, self.transposed
@@ -227,6 +239,12 @@ class Order(Tuple[int, ...]):
     def of_transpose(cls, rows: int, columns: int) -> Order:
         """Return the order that transposes a matrix of this shape."""
         return cls(columns * i + j for j in range(columns) for i in range(rows))
+
+    @classmethod
+    def of_transposes(cls, matrices: int, rows: int, columns: int) -> Order:
+        """Return the order that transposes each of several matrices of this shape."""
+        size, one = rows * columns, cls.of_transpose(rows, columns)
+        return cls(first + source for first in range(0, matrices * size, size) for source in one)
 
     def after(self, first: Sequence[int]) -> Order:
         """Return the order that has the effect of `first`, followed by this one."""

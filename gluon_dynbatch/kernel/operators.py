@@ -232,7 +232,7 @@ HANDLERS: Dict[str, Handler] = {
     **draws.DRAWS,
     **axes.MOVES,
     "FullyConnected": dense,
-    "SliceChannel": split,
+    **dict.fromkeys(["SliceChannel", "_split_v2"], split),
     **dict.fromkeys(["Embedding", "take"], indexing.take),
     **dict.fromkeys(["argmax", "argmin"], indexing.argmax),
     **dict.fromkeys(["sort", "argsort", "topk"], indexing.ordered),

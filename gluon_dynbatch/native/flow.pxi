@@ -25,6 +25,23 @@ def externals_read(
                     read[-1 - terms[i]] = True
 
 
+def descendants(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const uint8_t[::1] through,
+    const int32_t[::1] input0, const int32_t[::1] term0, const int32_t[::1] terms,
+    const uint8_t[::1] externals, uint8_t[::1] reached,
+):
+    """Mark the descendants, among units in `through`, of marked units and external arrays."""
+    cdef Py_ssize_t unit, k
+    for unit in range(reached.shape[0]):
+        if reached[unit] or not through[unit]:
+            continue
+        for k in range(offsets[unit], offsets[unit + 1]):
+            reached[unit] |= reached[preds[k]]
+        for k in range(term0[input0[unit]], term0[input0[unit + 1]]):
+            if terms[k] < 0:
+                reached[unit] |= externals[-1 - terms[k]]
+
+
 def flow(
     inputs, reads, const uint8_t[::1] recorded, const int64_t[::1] maker, uint8_t[::1] passing,
     uint8_t[::1] flowing, uint8_t[::1] reached,

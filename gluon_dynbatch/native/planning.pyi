@@ -49,6 +49,16 @@ def ancestors(offsets: Array, preds: Array, through: Array, reached: Array) -> N
 def externals_read(
     units: Array, input0: Array, term0: Array, terms: Array, read: Array
 ) -> None: ...
+def descendants(
+    offsets: Array,
+    preds: Array,
+    through: Array,
+    input0: Array,
+    term0: Array,
+    terms: Array,
+    externals: Array,
+    reached: Array,
+) -> None: ...
 def flow(
     inputs: Inputs,
     reads: Reads,

@@ -208,6 +208,18 @@ def externals_read(graph: Graph, units: Array, count: int) -> Array:
     return read
 
 
+def touched_units(plan: Plan, units: Array, externals: Array) -> Array:
+    """Return which units share a part of their graph with marked units or external arrays."""
+    graph, touched = plan.graph, units.copy()
+    recorded = recorded_segments(graph)[graph.segment]
+    dependencies = graph.dependencies
+    planning.descendants(
+        *(dependencies.offsets, dependencies.preds, recorded),
+        *(graph.input0, graph.term0, graph.term, externals, touched),
+    )
+    return touched
+
+
 def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     units = live_units(plan, heads)

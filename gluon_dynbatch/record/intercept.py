@@ -41,7 +41,8 @@ def _invoke_hook(original: Any) -> Any:
             written = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
             recorder.refuse("it writes to an array")
             written = [*written, *(arrays if info.writes else ())]
-            computed = [array for array in written if not recording.is_unrealised(array)]
+            arrays_of_user = (array for array in written if isinstance(array, NDArray))
+            computed = [array for array in arrays_of_user if not recording.is_unrealised(array)]
             hazards.before_write(recorder, *[array.handle for array in computed])
         if arrays:
             # A call that is traced has to be recorded to be repeated.

@@ -245,6 +245,10 @@ class LazyNDArray(Lazy, NDArray):
         lazy = self._view(0, type_id, lambda base: base.reshape(*shape, **kwargs))
         return _recordable(self.real().reshape(*shape, **kwargs)) if lazy is None else lazy
 
+    def __repr__(self) -> str:
+        # MXNet writes the name of the class.
+        return super().__repr__().replace(f"<{type(self).__name__} ", f"<{NDArray.__name__} ")
+
     def copy(self) -> NDArray:
         """Return a copy."""
         made = None if self.pending else self._made_again(self.dtype)

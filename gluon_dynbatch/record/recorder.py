@@ -24,14 +24,16 @@ from ..findings import Finding, read_by
 from ..modes import FLOATS
 from ..native import recording
 from ..report import Report
-from .constants import constant_number, constant_of
+from .constants import CODES, constant_number, constant_of
 from .lazy import Lazy
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
-from .types import TYPES
+from .types import TYPES, name_of
 from .where import inactive_block, user_call, user_line
 
+#: Names of the dtypes of recorded calls.
+DTYPES = frozenset(map(name_of, CODES))
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
 
@@ -253,6 +255,9 @@ class Recorder(recording.Calls):
         contexts = {TYPES[t].context for t in type_ids}
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
+        unknown = {TYPES[t].dtype for t in type_ids} - DTYPES
+        if unknown:
+            return f"NumPy has no numbers of the dtype {', '.join(sorted(unknown))}"
         call = callee, mode, spec, type_ids, argument_of, place.where
         # Tracing calls child blocks with symbols, which must not be recorded.
         return self.scope.unrecorded(lambda: self.library.entry(key, *call))

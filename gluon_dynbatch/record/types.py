@@ -198,7 +198,9 @@ class TypeTable(List[ArrayType]):
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
         dtype = value.dtype
-        return self.id_of(ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.ctx))
+        # NumPy has no bfloat16: MXNet names it by a structure of one field.
+        (name,) = getattr(dtype, "names", None) or [getattr(dtype, "__name__", str(dtype))]
+        return self.id_of(ArrayType(value.shape, name, value.ctx))
 
 
 #: Size of the cache of views; it is cleared when it is full.

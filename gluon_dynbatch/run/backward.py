@@ -16,7 +16,7 @@ from mxnet.ndarray import NDArray
 from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
-from ..plan.transpose import Reach, externals_read, live_units
+from ..plan.transpose import Reach, externals_read, live_units, touched_units
 from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
@@ -137,6 +137,14 @@ class BackwardPass:
         for identity, number in self._numbers.items():
             reached[identity] = bool(read[number]) or reached.get(identity, False)
         return [reached.get(id(array), True) for array in self.inputs]
+
+    def untouched_heads(self, units: Array, externals: Array) -> Array:
+        """Return which heads have graphs of their own, without marked units and externals."""
+        graph, plan = self.forward.graph, self.forward
+        of_heads = graph.slot_unit[self.heads.term]
+        touched = touched_units(plan, units, externals)[of_heads]
+        untouched: Array = np.isin(plan.members.launch[of_heads], self.plan.order) & ~touched
+        return untouched
 
     def pull(
         self, arriving: HeadGradients, requests: List[Request], live: Optional[Array]

@@ -149,11 +149,12 @@ def copy_out(
     writes the gradient of one copy and reads another one, these must not be one memory.
     """
     on_host, size = in_host_memory(source.context), prod(shape)
-    copies = allocate_like(source, shape, len(starts), numpy and on_host)
     if not on_host:
+        copies = allocate_like(source, shape or (1,), len(starts))
         with autograd.pause():
             _copy_by_operators(source, copies, size, starts)
         return copies
+    copies = allocate_like(source, shape, len(starts), numpy)
     code = assembling.code_of_copies(name_of(source.dtype), starts, size)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")

@@ -87,6 +87,10 @@ class Outputs(NamedTuple):
     offset: Array
     size: Array
 
+    def some(self, rows: Sequence[int]) -> Outputs:
+        """Return some of the results."""
+        return Outputs(*(column[rows] for column in self))
+
     def split(self, flushes: int, head_gradients: List[NDArray]) -> List[HeadGradients]:
         """Return the gradients of the heads of each flush, given one array per result."""
         arrays = {id(each): each for each in head_gradients}  # most are the same ones
@@ -219,7 +223,7 @@ class Chain:
             if request.wanted
         )
         if not retain_graph:
-            self._free()
+            self._free(node)
         return True
 
     def _outputs(self, heads: List[Lazy]) -> Optional[Outputs]:
@@ -236,13 +240,22 @@ class Chain:
             head[at], offset[at] = link.backward.heads_at(arena[at], first[at], size[at])
         return Outputs(flush, head, offset, size) if (head >= 0).all() else None
 
-    def _free(self) -> None:
-        """Forget how the arrays were computed; they are in no graph any more."""
-        for each in self._links:
-            kept = each.kept()
-            if kept is not None:
+    def _free(self, node: Node) -> None:
+        """Forget how arrays were computed, except for those that a backward pass left alone."""
+        untouched, rest = node.untouched(), False
+        owners = [(number, link, link.kept()) for number, link in enumerate(self._links)]
+        for number, link, kept in owners:
+            if kept is not None and untouched is None:
                 kept.recorded = False
-        self._links = []
+            elif kept is not None and untouched is not None:
+                held = kept.held()
+                spots = find_spots(held)
+                found, _ = link.backward.heads_at(spots.container, spots.first, spots.size)
+                freed = np.flatnonzero((found < 0) | ~untouched[number][found]).tolist()
+                rest = rest or len(freed) < len(held)
+                kept.free_graph([held[i] for i in freed])
+        if not rest:
+            self._links = []
 
 
 #: By id, the chains of closed scopes; those that have become a node hold no flushes.
@@ -275,7 +288,12 @@ def link(links: Sequence[Link]) -> None:
     held_results: List[List[Reference]] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
     alive = [(number, backward, kept()) for number, (backward, kept, _) in enumerate(links)]
-    owners = [(number, backward, kept) for number, backward, kept in alive if kept is not None]
+    # Those that are not recorded any more are in no graph, as a backward pass has freed it.
+    owners = [
+        (number, backward, kept)
+        for number, backward, kept in alive
+        if kept is not None and kept.recorded
+    ]
     for number, backward, kept in owners:
         held = kept.held()
         spots = find_spots(held)
@@ -287,7 +305,7 @@ def link(links: Sequence[Link]) -> None:
         heads, offsets = backward.heads_at(memories.arena, memories.first, memories.size)
         tables.append(Outputs(np.full_like(heads, number), heads, offsets, memories.size))
         held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
-        results.append((memories, kept.copies(memories)))
+        results.append((memories, kept.copies(memories, recorded=True)))
     if not tables:
         return
     node = Node(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
@@ -322,6 +340,10 @@ class Node:
         self._held = held
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
+        #: Those that the latest one started from.
+        self._latest: Optional[Set[int]] = None
+        #: Whether MXNet has freed the node: backward passes that start later reach other ones.
+        self._is_freed = False
 
     @property
     def inputs(self) -> List[NDArray]:
@@ -335,6 +357,8 @@ class Node:
         If all of them are results of this node, no gradient arrives at other results.  Returns
         whether they are.
         """
+        if self._is_freed:
+            return False
         numbers = {
             array.handle.value: number
             for number, references in enumerate(self._held)
@@ -342,30 +366,73 @@ class Node:
             if array is not None
         }
         all_known = heads <= numbers.keys()
-        if not all_known:
+        self._latest = {numbers[head] for head in heads} if all_known else None
+        if self._latest is None:
             self._started = None
         elif self._started is not None:
-            self._started |= {numbers[head] for head in heads}
+            self._started |= self._latest
         return all_known
 
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
-        started = self._started_heads()
-        if len(started) == sum(len(backward.heads.term) for backward, _ in self._passes):
+        starts = self._starts()
+        if self._is_all(starts):
             return None
         return [
             is_reached
-            for (backward, routes), units in zip(self._passes, self._live_units())
+            for (backward, routes), units in zip(self._passes, self._live_units(starts))
             for is_reached, route in zip(backward.reached(units), routes)
             if isinstance(route, NDArray)
         ]
 
-    def _started_heads(self) -> Set[Tuple[int, int]]:
-        """Return the heads that a gradient may arrive at, each with its flush."""
+    def untouched(self) -> Optional[List[Array]]:
+        """Return per flush which heads share nothing with what the latest backward pass reached.
+
+        Returns None if it reached all.
+        """
+        starts = self._starts() if self._latest is None else sorted(self._latest)
+        if self._is_all(starts):
+            return None
+        untouched: List[Array] = []
+        for (backward, routes), units in zip(self._passes, self._live_units(starts)):
+            externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
+            for route in routes:
+                if isinstance(route, Within) and not untouched[route.flush][route.head]:
+                    externals[route.external] = True
+            untouched.append(backward.untouched_heads(units, externals))
+        return untouched
+
+    def rest(self) -> Optional[Tuple[List[NDArray], Node]]:
+        """Return the results that are held and share nothing with what is reached, and their node.
+
+        MXNet has freed this one.  Returns None if there are no such results.
+        """
+        untouched, self._is_freed = self.untouched(), True
+        if untouched is None:
+            return None
+        results: List[NDArray] = []
+        numbers: List[int] = []
+        flushes, heads, *_ = (column.tolist() for column in self._outputs)
+        for number, references in enumerate(self._held):
+            alive = [lazy for lazy in (each() for each in references) if lazy is not None]
+            if alive and untouched[flushes[number]][heads[number]]:
+                results.append(alive[0].real())
+                numbers.append(number)
+        if not results:
+            return None
+        held = [self._held[number] for number in numbers]
+        return results, Node(self._passes, self._outputs.some(numbers), held)
+
+    def _is_all(self, starts: Sequence[int]) -> bool:
+        """Return whether gradients arrive at all heads."""
+        flush, head, *_ = self._outputs.some(starts)
+        started = set(zip(flush.tolist(), head.tolist()))
+        return len(started) == sum(len(backward.heads.term) for backward, _ in self._passes)
+
+    def _starts(self) -> Sequence[int]:
+        """Return the results that a gradient may arrive at."""
         # If nothing is known of where backward passes started, any result may get a gradient.
-        started = sorted(self._started) if self._started else slice(None)
-        flush, head, *_ = (column[started].tolist() for column in self._outputs)
-        return set(zip(flush, head))
+        return sorted(self._started) if self._started else range(len(self._outputs.size))
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[Request], training: bool
@@ -393,7 +460,7 @@ class Node:
         ]
         live: Sequence[Optional[Array]] = [None] * len(self._passes)
         if self.leaves_out:
-            live = self._live_units()
+            live = self._live_units(self._starts())
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
             (backward, routes), gradients = self._passes[number], []
@@ -413,11 +480,12 @@ class Node:
             shape, size = head_gradients[number].shape, self._outputs.size[number]
             raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
 
-    def _live_units(self) -> List[Array]:
-        """Return per flush which units gradients arrive at."""
+    def _live_units(self, starts: Sequence[int]) -> List[Array]:
+        """Return per flush which units gradients arrive at that arrive at some results."""
         heads: List[Set[int]] = [set() for _ in self._passes]
         live: List[Array] = []
-        for flush, head in self._started_heads():
+        flushes, numbers, *_ = self._outputs.some(starts)
+        for flush, head in zip(flushes.tolist(), numbers.tolist()):
             heads[flush].add(head)
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
             units = backward.live_units(arriving)

@@ -95,32 +95,49 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 advice="compute the part that is differentiated twice outside of the scope",
             )
         _retained += bool(retain_graph)
-        _note_heads(count, heads)
+        started = _note_heads(count, heads)
         given, held = _dense(count, heads, arguments[0])
         failed = original(count, heads, given, *arguments[1:])
         del held
         if failed and HOOKS.used and b"not in a computational graph" in _LIB.MXGetLastError():
             raise GradientError(
                 "an array is not in a graph: it was not recorded under autograd.record(), or "
-                "backward has already freed its graph, which all arrays of one flush share",
+                "backward has already freed a graph that it shares",
                 user_line(),
                 advice="call mx.autograd.backward(losses) once for all arrays, "
                 "or pass retain_graph=True",
             )
         if not failed:
             _note_backward(arguments[1], arguments[6])
+            if started is not None and not (retain_graph or create_graph):
+                _record_rest(started)
         return failed
 
     return backward
 
 
-def _note_heads(count: int, heads: Any) -> None:
-    """Tell functions from which arrays a backward pass starts."""
+def _note_heads(count: int, heads: Any) -> Optional[Function]:
+    """Tell functions from which arrays a backward pass starts.
+
+    Returns the function of which all of them are results, if there is one.
+    """
     functions = [function for function, *_ in list(_ALIVE.values())]
     started = {heads[i] for i in range(count)} if functions else set()
     for function in functions:
         if function.starts(started):
-            return  # those that were recorded later are not reached
+            return function  # those that were recorded later are not reached
+    return None
+
+
+def _record_rest(function: Function) -> None:
+    """Record results of a function anew whose graphs a backward pass has not reached.
+
+    For MXNet, all results are those of one node, whose graph it has just freed.
+    """
+    rest = function.rest()
+    if rest is not None:
+        results, another = rest
+        record_function(another.inputs, results, another)
 
 
 def _note_backward(count: int, results: Any) -> None:
@@ -197,6 +214,9 @@ class Function(Protocol):
 
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
+
+    def rest(self) -> Optional[Tuple[List[NDArray], Function]]:
+        """Return results that share nothing with what a gradient reaches, and their function."""
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[Request], training: bool

@@ -11,10 +11,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tu
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_shape
 
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import Lazy
+from ..record.state import STATE
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import copy_out
@@ -77,14 +79,18 @@ class Memories(NamedTuple):
                 wholes[memory].append(array)
         return wholes
 
-    def numpy(self) -> Array:
-        """Return per memory whether all its arrays are whole ones of ``mx.np``, with axes."""
+    def numpy(self, scalars: bool) -> Array:
+        """Return per memory whether all its arrays are whole ones of ``mx.np``.
+
+        Without `scalars`, only those with axes.
+        """
         marks = np.frombuffer(recording.are_numpy(self.arrays), bool)
         found = np.zeros(len(self.size), bool)
         if marks.any():
             found[:] = True
             found[self.memory[~marks | (self.kind != self.whole[self.memory])]] = False
-            found &= [kind >= 0 and bool(TYPES[kind].shape) for kind in self.whole.tolist()]
+            shapes = [None if kind < 0 else TYPES[kind].shape for kind in self.whole.tolist()]
+            found &= [bool(shape) or scalars and shape == () for shape in shapes]
         return found
 
     def become(self, copies: List[NDArray], recorded: bool = False) -> None:
@@ -182,6 +188,7 @@ class Kept(recording.Keeper):
         chain: Optional[Connecting],
     ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
+        self._bases = bases
         self.memory = bases.handles, bases.addresses, itemsizes
         super().__init__(*self.memory)
         self._arenas = arenas
@@ -216,6 +223,18 @@ class Kept(recording.Keeper):
             self._detached = weakref.ref(detached)
         return detached
 
+    def free_graph(self, arrays: List[Lazy]) -> None:
+        """Let arrays be in no graph any more, given all that share memory with any of them."""
+        if len(arrays) == len(self.held()):
+            self.recorded = False
+            return
+        freed = Kept(self._arenas, self._bases, False, self.bytes, None)
+        for lazy in arrays:
+            if lazy._owner is self:
+                freed.lazies.append(weakref.ref(lazy))
+                lazy._owner = freed
+        STATE.waiting.append(weakref.ref(freed))
+
     def read(self, lazy: Lazy) -> Array:
         """Return the values of an array; the first read of a type waits for the whole arena."""
         key = lazy._value, lazy._type
@@ -230,7 +249,7 @@ class Kept(recording.Keeper):
         SHARING.alone(self._hand_out)
 
     def _hand_out(self) -> None:
-        if self.chain is not None:
+        if self.chain is not None and self.recorded:
             self.chain.connect()
         self.empty()
 
@@ -248,15 +267,19 @@ class Kept(recording.Keeper):
         owners = id(self), id(self._detached() or self)
         return [lazy for lazy in held if lazy is not None and id(lazy._owner) in owners]
 
-    def copies(self, memories: Memories) -> List[NDArray]:
-        """Return copies of memories; those of one arena, size and shape share buffers."""
-        columns = memories.arena, memories.size, memories.whole, memories.numpy()
+    def copies(self, memories: Memories, recorded: bool) -> List[NDArray]:
+        """Return copies of memories, made in groups: those of one arena, size and shape.
+
+        If they become results of a node of MXNet's tape (`recorded`), all have axes.
+        """
+        scalars = is_np_shape() and not recorded
+        columns = memories.arena, memories.size, memories.whole, memories.numpy(scalars)
         groups: Dict[Any, List[int]] = {}
         for number, key in enumerate(zip(*(column.tolist() for column in columns))):
             groups.setdefault(key, []).append(number)
         copies: Dict[int, NDArray] = {}
         for (arena, size, whole, numpy), numbers in groups.items():
-            shape = (size,) if whole < 0 else TYPES[whole].shape or (1,)
+            shape = (size,) if whole < 0 else TYPES[whole].shape or (() if numpy else (1,))
             starts = memories.first[numbers].tolist()
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
@@ -267,7 +290,7 @@ class Kept(recording.Keeper):
     def copy_out(self, arrays: List[Lazy]) -> None:
         """Copy arrays out of their arenas, except for those that are detached from others."""
         memories = find_memories(arrays)
-        memories.become(self.copies(memories))
+        memories.become(self.copies(memories, recorded=False))
 
 
 class Detached(recording.Keeper):

@@ -13,6 +13,8 @@ from .plot import import_extra
 
 #: More launches than this are folded: in a drawing, and in a table.
 MOST_NODES, MOST_ROWS = 12, 40
+#: If there are more arrows than this, their rows are tooltips, so that the picture stays narrow.
+MOST_LABELS = 12
 #: Colours of nodes, by name.  Their text is dark, so a picture suits light and dark pages.
 FILLS = ("#a8c8ec", "#f4c58b", "#aedcae", "#d3b9e3", "#f0b0b0", "#e2d38a", "#9fd8d2", "#cfcfcf")
 #: Colour of lines and of text on the page.
@@ -90,9 +92,12 @@ def draw(picture: Picture) -> Any:
             style.update(color=UNMERGED, penwidth="2", style="rounded,filled,dashed")
         graph.node(ids[key], "\n".join(lines), tooltip=node.reason or node.title, **style)
     outside: DefaultDict[Tuple[str, bool, str], Counter[int]] = defaultdict(Counter)
+    inside = sum(writer in nodes and reader in nodes for writer, reader in picture.edges)
     for (writer, reader), rows in picture.edges.items():
         if writer in nodes and reader in nodes:
-            graph.edge(ids[writer], ids[reader], "\n".join(f" {text} " for text in _counts(rows)))
+            text = "\n".join(f" {text} " for text in _counts(rows))
+            shown = {"label": text} if inside <= MOST_LABELS else {"edgetooltip": text}
+            graph.edge(ids[writer], ids[reader], **shown)
         else:
             inner, end = (reader, writer) if reader in nodes else (writer, reader)
             if inner in nodes:

@@ -47,18 +47,18 @@ def plot(
     plt = import_extra("matplotlib.pyplot")
     # Not interactive, and closed: otherwise, notebooks show the figure twice, and pyplot keeps it.
     with plt.rc_context(STYLE), plt.ioff():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), constrained_layout=True)
+        figure, (top, bottom) = plt.subplots(2, 1, figsize=(5, 4.2), constrained_layout=True)
         plt.close(figure)
-        rows = left.barh(list(times), list(times.values()), color=[COLORS[k] for k in times])
-        left.bar_label(rows, [f"{ms:.1f}" for ms in times.values()], padding=3)
-        left.invert_yaxis()
-        left.margins(x=0.18)
-        left.set(title="Where the time went", xlabel="milliseconds")
+        rows = top.barh(list(times), list(times.values()), color=[COLORS[k] for k in times])
+        top.bar_label(rows, [f"{ms:.1f}" for ms in times.values()], padding=3)
+        top.invert_yaxis()
+        top.margins(x=0.18)
+        top.set(title="Where the time went", xlabel="milliseconds")
         if any(waiting):
-            _plot_flushes(right, widths, waiting)
+            _plot_flushes(bottom, widths, waiting)
         else:
-            _plot_launches(right, widths)
-        right.locator_params(integer=True)
+            _plot_launches(bottom, widths)
+        bottom.locator_params(integer=True)
     return figure
 
 

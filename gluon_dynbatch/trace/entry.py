@@ -19,6 +19,7 @@ from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from .infer import Inferred, Shape, TypedProgram, infer
 from .numpy import translate_program
 from .program import BlockCallee, Program, is_redrawn, trace_block, trace_operator
+from .sums import with_sums
 from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
 
@@ -179,12 +180,15 @@ def _entry(
     """Make the entry for a new kind of call, or return why its calls run at once."""
     results = None
     if mode & NUMPY_SHAPE:
-        translated = translate_program(program, types, callee.name, where)
+        is_block = isinstance(callee, BlockCallee)
+        translated = translate_program(program, types, callee.name, where, is_block)
         if isinstance(translated, str):
             return translated
         program, types, results = translated
     elif program.numpy:
         return "NumPy's shapes are off, which npx.set_np() switches on"
+    elif isinstance(callee, BlockCallee):
+        program = with_sums(program)
     with numpy_shapes(False):
         mode &= RECORDING | TRAINING
         entry = Entry(callee, mode, program, types, places, where, results)

@@ -12,7 +12,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, UninitializedError, Where
 from ..record.types import ArrayType, name_of
 from .program import Program
-from .symbols import Ref
+from .symbols import VARIABLE, Ref
 
 Shape = Tuple[int, ...]
 #: Shapes and dtypes of the visible values of a program.
@@ -20,7 +20,10 @@ Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 
 
 #: Operators for which MXNet infers other shapes of inputs than they have.
-FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack"])
+FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack", "_npi_hstack", "_npi_dstack"])
+#: Operators for which MXNet forgets extents of inputs, so that it cannot infer all shapes.
+FORGETTING = frozenset(["_npi_hstack", "_npi_dstack"])
+INCOMPLETE = "the shapes of the results cannot be inferred; is an argument empty?"
 
 
 class IncompleteError(MXNetError):
@@ -55,9 +58,10 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     given = {program.names[i]: types[i].shape for i in program.argument_at.values()}
     # When the program was traced, these shapes may have been unknown.
     given.update((p.name, p._data[0].shape) for p in parameters if p._data is not None)
-    arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **given)
+    partly = any(op.op in FORGETTING for op in program.ops)
+    arguments, outputs, auxiliary = program.internals._infer_shape_impl(partly, **given)
     if outputs is None:
-        raise IncompleteError("the shapes of the results cannot be inferred; is an argument empty?")
+        raise IncompleteError(INCOMPLETE)
     shapes = dict(zip(program.internals.list_arguments(), arguments))
     shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
     joins_any = any(op.op in FLATTENING for op in program.ops)
@@ -66,8 +70,11 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
         if shapes[name] != shape and not joins_any:
             raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
     shape_of = dict(zip(chain(*program.outputs), outputs))
-    arguments_at = {(at, 0): types[i].shape for at, i in program.argument_at.items()}
-    shape_of.update(arguments_at)
+    for position, op in enumerate(program.ops):
+        if op.op == VARIABLE and op.name in given:
+            shape_of[position, 0] = given[op.name]
+    if partly and any(shape is None or -1 in shape for shape in shape_of.values()):
+        raise IncompleteError(INCOMPLETE)
     for op in program.ops:
         # MXNet checks these only when it runs the operator.
         if op.op in ("stack", "_npi_stack") and len({shape_of[ref] for ref in op.inputs}) > 1:

@@ -7,7 +7,7 @@ It is analysed, compiled and run without NumPy's shapes, as all programs of ``mx
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, NamedTuple, Sequence, Set, Tuple, Union
 
 import numpy as np
 from mxnet.base import MXNetError
@@ -18,7 +18,8 @@ from ..rules.numpy import Array, NumPyCall, translate
 from ..rules.site import RefuseError
 from ..rules.spelling import written
 from .infer import IncompleteError, Inferred, Shape, infer
-from .program import Program, read_program
+from .program import Program
+from .sums import join_sums, with_operators
 from .symbols import VARIABLE, Builder, Op, Ref, make_symbol
 
 
@@ -32,9 +33,12 @@ class Translated(NamedTuple):
 
 
 def translate_program(
-    program: Program, types: Tuple[ArrayType, ...], name: str, where: Where
+    program: Program, types: Tuple[ArrayType, ...], name: str, where: Where, is_block: bool
 ) -> Union[Translated, str]:
-    """Translate a program for arguments of these types, or return why its calls run at once."""
+    """Translate a program for arguments of these types, or return why its calls run at once.
+
+    Of a block, sums of lists become one operator.
+    """
     try:
         inferred = infer(program, types, name, where, numpy=True)
     except IncompleteError:
@@ -53,7 +57,10 @@ def translate_program(
         if not _agrees(program, rewritten, inferred):
             operators = dict.fromkeys(written(op.op) for op in program.ops if op.op != VARIABLE)
             return f"operators of mx.nd do not do the same as {', '.join(operators)} here"
-        return Translated(_program_of(program, rewritten), with_axes, results)
+        ops = rewritten.ops
+        if is_block:
+            ops = join_sums(ops, rewritten.heads, rewritten.additions)
+        return Translated(with_operators(program, ops, rewritten.heads), with_axes, results)
 
 
 def _axed(shape: Shape) -> Shape:
@@ -67,12 +74,14 @@ class Rewritten(NamedTuple):
     heads: Tuple[Ref, ...]
     #: Per visible value of the original program, its place here.
     moved: Dict[Ref, Ref]
+    #: Operators that add two arrays of one shape.
+    additions: Set[int]
 
 
 def _rewrite(program: Program, inferred: Inferred) -> Rewritten:
     """Translate each operator of a program."""
     shapes, dtypes = inferred
-    builder, moved = Builder("translated_"), {}
+    builder, moved, additions = Builder("translated_"), {}, set()
     for position, op in enumerate(program.ops):
         outputs = program.outputs[position]
         if op.op == VARIABLE:
@@ -87,13 +96,15 @@ def _rewrite(program: Program, inferred: Inferred) -> Rewritten:
             *(arrays, tuple(dtypes[ref] for ref in outputs), append),
         )
         moved.update(zip(outputs, translate(call)))
+        if op.op == "_npi_add" and len({*call.inputs, *call.outputs}) == 1:
+            additions.add(moved[outputs[0]][0])
     heads = tuple(moved[ref] for ref in program.heads)
     # An operator has to produce every result.
     heads = tuple(
         builder.add("_copy", [head]) if builder.ops[head[0]].op == VARIABLE else head
         for head in heads
     )
-    return Rewritten(tuple(builder.ops), heads, moved)
+    return Rewritten(tuple(builder.ops), heads, moved, additions)
 
 
 def _append(builder: Builder, op: Op, name: str, refs: Sequence[Ref], attrs: Any) -> Ref:
@@ -120,16 +131,3 @@ def _agrees(program: Program, rewritten: Rewritten, inferred: Inferred) -> bool:
         and list(found) == [_axed(shapes[ref]) for ref in refs]
         and list(map(name_of, types)) == [dtypes[ref] for ref in refs]
     )
-
-
-def _program_of(program: Program, rewritten: Rewritten) -> Program:
-    """Return the translated program, one for all types of which the translations are equal."""
-    key = repr((rewritten.ops, rewritten.heads))
-    translated = program.translations.get(key)
-    if translated is None:
-        symbol = make_symbol(rewritten.ops, rewritten.heads)
-        parameters = {p.name: p for p in program.parameters.values()}
-        translated = program.translations[key] = read_program(
-            symbol, program.names, parameters, program.out_spec, program.numpy
-        )
-    return translated

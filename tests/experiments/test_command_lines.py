@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -160,6 +161,19 @@ REFUSED = [
     (serve_load, "extra", "unrecognized arguments: extra"),
     (PROGRAMS["inspect_batching"], "extra", "unrecognized arguments: extra"),
     (PROGRAMS["tree_lstm"], "--epochs 1.5", "argument --epochs: invalid int value: '1.5'"),
+    (training, "predict --workers 0", "argument --workers: 0 is not at least 1"),
+    (training, "predict", "--checkpoint is required"),
+    (training, "evaluate --split foo --checkpoint x", "argument --split: invalid choice: 'foo'"),
+    (training, "train --limit 0", "argument --limit: 0 is not at least 1"),
+    (training, "train --task foo", "argument --task: invalid choice: 'foo'"),
+    (benchmark, "--threads 0", "argument --threads: 0 is not at least 1"),
+    (benchmark, "--threads 1,x", "argument --threads: invalid comma-separated list value: '1,x'"),
+    (benchmark, "--ways gdb:foo:depth", "argument --ways: 'gdb:foo:depth' is none of"),
+    (benchmark, "--ways gdb:operator:depth:x", "'gdb:operator:depth:x' is none of"),
+    (serve_load, "--rates 0", "argument --rates: 0 is not greater than 0"),
+    (PROGRAMS["serve_decoder"], "--max-length x", "unrecognized arguments: --max-length x"),
+    (launch, "--servers x -- train", "argument --servers: invalid int value: 'x'"),
+    (serve, "--max-batch-size 0", "argument --max-batch-size: 0 is not at least 1"),
     (serve, "--max-bytes -1", "argument --max-bytes: -1 is not at least 1"),
     (serve, "--host no-such-host.invalid", "cannot listen at --host no-such-host.invalid --port"),
     (benchmark, "--workloads sick,", "argument --workloads: 'sick,' has an empty part"),
@@ -285,3 +299,44 @@ def test_no_workload_claims_what_was_not_measured():
 def test_arguments_of_examples_are_read_with_their_defaults():
     args = arguments.read("What it does.\nMore.", ["--epochs", "3"], epochs=16, words=2)
     assert vars(args) == {"analysis_budget": "auto", "epochs": 3, "words": 2}
+
+
+def commands():
+    """Yield the commands of the pages that run a program here: its path, and its arguments."""
+    folders = ROOT, ROOT / "docs", ROOT / "docs" / "guides", ROOT / "docs" / "recipes"
+    pages = [*(page for folder in folders for page in sorted(folder.glob("*.md")))]
+    for page in [*pages, ROOT / "experiments" / "README.md"]:
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                programs = [k for k, word in enumerate(words) if re.search(r"^\w+/.*\.py$", word)]
+                if words[:1] == ["$"] and programs:
+                    yield words[programs[0]], tuple(words[programs[0] + 1 :])
+
+
+def test_commands_of_the_pages_are_accepted(monkeypatch):
+    """Each option exists, and takes the value; nothing runs."""
+    accept = argparse.ArgumentParser.parse_args
+
+    def parse(parser, args=None, namespace=None):
+        raise CapturedError(accept(parser, args, namespace))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    found = set(commands())
+    for path, options in sorted(found):
+        program = PROGRAMS.get("training" if "relatedness" in path else (ROOT / path).stem)
+        assert (ROOT / path).is_file()
+        if program is not None:  # serve_ray needs Ray
+            with pytest.raises(CapturedError):
+                program.main([*options])
+    assert len(found) > 20
+
+
+@pytest.mark.parametrize("path", ["docs/draw_speed.py", "docs/list_operators.py",
+                                  "docs/notebooks.py", "docs/snippets.py",
+                                  "docs/draw_tree_batching.py", "tools/installs.py"])  # fmt: skip
+def test_programs_that_write_pages_do_nothing_if_their_arguments_are_wrong(path):
+    command = [sys.executable, str(ROOT / path), "--foo"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    *_, line = run.stderr.splitlines()
+    assert run.returncode == 2 and line.endswith("error: unrecognized arguments: --foo")

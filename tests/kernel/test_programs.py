@@ -53,7 +53,15 @@ def transposed(F, x):
     """Permute columns, by a transpose and by a step, into more pieces than a loop takes."""
     turned = F.transpose(F.exp(x), (0, 2, 1))
     half = F.slice(F.reshape(turned, (0, -1)), begin=(None, 80), end=(None, None), step=(None, -2))
-    return F.batch_dot(turned, x), half + 1, F.sum(F.transpose(turned, (0, 2, 1)), axis=(1, 2))
+    return turned + x, half + 1, F.sum(F.transpose(turned, (0, 2, 1)), axis=(1, 2))
+
+
+def turned(F, x, y):
+    """Multiply transposes, of one matrix and of several, from either side and from both."""
+    one, other = F.transpose(x, (0, 2, 1)), F.transpose(y, (0, 1, 3, 2))
+    several = F.batch_dot(F.reshape(other, (-3, 0, 0)), F.reshape(y, (-3, 0, 0)))
+    products = F.batch_dot(x, one), F.batch_dot(one, x), F.batch_dot(one, one, transpose_b=True)
+    return [*products, F.reshape(several, (-4, -1, 2, 0, 0))]
 
 
 def from_left(F, x, y, *p):
@@ -109,6 +117,13 @@ def split(F, x, *p):
     return product * 2, F.tanh(left) * right
 
 
+def parted(F, x, *p):
+    """Split products without other readers, into equal and into other parts."""
+    left, right = F.split_v2(dense(F, x, p[0], units=4), 2, axis=1)
+    short, _, long = F.split_v2(dense(F, x, p[1], units=7), (2, 4), axis=1)
+    return F.tanh(left) * right, short, long * 2
+
+
 def casts(F, x, y):
     return F.cast(F.concat(x, y * 2, dim=1), "float32")
 
@@ -120,6 +135,7 @@ CELLS = {
     shared: ([(3, 5)], [(2, 5), (2,), (3,), (3, 2)]),
     moved: ([(2, 5), (5,)], []),
     transposed: ([(9, 9)], []),
+    turned: ([(3, 4), (2, 3, 4)], []),
     from_left: ([(17, 17), (17, 17)], [(6, 34), (34, 5)]),
     from_left_by_more: ([(20, 15)], [(100, 20)]),
     deep: ([(3,)], []),
@@ -127,6 +143,7 @@ CELLS = {
     read_twice: ([(2,), (2,)], [(2, 3), (2, 3)]),
     added: ([(2, 3), (3,)], [(4, 3), (8, 3)]),
     split: ([(3,)], [(4, 3)]),
+    parted: ([(3,)], [(4, 3), (7, 3)]),
     casts: ([(3,), (2,)], []),
     per_row: ([(5,), (1,)], []),
     gaps: ([(6,)], [(4, 6), (4, 6), (3, 2)]),
@@ -175,6 +192,14 @@ def test_expressions_shared_by_all_columns_are_computed_once_per_row():
 def test_columns_are_moved_once():
     moves = {str(node) for node in expressions(transposed, "permuted")}
     assert moves == {f"permuted[{columns} columns](exp(in0))" for columns in (81, 41)}
+
+
+def test_factors_that_are_transposes_are_read_where_they_are():
+    assert [len(expressions(turned, kind)) for kind in ("permuted", "dot")] == [0, 4]
+
+
+def test_parts_of_a_product_are_products():
+    assert sorted(product.width for product in expressions(parted, "product")) == [2, 2, 2, 3]
 
 
 def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():

@@ -39,6 +39,8 @@ class A:
                 self.kind, (-2, 2)
             )
             values = rng.uniform(low, high, self.shape)
+            if self.kind == "halves":  # and numbers between them
+                values = rng.randint(-9, 10, self.shape) / 4
             if self.kind == "wild":
                 values = np.choose(rng.randint(0, 4, self.shape), [values, np.nan, np.inf, -np.inf])
         return mnp.array(np.asarray(values, self.dtype), dtype=self.dtype)
@@ -53,6 +55,7 @@ def N(*shape, **more):
 
 
 CASES = {}
+ROUNDING = ["ceil", "floor", "trunc", "rint", "fix"]
 KINDS = {"log": "positive", "log2": "positive", "log10": "positive", "log1p": "positive",
          "sqrt": "positive", "cbrt": "positive", "reciprocal": "positive", "arccosh": "above",
          "tan": "unit", "arcsin": "unit", "arccos": "unit", "arctanh": "unit"}  # fmt: skip
@@ -61,6 +64,7 @@ for name in ("exp tanh sin cos arctan sinh cosh arcsinh expm1 square negative ab
     fn, kind = getattr(mnp, name), KINDS.get(name, "normal")
     CASES[name] = [(fn, A((2, 3), kind=kind)), (fn, A(kind=kind)), (fn, A((3,), "float64", kind))]
     CASES[name] += [(fn, A((3,), "int32"))] * (name not in KINDS and name not in ("sinh", "cosh"))
+    CASES[name] += [(fn, A((4, 9), kind="halves"))] * (name in ROUNDING)
 for name in ("isnan", "isinf", "isfinite", "isposinf", "isneginf"):
     CASES[name] = [(getattr(mnp, name), A((3, 2), kind="wild")),
                    (getattr(mnp, name), A((3,), "int32"))]  # fmt: skip
@@ -119,7 +123,7 @@ CASES["where"] = [
 ]  # fmt: skip
 CASES["where"] += [(lambda m: mnp.where(m, 2.5, 0), N(3, dtype="bool"))]
 CASES["shapes"] = [
-    (mnp.around, N(2, 3)),
+    *((mnp.around, x) for x in (N(2, 3), A((4, 9), kind="halves"), N(3, dtype="int32"))),
     *((lambda x, s=s: mnp.reshape(x, s), N(2, 3)) for s in ((3, 2), (-1,), (2, 3, 1), (2, -1))),
     *((lambda x, s=s: npx.reshape(x, s), N(2, 3)) for s in ((-2, -1), (-2, 3), (-4,))),
     (lambda x: x.reshape(()), N(1, 1)), (lambda x: x.reshape((1, 1)), N()),
@@ -149,6 +153,8 @@ CASES["joins"] = [
       for axis in (0, 1, -1)),
     (lambda a, b: mnp.stack([a, b]), N(), N()),
     *((lambda a, b: mnp.vstack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3), ())),
+    *((lambda a, b: mnp.hstack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3), (2, 3, 2))),
+    *((lambda a, b: mnp.dstack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3), (2, 3, 2))),
     *((lambda a, b: mnp.column_stack([a, b]), N(*s), N(*s)) for s in ((3,), (2, 3))),
     (lambda x: mnp.split(x, 2, axis=1), N(2, 4)), (lambda x: mnp.split(x, (1, 3), axis=0), N(4, 2)),
     (lambda x: mnp.hsplit(x, 2), N(2, 4)), (lambda x: mnp.hsplit(x, 2), N(4)),

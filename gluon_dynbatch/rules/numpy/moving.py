@@ -70,11 +70,16 @@ def _part(call: NumPyCall, x: Array, axis: int, begin: int, end: int) -> Array:
 
 
 def _joined(call: NumPyCall, arrays: Sequence[Array], axis: int) -> Array:
-    dtype, first = call.out_dtypes[0], arrays[0].axed
-    arrays = [call.cast(array, dtype) for array in arrays]
+    first, arrays = arrays[0].axed, _alike(call, arrays)
     total = sum(array.axed[axis] for array in arrays)
     shape = (*first[:axis], total, *first[axis + 1 :])
     return call.apply("Concat", *arrays, shape=shape, dim=axis, num_args=len(arrays))
+
+
+def _alike(call: NumPyCall, arrays: Sequence[Array]) -> List[Array]:
+    """Convert arrays to a dtype in which they can be joined: ``mx.nd`` cannot join booleans."""
+    dtype = call.out_dtypes[0]
+    return [call.cast(array, "uint8" if dtype == "bool" else dtype) for array in arrays]
 
 
 def concatenate(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -88,7 +93,7 @@ def concatenate(call: NumPyCall) -> Tuple[Ref, ...]:
 
 def stack(call: NumPyCall) -> Tuple[Ref, ...]:
     axis = call.normalize_axis(call.integer("axis", 0) or 0, len(call.outputs[0]))
-    arrays = [call.cast(array, call.out_dtypes[0]) for array in call.arrays]
+    arrays = _alike(call, call.arrays)
     if not call.inputs[0]:
         return call.done(_joined(call, arrays, 0))
     count = len(arrays)
@@ -108,6 +113,7 @@ def joined(ndim: int, axis: int) -> Translator:
     """Return the translator that joins arrays along an axis, each with at least `ndim` axes."""
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        require(call.out_dtypes[0] != "bool", f"MXNet refuses booleans as operands of {call.op}.")
         arrays = [call.reshape(array, _at_least(ndim, array.shape)) for array in call.arrays]
         # `hstack` joins vectors along their only axis.
         return call.done(_joined(call, arrays, min(axis, len(arrays[0].shape) - 1)))

@@ -14,6 +14,8 @@ def unary(op: str) -> Translator:
     """Return the translator of a function of one array."""
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
+        refused = call.arrays[0].dtype == "bool" and op != "logical_not"
+        require(not refused, f"MXNet refuses booleans as operands of {call.op}.")
         x = call.cast(call.arrays[0], working_dtype(call))
         return call.done(call.apply(op, x, shape=x.shape))
 
@@ -26,9 +28,10 @@ def binary(op: str) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         dtype = working_dtype(call)
         dtypes = {array.dtype for array in call.arrays}
-        mixed = len(dtypes) > 1 and not dtypes & {*FLOATS}
+        refused = (len(dtypes) > 1 or "bool" in dtypes) and not dtypes & {*FLOATS}
         require(
-            not mixed or op not in ("sub", "mod"), f"MXNet refuses such operands of {call.called}."
+            not refused or op not in ("sub", "mod"),
+            f"MXNet refuses such operands of {call.called}.",
         )
         lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
         return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
@@ -42,6 +45,9 @@ def with_scalar(op: str) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         x = call.cast(call.arrays[0], working_dtype(call))
         attrs = {name: call.attrs[name] for name in ("scalar", "is_int") if name in call.attrs}
+        if call.arrays[0].dtype == call.out_dtypes[0] == "bool":
+            # MXNet compares booleans with the number as a boolean.
+            attrs["scalar"] = str(float(bool(call.number("scalar", 0))))
         return call.done(call.apply(op, x, shape=x.shape, **attrs))
 
     return translator
@@ -86,14 +92,27 @@ def logical(op: str) -> Translator:
 def ldexp(call: NumPyCall) -> Tuple[Ref, ...]:
     """Multiply by a power of two."""
     dtype = working_dtype(call)
+    require(call.out_dtypes[0] != "bool", f"MXNet refuses booleans as operands of {call.op}.")
     lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
     rhs = call.apply("_rpower_scalar", rhs, shape=rhs.shape, scalar=2)
     return call.done(call.apply("broadcast_mul", lhs, rhs, shape=call.outputs[0]))
 
 
 def around(call: NumPyCall) -> Tuple[Ref, ...]:
+    """Round to the nearest integer, halves to the even one, which no operator of ``mx.nd`` does."""
     require(not call.integer("decimals", 0), "Operator _npi_around to decimals has no translation.")
-    return unary("rint")(call)
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    x = call.arrays[0]
+
+    def apply(op: str, *arrays: Array, **attrs: object) -> Array:
+        return call.apply(op, *arrays, shape=x.shape, **attrs)
+
+    fraction = apply("abs", apply("elemwise_sub", x, apply("trunc", x)))
+    is_half = apply("_equal_scalar", fraction, scalar=0.5)
+    # The half of such a number is closer to one integer than to the others.
+    even = apply("_mul_scalar", apply("round", apply("_mul_scalar", x, scalar=0.5)), scalar=2)
+    rounded = apply("where", is_half, even, apply("round", x))
+    return call.done(apply("BlockGrad", rounded))
 
 
 def full_like(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -125,7 +144,8 @@ def where(call: NumPyCall) -> Tuple[Ref, ...]:
         arrays.append(_filled(call, arrays[0], call.number("scalar", 0)))
     elif call.op == "_npi_where_scalar2":
         arrays = [_filled(call, condition, call.number(name, 0)) for name in ("x", "y")]
-    x, y = (call.cast(array, call.out_dtypes[0]) for array in arrays)
+    dtype = call.out_dtypes[0].replace("bool", "uint8")  # `mx.nd` does not select booleans
+    x, y = (call.cast(array, dtype) for array in arrays)
     ref = call.add("where", condition.ref, x.ref, y.ref)
     return call.done(Array(ref, call.outputs[0], x.dtype))
 

@@ -47,7 +47,7 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
 
     In MXNet 1.9.1, its gradient is zero.
     """
-    _require_no_rounding(call)
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
     require(count > ddof, f"Operator {call.called} of too few elements has no translation.")
@@ -72,8 +72,7 @@ def extreme(op: str) -> Translator:
         if axis is None:
             x, axis = call.reshape(x, (prod(x.shape),)), 0
         at = call.normalize_axis(axis, len(x.shape))
-        if x.dtype == "bool":
-            x = call.cast(x, "float32")
+        require(x.dtype != "bool", f"MXNet refuses booleans as operands of {call.op}.")
         ref = call.add(op, x.ref, axis=at)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
         return call.done(call.reshape(Array(ref, shape, "float32"), call.outputs[0]))
@@ -94,6 +93,7 @@ def truth(op: str) -> Translator:
 
 def norm(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the norm of vectors, or of all elements."""
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
     axes, order = call.given_axes(), call.number("ord", 2)
     vector = len(axes) == 1 and order in (1, 2)
     require(vector or order == 2, "Operator _npi_norm of matrices has no translation.")
@@ -112,6 +112,7 @@ def average(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the mean, or the weighted mean, along an axis or several, or of all elements."""
     require(not call.flag("returned"), "Operator _npi_average with two results.")
     axes, dtype = call.given_axes(), call.out_dtypes[0]
+    require(dtype in FLOATS, f"Operator {call.op} has a translation for floats.")
     x = call.cast(call.arrays[0], dtype)
     if len(call.arrays) == 1:
         return call.done(_reduced(call, "mean", x, axes, False))
