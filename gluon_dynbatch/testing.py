@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -112,7 +112,8 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values
         for number, result in enumerate(run()):
             values += values_of(result, f"result {number}")
         arrays = [value for _, value in values if isinstance(value, NDArray)]
-        heads = [_anchored(array) for array in arrays if np.dtype(array.dtype).kind == "f"]
+        anchors: Dict[Any, NDArray] = {}
+        heads = [_anchored(a, anchors) for a in arrays if np.dtype(a.dtype).kind == "f"]
     if heads:
         draw = np.random.RandomState(1).uniform
         weights = [_array_like(h, draw(0.5, 1.5, h.shape)) for h in heads]
@@ -121,12 +122,18 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values
     return to_numpy(values + gradients)
 
 
-def _anchored(array: NDArray) -> NDArray:
-    """Add a zero that has a gradient, so that a result without variables can be a head, too."""
+def _anchored(array: NDArray, anchors: Dict[Any, NDArray]) -> NDArray:
+    """Add a zero that has a gradient, so that a result without variables can be a head, too.
+
+    `anchors` has the zeros that were made before.
+    """
     is_numpy = isinstance(array, mx.np.ndarray)
-    anchor = _array_like(array, np.zeros((1,) * max(not is_numpy, array.ndim)))
-    anchor.attach_grad()
-    return array + anchor
+    axes = max(not is_numpy, array.ndim)
+    key = is_numpy, axes, str(array.dtype), array.ctx
+    if key not in anchors:
+        anchors[key] = _array_like(array, np.zeros((1,) * axes))
+        anchors[key].attach_grad()
+    return array + anchors[key]
 
 
 def _array_like(array: NDArray, values: np.ndarray[Any, Any]) -> NDArray:

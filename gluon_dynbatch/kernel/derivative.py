@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
 from .expression import SUM, Expressions, Node
-from .functions import DERIVATIVES, Derivative, Where
+from .functions import DERIVATIVES, Conditional, Derivative
 from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
 
@@ -166,7 +166,7 @@ def gradient_dtype(dtype: str) -> str:
 
 def _times(g: Node, factor: Derivative) -> Optional[Node]:
     """Multiply a gradient with a derivative; return None if the derivative is the number 0."""
-    if isinstance(factor, Where):
+    if isinstance(factor, Conditional):
         condition, passed = g.owner.cast(factor.condition, g.dtype), _times(g, factor.factor)
         return passed and g.apply("select", condition, passed, 0)
     if isinstance(factor, Node):

@@ -18,7 +18,7 @@ def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> No
 
 
 @dataclass(frozen=True)
-class Where:
+class Conditional:
     """A derivative that is a number where a condition holds, and else stops any gradient.
 
     A derivative of 0 would not stop one that is not finite.
@@ -28,7 +28,7 @@ class Where:
     factor: float
 
 
-Derivative = Union[Operand, Where]
+Derivative = Union[Operand, Conditional]
 
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns the derivative, or a tuple with one
 #: per argument; the number 0 if no gradient flows.  "gate" has none, because only gradients use it;
@@ -69,13 +69,13 @@ DERIVATIVES: Dict[str, Callable[..., Union[Derivative, Tuple[Derivative, ...]]]]
     "softsign": lambda y, x: 1 / _f("square", _f("abs", x) + 1),
     # NaN where the result is.
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
-    "hard_sigmoid": lambda y, x, alpha, beta: Where(
+    "hard_sigmoid": lambda y, x, alpha, beta: Conditional(
         _f("greater", y, 0) * _f("lesser", y, 1), alpha
     ),
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    "clip": lambda y, x, low, high: Where(
+    "clip": lambda y, x, low, high: Conditional(
         (1 - _f("greater", x, high)) * (1 - _f("lesser", x, low)), 1
     ),
     "smooth_l1": lambda y, x, scalar: _f("clip", x * scalar**2, values=(-1, 1)),
