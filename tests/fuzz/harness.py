@@ -251,8 +251,9 @@ def run(case, setting, scope=None, reference=False):
 def _run(case, setting, scope, reference):
     start, backward = (0, "once") if reference else (setting.start, setting.backward)
     variables, mode = case.variables, setting.mode
-    for array in variables.values():
-        fill(array.grad, start * is_float(array))
+    if mode != "infer":  # then another thread may compute gradients of the same parameters
+        for array in variables.values():
+            fill(array.grad, start * is_float(array))
     LATE.arrays.clear()
     with mx.Context(*setting.device), nullcontext() if scope is None else scope as batch:
         if hasattr(case.block, "memory"):
