@@ -99,7 +99,8 @@ SCALED = cell(lambda F, x, number: F.tanh(x * number) + number)
 def test_numbers_that_stay_attributes_are_parts_of_a_launch(fn, numbers):
     samples = [(x, number) for (x, _), number in zip(drawn(), numbers)]
     batch = check_against_loop(lambda x, number: fn(x, number), samples, **FIXED)
-    assert batch.report.launches == (1 if fn is SCALED else 2)
+    # In a block, `x + 0` is a sum of one array, as Python's `sum` makes it.
+    assert batch.report.launches == (1 + (0 in numbers) if fn is SCALED else 2)
 
 
 @pytest.mark.parametrize("debug", [False, True])

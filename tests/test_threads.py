@@ -300,3 +300,31 @@ def test_programs_are_shared_again_after_a_fork(engine):
     mode = "fork" if forks else ""
     printed = output_of(FORKED, mode, OMP_NUM_THREADS="2", MXNET_ENGINE_TYPE=engine)
     assert not forks or printed.endswith("11\n")
+
+
+def test_launches_at_the_same_time():
+    """Experts of a few rows each run at the same time; threads do not change any bit."""
+    experts = [nn.Dense(96, in_units=96, activation="tanh") for _ in range(40)]
+    for expert in experts:
+        expert.initialize()
+        expert.hybridize()
+    random = np.random.RandomState(0)
+    inputs = [mx.nd.array(random.rand(1, 96)) for _ in range(150)]
+    chosen = random.randint(0, len(experts), (150, 2))
+
+    def compute():
+        with autograd.record(), gdb.batching(**FIXED) as batch:
+            both = [experts[j](experts[i](x)) for x, (i, j) in zip(inputs, chosen)]
+        autograd.backward(both)
+        arrays = [*both, *(p.grad() for e in experts for p in e.collect_params().values())]
+        assert len(batch.plan.launches) > len(experts)
+        return b"".join(array.asnumpy().tobytes() for array in arrays)
+
+    executing.use_threads(1)
+    wanted = compute()
+    try:
+        for threads in (2, 3, 8):
+            executing.use_threads(threads, threads)
+            assert compute() == wanted
+    finally:
+        executing.use_threads(1)

@@ -21,7 +21,7 @@ from .executing cimport (
 )
 
 cpdef enum:
-    #: Uses of memory, by lifetime: one launch, one pass, and both passes of a flush.
+    #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
@@ -37,6 +37,8 @@ cdef enum:
     FEW = 8
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 400000000
+    #: Bytes of temporary memory after which launches use it again from the beginning.
+    MOST_TEMPORARY = 1 << 18
 
 #: By use of memory, the kind of its base.
 MEMORY = ("temporary", "kept", "saved")
@@ -225,7 +227,7 @@ cdef class Assembler:
         """Add a ROWS record with room for its pieces; return the address of these."""
         cdef RowsRecord *record = <RowsRecord *>self.code.grow(
             sizeof(RowsRecord) + count * sizeof(Piece))
-        record[0] = RowsRecord(ROWS, kind, size, count, target, 0, 0, 0, 0)
+        record[0] = RowsRecord(ROWS, kind, size, count, target, 0, 0, 0)
         return <Piece *>(record + 1)
 
     cdef int add_bytes(self, int64_t what, int64_t count, Spot target, Spot source) except -1:
@@ -330,7 +332,9 @@ cdef class Assembler:
             ends = not native or self.work > MOST_PUSHED
             self.work = 0 if ends else self.work
             self.items.append((self.code.size, number, not native, ends))
-            self.used[TEMPORARY] = 0
+            # Launches may run at the same time if they use different memory.
+            if self.used[TEMPORARY] > MOST_TEMPORARY:
+                self.used[TEMPORARY] = 0
         self.finish()
         self.items.append((self.code.size, None, False, True))
 

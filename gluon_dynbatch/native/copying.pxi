@@ -20,7 +20,7 @@ def code_of_pieces(
     cdef Piece *piece = <Piece *>(record + 1)
     record[0] = RowsRecord(
         record=ROWS, dtype=kind_of(dtype), element_size=size, count=count,
-        target=Spot(base, offset), in_order=0, elements=0, end=0, joins=0)
+        target=Spot(base, offset), in_order=0, elements=0, end=0)
     for i in range(count):
         piece[i] = Piece(
             operation=pieces[i, 0], target=pieces[i, 1],
@@ -36,7 +36,7 @@ def code_of_copies(str dtype not None, list starts not None, int64_t elements):
     for i in range(count):
         copy[i].record = RowsRecord(
             record=ROWS, dtype=kind, element_size=size, count=1, target=Spot(i + 1, 0),
-            in_order=0, elements=0, end=0, joins=0)
+            in_order=0, elements=0, end=0)
         copy[i].piece = Piece(
             operation=COPY, target=0, source=Spot(0, <int64_t>starts[i] * size), count=elements)
     return code

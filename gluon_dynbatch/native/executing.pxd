@@ -24,7 +24,7 @@ cdef extern from "c/records.h":
     ctypedef struct RowsRecord "gdb_rows_record":
         int64_t record, dtype, element_size, count
         Spot target
-        int64_t in_order, elements, end, joins
+        int64_t in_order, elements, end
 
     ctypedef struct Piece "gdb_piece":
         int64_t operation, target
@@ -36,7 +36,6 @@ cdef extern from "c/records.h":
         Spot source
         int64_t row_stride, column_stride, rows, columns
         Spot target
-        int64_t joins
 
     ctypedef struct DistinctRecord "gdb_distinct_record":
         int64_t record

@@ -5,8 +5,8 @@
 A program is an array of integers, the records of `executing.pxd`: which kernels run on which rows,
 which rows are copied or added, which matrices are packed.  Each push passes the addresses of the
 arrays.  The engine runs a program in one of its threads, without Python, so references to programs
-and kernels are counted natively.  Records run one after another, each shared by the team of
-`c/team.h`.
+and kernels are counted natively.  Records that do not depend on each other run at the same time
+(`c/phases.h`), shared by the team of `c/team.h`.
 """
 
 from cpython.array cimport array
@@ -42,8 +42,24 @@ cdef extern from "c/team.h" nogil:
 
 cdef extern from "c/records.h" nogil:
     int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks)
-    int gdb_inspect(int64_t *code, const int64_t *end)
-    void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, Crew *crew)
+    ctypedef struct Groups "struct gdb_groups"
+    Groups *gdb_inspect(int64_t *code, int64_t length)
+    void gdb_release_groups(Groups *groups)
+    void gdb_run_records(
+        const int64_t *code, int64_t low, int64_t high, const Groups *groups, char **bases,
+        Crew *crew)
+
+cdef extern from "c/phases.h" nogil:
+    ctypedef struct Placed "gdb_placed":
+        int64_t at, level
+
+    ctypedef struct Group "gdb_group":
+        int64_t first, stop
+
+    ctypedef struct Groups "struct gdb_groups":
+        int64_t count
+        Group *groups
+        Placed *records
 
 include "kernels.pxi"
 include "engine.pxi"
@@ -55,6 +71,8 @@ cdef struct NativeProgram:
     #: Bytes of scratch per thread.
     int64_t scratch
     int64_t *code
+    #: Which records may run at the same time.
+    Groups *groups
     int64_t kernels_count
     NativeKernel **kernels
 
@@ -63,6 +81,9 @@ cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
     NativeProgram *program
     int64_t low, high
+    #: Whether two bases that are written, or one that is and one that is read, share memory: then
+    #: records run one after another.
+    bint shares_memory
     #: Whether an index that fails is an error.
     bint reports
     RecordingThread recorder
@@ -92,6 +113,7 @@ cdef void release_program(NativeProgram *program) noexcept nogil:
     for i in range(program.kernels_count):
         release_kernel(program.kernels[i])
     free(program.kernels)
+    gdb_release_groups(program.groups)
     free(program.code)
     free(program)
 
@@ -140,11 +162,10 @@ cdef int hold(Push *push, array handles) except -1:
 
 
 cdef void run_program(void *run_context, void *context) noexcept nogil:
-    """Run the records of a push, one after another."""
+    """Run the records of a push."""
     cdef Push *push = <Push *>context
     cdef char **bases = push.bases
     cdef int64_t i
-    cdef int64_t *code = push.program.code
     cdef Crew crew
     for i in range(push.deferred_count):
         # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
@@ -162,7 +183,9 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
             abort()
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
-    gdb_run_records(code + push.low, code + push.high, bases, &crew)
+    gdb_run_records(
+        push.program.code, push.low, push.high,
+        NULL if push.shares_memory else push.program.groups, bases, &crew)
     gdb_leave_team(&crew)
     if run_context != NULL:
         raise_failure(push.reports)
@@ -180,14 +203,18 @@ cdef class Bases:
     cdef readonly array addresses, handles
     #: Handles of arrays that are read, and written, one for each memory.
     cdef readonly array read, written
+    #: Those that are read and not deferred.
+    cdef array held
     #: Handles and bases of arrays whose addresses are unknown until the program runs; those that
     #: are read, `deferred_read`, come first.
     cdef array deferred, deferred_bases
     cdef int64_t deferred_read
+    #: Whether a base that is written shares memory with another one.
+    cdef bint shares_memory
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
-        cdef dict read = {}, written = {}
-        cdef Py_ssize_t i, count = len(uses)
+        cdef dict read = {}, written = {}, lent = {}
+        cdef Py_ssize_t i, count = len(uses), writes = 0
         cdef const char *use = uses
         cdef uintptr_t handle
         cdef list deferred = [], restored = []
@@ -198,8 +225,11 @@ cdef class Bases:
             handle = handles.data.as_ulonglongs[i]
             if use[i] in b"wW":
                 written[(<uintptr_t *>handle)[0]] = handle
-            elif use[i] in b"raR":
+                writes += 1
+            elif use[i] == b"R":
                 read[(<uintptr_t *>handle)[0]] = handle
+            elif use[i] in b"ra":
+                read[(<uintptr_t *>handle)[0]] = lent[(<uintptr_t *>handle)[0]] = handle
             if use[i] == b"R":
                 deferred.append(i)
             elif use[i] == b"W":
@@ -209,6 +239,8 @@ cdef class Bases:
         self.deferred = array("Q", [handles[i] for i in self.deferred_bases])
         self.written = array("Q", written.values())
         self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
+        self.held = array("Q", [lent[memory] for memory in lent.keys() - written.keys()])
+        self.shares_memory = writes > len(written) or len(self.read) < len(read)
 
 
 cdef inline void **handles_in(array numbers) noexcept:
@@ -239,7 +271,8 @@ cdef class Program:
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
         self.program.scratch = round_to_lines(scratch)
-        if not gdb_inspect(self.program.code, self.program.code + self.program.length):
+        self.program.groups = gdb_inspect(self.program.code, self.program.length)
+        if self.program.groups == NULL:
             raise MemoryError()
 
     def __dealloc__(self):
@@ -259,13 +292,14 @@ cdef class Program:
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
+        push.shares_memory = bases.shares_memory
         push.reports, push.recorder = forward, gdb_find_recorder(forward)
         try:
             allocate_scratch(push)
             push.bases = <char **>copy_of(bases.addresses)
-            push.held = <void **>allocate(len(bases.deferred) + len(bases.read), 8)
+            push.held = <void **>allocate(len(bases.deferred) + len(bases.held), 8)
             hold(push, bases.deferred)
-            hold(push, bases.read)
+            hold(push, bases.held)
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
             push.copies = <char **>allocate(bases.deferred_read, sizeof(char *))
             push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
@@ -276,11 +310,27 @@ cdef class Program:
             run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
             handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
 
+    @property
+    def groups(self):
+        """For each group, the level and the place of its records, in the order of running.
+
+        For tests.
+        """
+        cdef const Groups *groups = self.program.groups
+        cdef const Placed *records = groups.records
+        cdef int64_t i, k
+        return [
+            [(records[k].level, records[k].at)
+             for k in range(groups.groups[i].first, groups.groups[i].stop)]
+            for i in range(groups.count)
+        ]
+
     def run(self, const uintptr_t[::1] bases):
         """Run all records in the calling thread; for tests."""
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
+        push.shares_memory = False
         push.recorder = gdb_find_recorder(True)
         push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)

@@ -144,7 +144,7 @@ cdef class Forward(Assembler):
                 packed[key] = spot = target.base, target.offset
                 (<PackRecord *>self.code.grow(sizeof(PackRecord)))[0] = PackRecord(
                     PACK, pack.kind, source, pack.row_stride, pack.column_stride, pack.rows,
-                    pack.columns, target, 0)
+                    pack.columns, target)
             run.spots[pack.number] = Spot(spot[0], spot[1])
         return 0
 

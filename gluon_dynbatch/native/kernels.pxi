@@ -18,7 +18,7 @@ cdef extern from "c/steps.h" nogil:
 
     ctypedef struct gdb_slot:
         gdb_array array
-        int64_t local
+        int64_t bytes, local
 
     ctypedef struct NativeKernel "gdb_kernel":
         int64_t references, work, scratch
@@ -83,10 +83,16 @@ cdef class Kernel:
         self.packs = tuple(slot for slot in slots if slot not in arrays)
         for i, slot in enumerate(slots):
             array = arrays.get(slot)
-            if array is not None:
-                native_slots[i].array.dtype = DTYPES[array.dtype]
-                native_slots[i].array.pitch = 0 if array.every else array.width
-                native_slots[i].local = slot.kind == "work"
+            if array is None:
+                kind = DTYPES[arrays[slot.place.slot].dtype]
+                elements = gdb_kernels_of(kind).packed_elements(slot.inputs, slot.units)
+                native_slots[i].bytes = elements * SIZES[kind]
+                continue
+            kind = DTYPES[array.dtype]
+            native_slots[i].array.dtype = kind
+            native_slots[i].array.pitch = 0 if array.every else array.width
+            native_slots[i].bytes = array.width * SIZES[kind] if array.every else 0
+            native_slots[i].local = slot.kind == "work"
         self.kernel = gdb_new_kernel(&steps[0], steps.shape[0], native_slots, len(slots))
         free(native_slots)
         if self.kernel == NULL:

@@ -74,7 +74,7 @@ def pack(program, weight, matrix):
     if weight.transposed:
         size, strides = size[::-1], strides[::-1]
     target = program.base(np.empty(executing.packed_bytes(dtype, *size), np.uint8))
-    program.code += [executing.PACK, dtype, program.base(matrix), 0, *strides, *size, target, 0, 0]
+    program.code += [executing.PACK, dtype, program.base(matrix), 0, *strides, *size, target, 0]
     return target
 
 

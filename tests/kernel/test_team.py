@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_dynbatch.kernel.layout import Place, Slot, Weight
-from gluon_dynbatch.kernel.step import Product
+from gluon_dynbatch.kernel.step import Array, Kernel, Product
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
 from tests.common import output_of
-from tests.kernel.native import Code, add_up, launch
+from tests.kernel.native import Code, add_up, launch, pack
 
 #: From one to more than this machine has processors.
 THREADS = (1, 2, 3, 5, 8, 16)
@@ -137,17 +137,89 @@ def test_copies_and_packed_matrices(seed, dtype, records, data):
         bases = [program.base(array) for array in arrays]
         for source in packed:
             target = program.base(np.empty(executing.packed_bytes(kind, 150, 100), np.uint8))
-            program.code += [executing.PACK, kind, bases[source], 0, 100, 1, 150, 100, target, 0, 0]
+            program.code += [executing.PACK, kind, bases[source], 0, 100, 1, 150, 100, target, 0]
         for (target, source), rows in zip(roles, records):
             if source == target:  # copies within an array may overlap
                 rows = [(2, *numbers) for _, *numbers in rows]
-            program.code += [executing.ROWS, kind, size, len(rows), bases[target], 0, 0, 0, 0, 0]
+            program.code += [executing.ROWS, kind, size, len(rows), bases[target], 0, 0, 0, 0]
             for operation, to, start, count in rows:
                 program.code += [operation, to, bases[source], start * size, count]
         program.run()
         return np.concatenate([*arrays, *(a.view(dtype) for a in program.arrays[3:])])
 
     assert_equal_bits(compute)
+
+
+ROWS, WIDTH = 400, 40  # of each of four arrays
+TIMES = 30  # that a launch computes its product: enough work to be shared
+
+
+@st.composite
+def stages(draw_):
+    """Return a kind, the array and the first row of its source and its target, and rows.
+
+    Source and target are two arrays, because no launch overwrites what it reads.
+    """
+    arrays = draw_(st.permutations(range(4)))[:2]
+    source, target = ((array, draw_(st.integers(0, ROWS - 40))) for array in arrays)
+    kind = draw_(st.sampled_from(["launch", "launch", "copy", "add", "sum"]))
+    return kind, source, target, draw_(st.integers(1, 40))
+
+
+def program_of(stages_, arrays, sums, weight):
+    """Return a program of stages on four arrays, and its only kernel."""
+    program, kind, names = Code(), executing.DTYPES["float32"], ("in", "out", "param")
+    left, out, param = (Slot(name, 0) for name in names)
+    factor = Weight(Place(param), WIDTH, WIDTH, True)
+    step = Product(Place(left), factor, Place(out), None, False, 1, "float32")
+    operands = {slot: Array(WIDTH, "float32", False) for slot in (left, out)}
+    operands[param] = Array(WIDTH * WIDTH, "float32", True)
+    kernel = Kernel((step,) * TIMES, operands).native()
+    bases, totals = ([program.base(array) for array in each] for each in (arrays, sums))
+    packed = pack(program, factor, weight)
+    for number, (name, (source, first), (target, to), rows) in enumerate(stages_):
+        places = {left: (bases[source], 4 * WIDTH * first), out: (bases[target], 4 * WIDTH * to)}
+        places[factor] = packed, 0
+        if name == "launch":
+            program.code += [executing.LAUNCH, 1, kernel.address, rows]
+            program.code += [value for slot in kernel.slots for value in places[slot]]
+        elif name == "sum":
+            total = totals[number % len(totals)]
+            program.code += [executing.MATRIX, kind, WIDTH, WIDTH, total, 0, 0, 1, rows, -1, 0]
+            program.code += [*places[left], WIDTH, *places[out], WIDTH]
+        else:
+            program.code += [executing.ROWS, kind, 4, 1, *places[out], 0, 0, 0]
+            program.code += [name == "add", 0, *places[left], WIDTH * rows]
+    return program, kernel
+
+
+def run_stages(stages_):
+    """Run stages; return the content of all arrays."""
+    arrays = [draw(i, "float32", ROWS, WIDTH) for i in range(4)]
+    sums = [draw(i, "float32", WIDTH, WIDTH) for i in range(2)]
+    program, kernel = program_of(stages_, arrays, sums, draw(9, "float32", WIDTH, WIDTH) / 10)
+    program.run([kernel], executing.sum_scratch(0, WIDTH, WIDTH, 1))
+    return np.concatenate([np.ravel(array) for array in arrays + sums])
+
+
+@given(st.lists(stages(), min_size=2, max_size=60))
+def test_stages(stages_):
+    """Launches, sums and copies that read what others write, or not, in one program."""
+    assert_equal_bits(lambda: run_stages(stages_))
+
+
+def test_independent_stages_are_one_group():
+    """Copies come first, then launches, then sums; a stage that reads a result is not in it."""
+    apart = [("launch", (0, 10 * i), (1, 10 * i), 5) for i in range(20)]
+    apart += [("copy", (0, 0), (2, 0), 5), ("copy", (2, 0), (3, 200), 5)]
+    apart += [("sum", (0, 20), (3, 0), 5), ("sum", (0, 0), (3, 0), 5)]
+    after = [("copy", (1, 0), (2, 100), 5), ("launch", (2, 100), (3, 100), 5)]
+    arrays = [np.zeros((ROWS, WIDTH), np.float32) for _ in range(4)]
+    weight = np.zeros((WIDTH, WIDTH), np.float32)
+    program, kernel = program_of(apart + after, arrays, [weight, weight.copy()], weight)
+    groups = executing.Program(np.array(program.code), [kernel]).groups
+    levels = [[level for level, _ in group] for group in groups]
+    assert levels == [[0, 0, 1] + 20 * [8] + 2 * [9]]
 
 
 IDLE = """

@@ -80,13 +80,13 @@ static inline int gdb_is_plane(const gdb_geometry *g) {
 /* Fill in the distance on planes from a position to what each tap is multiplied with. If `turned`,
  * the taps are in reverse order. */
 static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *distances) {
-    const int64_t last = gdb_area(g->taps) - 1;
-    for (int64_t map = 0; map < g->factor_maps; map++)
-        for (int64_t i = 0; i <= last; i++) {
-            const int64_t t = turned ? last - i : i, y = t / g->taps[1], x = t % g->taps[1];
-            *distances++ = map * gdb_area(g->plane) + y * g->tap_step[0] * g->plane[1]
-                + x * g->tap_step[1];
-        }
+    const int64_t line = g->tap_step[0] * g->plane[1], step = turned ? -1 : 1;
+    for (int64_t map = 0; map < g->factor_maps; map++) {
+        int64_t *to = distances + map * gdb_area(g->taps) + (turned ? gdb_area(g->taps) - 1 : 0);
+        for (int64_t y = 0; y < g->taps[0]; y++)
+            for (int64_t x = 0; x < g->taps[1]; x++, to += step)
+                *to = map * gdb_area(g->plane) + y * line + x * g->tap_step[1];
+    }
 }
 
 /* Fill in which element of the factor each tap is, for the first output map. */
@@ -124,13 +124,36 @@ static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane) {
 
 /* Pack the factor, one vector of output maps after the other, each with its biases first. */
 static void F(pack_factor)(const gdb_geometry *g, const T *factor, const T *bias, T *to) {
-    const int64_t taps = gdb_area(g->taps);
+    const int in_order = g->factor_in_row == gdb_area(g->taps); /* maps are one stretch */
+    const int64_t maps = in_order ? 1 : g->factor_maps;
+    const int64_t taps = gdb_area(g->taps) * (in_order ? g->factor_maps : 1);
     for (int64_t j = 0; j < g->out_maps; j += LANES, factor += LANES * g->factor_out_row) {
         const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
         for (int i = 0; i < LANES; i++) *to++ = bias && i < count ? bias[j + i] : 0;
-        for (int64_t map = 0; map < g->factor_maps; map++, to += taps * LANES)
+        for (int64_t map = 0; map < maps; map++, to += taps * LANES)
             F(pack_columns)(factor + map * g->factor_in_row, g->factor_out_row, taps, count, LANES,
                             to);
+    }
+}
+
+/* Store or accumulate a tile, of which each vector is a position: `maps` lanes at most, `map_row`
+ * elements apart, four lanes and positions together where a vector has at least four elements. */
+INLINE void F(store_positions)(const int positions, const VECTOR *sums, int64_t maps, T *to,
+                               int64_t map_row, int accumulate) {
+    enum { FOUR = LANES >= 4 };
+    const T *from = (const T *)sums;
+    for (int64_t f = 0, lanes; f < LANES && f < maps; f += lanes) {
+        const int whole = FOUR && !accumulate && positions >= 4 && maps - f >= 4;
+        lanes = whole ? 4 : 1;
+        UNROLL for (int i = 0; i < positions; i++) {
+            T *element = to + f * map_row + i;
+            if (!whole)
+                *element = from[i * LANES + f] + (accumulate ? *element : 0);
+            else if (i % 4 == 0)
+                /* The last four overlap those before. */
+                F(transpose_block)(from + f + (i + 4 < positions ? i : positions - 4) * LANES, LANES,
+                                   element + (i + 4 < positions ? 0 : positions - 4 - i), map_row);
+        }
     }
 }
 
@@ -159,11 +182,7 @@ INLINE void F(convolve_tile)(const int positions, const int parts, const int by_
         const int64_t rest = by_maps ? maps - l * LANES : maps;
         T *part_to = to + l * (by_maps ? LANES * map_row : g->positions[1]);
         UNROLL for (int i = 0; i < positions; i++) part_sum[i] = sum[l][i];
-        for (int64_t f = 0; f < LANES && f < rest; f++)
-            UNROLL for (int i = 0; i < positions; i++) {
-                T *element = part_to + f * map_row + i;
-                *element = ((const T *)(part_sum + i))[f] + (accumulate ? *element : 0);
-            }
+        F(store_positions)(positions, part_sum, rest, part_to, map_row, accumulate);
     }
 }
 

@@ -4,16 +4,15 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "phases.h"
 #include "steps.h"
 
 enum {
     /* Operations of a task at least, some 10 us: about ten times what it takes to hand one out. */
     TASK_WORK = 1000000,
-    COPY_WORK = 16,      /* of a byte that is copied, in operations of products */
     FIND_WORK = 4096,    /* of a row of which one element is read, which is not in the cache */
     TASKS_PER_THREAD = 4, /* so that threads that are held up do less */
     MOST_TASKS = TASKS_PER_THREAD * GDB_MOST_THREADS,
-    MOST_TOGETHER = 16, /* records */
     LINE = 64,
     SLAB_WORK = 20000000, /* of the pairs that are packed at once: so phases are few */
     MOST_BATCHES = 8
@@ -47,68 +46,53 @@ static inline int64_t size_of_parts(int64_t count, int64_t tasks, int64_t unit) 
 
 /* ------------------------------------------------------------------ launches */
 
-/* A part of a launch: a kernel, rows, and a spot per slot. */
-static inline const gdb_kernel *kernel_of(const int64_t *part) {
-    return (const gdb_kernel *)(uintptr_t)part[0];
-}
-
-static inline const int64_t *next_part(const int64_t *part) {
-    return part + 2 + 2 * kernel_of(part)->slots_count;
-}
-
 /* Where a task of a launch begins: at a row of a part. */
 typedef struct {
     const int64_t *part;
     int64_t row;
 } cut;
 
+/* Some rows of all parts of a LAUNCH record, at most `limit` of each, in tasks of about equal
+ * work. */
 typedef struct {
+    const int64_t *record;
     char **bases;
-    int64_t limit; /* rows of each part at most */
-    cut cuts[MOST_TASKS + 1];
+    int64_t limit, work, tasks;
 } launch;
 
 static void run_blocks(const int64_t *part, char **bases, char *scratch, int64_t low,
                        int64_t high) {
-    const gdb_kernel *kernel = kernel_of(part);
+    const gdb_kernel *kernel = gdb_kernel_of(part);
     for (; low < high; low += kernel->block_rows)
         gdb_run_block(kernel, part + 2, bases, scratch, low,
                       smaller(low + kernel->block_rows, high));
 }
 
-static void run_rows(void *context, int64_t number, char *scratch) {
-    const launch *l = context;
-    const cut *cuts = &l->cuts[number];
-    const int64_t *part = cuts[0].part;
-    int64_t low = cuts[0].row;
-    for (; part < cuts[1].part; part = next_part(part), low = 0)
-        run_blocks(part, l->bases, scratch, low, smaller(part[1], l->limit));
-    if (low < cuts[1].row) run_blocks(part, l->bases, scratch, low, cuts[1].row);
+/* Find where a task begins; the one after the last begins at the end. */
+static cut find_cut(const launch *l, int64_t number) {
+    const int64_t *part = l->record + 2;
+    int64_t before = l->work / l->tasks * number; /* work that other tasks do */
+    for (int64_t i = 0; i < l->record[1]; i++, part = gdb_next_part(part)) {
+        const gdb_kernel *kernel = gdb_kernel_of(part);
+        const int64_t rows = smaller(part[1], l->limit), row_work = larger(kernel->work, 1);
+        if (number < l->tasks && before < rows * row_work) {
+            const int64_t row = multiple(parts_of(before, row_work), kernel->tile_rows);
+            if (row < rows) return (cut){part, row};
+            before = rows * row_work; /* the next part begins */
+        }
+        before = larger(before - rows * row_work, 0);
+    }
+    return (cut){part, 0};
 }
 
-/* Cut the rows of all parts into tasks of about equal work; return their number. */
-static int64_t cut_rows(launch *l, const int64_t *part, const int64_t *end, int64_t work,
-                        int64_t tasks) {
-    const int64_t share = parts_of(work, tasks);
-    int64_t count = 0, missing = 0; /* work until the next cut */
-    for (; part < end; part = next_part(part)) {
-        const gdb_kernel *kernel = kernel_of(part);
-        const int64_t rows = smaller(part[1], l->limit), row_work = larger(kernel->work, 1);
-        int64_t row = 0;
-        while (row < rows) {
-            if (missing <= 0 && count < tasks) {
-                l->cuts[count++] = (cut){part, row};
-                missing += share;
-            }
-            int64_t next = rows;
-            if (count < tasks)
-                next = smaller(rows, row + multiple(parts_of(missing, row_work), kernel->tile_rows));
-            missing -= (next - row) * row_work;
-            row = next;
-        }
-    }
-    l->cuts[count] = (cut){end, 0};
-    return count;
+static void run_rows(void *context, int64_t number, char *scratch) {
+    const launch *l = context;
+    const cut first = find_cut(l, number), last = find_cut(l, number + 1);
+    const int64_t *part = first.part;
+    int64_t low = first.row;
+    for (; part < last.part; part = gdb_next_part(part), low = 0)
+        run_blocks(part, l->bases, scratch, low, smaller(part[1], l->limit));
+    if (low < last.row) run_blocks(part, l->bases, scratch, low, last.row);
 }
 
 /* A block whose steps are shared one by one: for few rows, and much work in each. */
@@ -164,46 +148,37 @@ static void share_block(const run *r, const gdb_kernel *kernel, const int64_t *p
     free(slots);
 }
 
-/* Run a LAUNCH, at most `limit` rows of each part; return the end of the record. */
-static const int64_t *run_launch(const run *r, const int64_t *code, int64_t limit) {
-    const int64_t *first = code + 2, *part = first;
-    launch l;
-    int64_t work = 0, tasks, rows = 0, tiles = 0;
-    for (int64_t i = 0; i < code[1]; i++, part = next_part(part)) {
-        rows = smaller(part[1], limit);
-        work += rows * kernel_of(part)->work;
-        tiles += parts_of(rows, kernel_of(part)->tile_rows);
+/* Return the work of a LAUNCH record, at most `limit` rows of each part, and its tiles. */
+static int64_t work_of_launch(const int64_t *code, int64_t limit, int64_t *tiles) {
+    const int64_t *part = code + 2;
+    int64_t work = 0;
+    *tiles = 0;
+    for (int64_t i = 0; i < code[1]; i++, part = gdb_next_part(part)) {
+        const int64_t rows = smaller(part[1], limit);
+        work += rows * larger(gdb_kernel_of(part)->work, 1);
+        *tiles += parts_of(rows, gdb_kernel_of(part)->tile_rows);
     }
-    tasks = tasks_for(r, work);
-    if (code[1] == 1 && kernel_of(first)->tile_rows > 1 && tiles < tasks) {
-        const gdb_kernel *kernel = kernel_of(first);
-        for (int64_t low = 0; low < rows; low += kernel->block_rows)
-            share_block(r, kernel, first + 2, low, smaller(kernel->block_rows, rows - low));
-    } else {
-        l.bases = r->bases, l.limit = limit;
-        tasks = cut_rows(&l, first, part, work, tasks);
-        gdb_share(r->crew, run_rows, &l, tasks);
-    }
-    return part;
+    return work;
 }
 
-/* Return the end of a record that is not run. */
-static const int64_t *skip(const int64_t *code) {
-    const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_sum_record *sums = (const gdb_sum_record *)code;
-    const gdb_distinct_record *distinct = (const gdb_distinct_record *)code;
-    const int64_t *part = code + 2;
-    switch (code[0]) {
-    case GDB_LAUNCH:
-        for (int64_t i = 0; i < code[1]; i++) part = next_part(part);
-        return part;
-    case GDB_ROWS: return (const int64_t *)((const gdb_piece *)(rows + 1) + rows->count);
-    case GDB_PACK: return code + sizeof(gdb_pack_record) / 8;
-    case GDB_DISTINCT:
-        return (const int64_t *)((const gdb_moved *)((const gdb_key *)(distinct + 1)
-                                                     + distinct->keys) + distinct->moved);
-    default: return (const int64_t *)((const gdb_sum_chunk *)(sums + 1) + sums->count);
+/* Return whether the steps of a launch are shared one by one, as it has fewer tiles than tasks. */
+static int is_shared_by_steps(const int64_t *code, int64_t tiles, int64_t tasks) {
+    return code[1] == 1 && gdb_kernel_of(code + 2)->tile_rows > 1 && tiles < tasks;
+}
+
+/* Run a LAUNCH, at most `limit` rows of each part. */
+static void run_launch(const run *r, const int64_t *code, int64_t limit) {
+    const gdb_kernel *kernel = gdb_kernel_of(code + 2);
+    const int64_t rows = smaller(code[3], limit);
+    int64_t tiles;
+    const int64_t work = work_of_launch(code, limit, &tiles), tasks = tasks_for(r, work);
+    launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1)};
+    if (!is_shared_by_steps(code, tiles, tasks)) {
+        gdb_share(r->crew, run_rows, &l, l.tasks);
+        return;
     }
+    for (int64_t low = 0; low < rows; low += kernel->block_rows)
+        share_block(r, kernel, code + 4, low, smaller(kernel->block_rows, rows - low));
 }
 
 /* ------------------------------------------------------------------ equal rows */
@@ -332,7 +307,7 @@ static void expand_some(void *context, int64_t task, char *scratch) {
 /* Move the rows of an array before the launch (PICK, TOTAL), or after it (REPEAT, SINGLE). */
 static void move_rows(const run *r, const numbering *n, const gdb_moved *moved) {
     const int64_t bytes = moved->width * gdb_size_of(moved->dtype), rest = n->rows - n->distinct;
-    const int64_t tasks = tasks_for(r, rest * bytes * COPY_WORK);
+    const int64_t tasks = tasks_for(r, rest * bytes * GDB_COPY_WORK);
     movement m = {n, moved, at(moved->target, r->bases), NULL, 0};
     if (moved->operation <= GDB_TOTAL) {
         m.source = at(moved->source, r->bases);
@@ -346,8 +321,8 @@ static void move_rows(const run *r, const numbering *n, const gdb_moved *moved) 
     }
 }
 
-/* Run the launch after a DISTINCT record on distinct rows; return the end of that launch. */
-static const int64_t *run_distinct(const run *r, const int64_t *code) {
+/* Run the launch after a DISTINCT record on distinct rows. */
+static void run_distinct(const run *r, const int64_t *code) {
     const gdb_distinct_record *record = (const gdb_distinct_record *)code;
     const gdb_key *keys = (const gdb_key *)(record + 1);
     const gdb_moved *moved = (const gdb_moved *)(keys + record->keys);
@@ -358,10 +333,9 @@ static const int64_t *run_distinct(const run *r, const int64_t *code) {
     }
     for (int64_t i = 0; i < record->moved; i++)
         if (moved[i].operation <= GDB_TOTAL) move_rows(r, n, &moved[i]);
-    const int64_t *end = run_launch(r, (const int64_t *)(moved + record->moved), n->distinct);
+    run_launch(r, (const int64_t *)(moved + record->moved), n->distinct);
     for (int64_t i = 0; i < record->moved; i++)
         if (moved[i].operation > GDB_TOTAL) move_rows(r, n, &moved[i]);
-    return end;
 }
 
 /* ------------------------------------------------------------------ copies */
@@ -408,10 +382,6 @@ static void run_pieces(void *context, int64_t number, char *scratch) {
                   smaller(pieces->target + pieces->count, last));
 }
 
-static int64_t work_of_copies(const gdb_rows_record *record) {
-    return record->elements * record->element_size * COPY_WORK;
-}
-
 /* Return the copies of a record, in about so many tasks. */
 static copies share_copies(const run *r, const gdb_rows_record *record, int64_t tasks) {
     copies c = {record, r->bases, tasks, 0};
@@ -422,16 +392,6 @@ static copies share_copies(const run *r, const gdb_rows_record *record, int64_t 
         c.tasks = larger(parts_of(record->end, c.size), 1);
     }
     return c;
-}
-
-static void inspect_pieces(gdb_rows_record *record) {
-    const gdb_piece *piece = (const gdb_piece *)(record + 1), *last = piece + record->count;
-    record->in_order = 1, record->elements = record->end = 0;
-    for (; piece < last; piece++) {
-        record->in_order &= piece->target >= record->end;
-        record->elements += piece->count;
-        record->end = larger(record->end, piece->target + piece->count);
-    }
 }
 
 /* ------------------------------------------------------------------ packed matrices */
@@ -454,73 +414,10 @@ static void run_packing(void *context, int64_t number, char *scratch) {
                at(record->target, p->bases) + first * record->rows * size);
 }
 
-static int64_t work_of_packing(const gdb_pack_record *record) {
-    return record->rows * record->columns * gdb_size_of(record->dtype) * COPY_WORK;
-}
-
 /* Return the packing of a record, in about so many tasks. */
 static packing share_packing(const run *r, const gdb_pack_record *record, int64_t tasks) {
     const int64_t panel = gdb_kernels_of(record->dtype)->panel_columns;
     return (packing){record, r->bases, size_of_parts(record->columns, tasks, panel)};
-}
-
-/* ------------------------------------------------------------------ several records at once */
-
-/* Copies and packed matrices that do not depend on each other. */
-typedef struct {
-    gdb_task *task;
-    int64_t end; /* the number after the last of its tasks */
-    union {
-        copies copies;
-        packing packing;
-    } context;
-} joined;
-
-static void run_joined(void *context, int64_t number, char *scratch) {
-    joined *j = context;
-    int64_t first = 0;
-    for (; number >= j->end; j++) first = j->end;
-    j->task(&j->context, number - first, scratch);
-}
-
-static inline int can_join(const int64_t *code) {
-    return code[0] == GDB_ROWS || code[0] == GDB_PACK;
-}
-
-static inline int joins(const int64_t *code) {
-    return code[0] == GDB_ROWS ? ((const gdb_rows_record *)code)->joins
-                               : code[0] == GDB_PACK && ((const gdb_pack_record *)code)->joins;
-}
-
-/* Run a ROWS or PACK record together with those that join it; return the end of the last one. */
-static const int64_t *run_together(const run *r, const int64_t *code, const int64_t *end) {
-    joined all[MOST_TOGETHER];
-    int64_t work[MOST_TOGETHER], total = 0, count = 0, tasks = 0;
-    const int64_t *stop = code;
-    do {
-        work[count] = stop[0] == GDB_ROWS ? work_of_copies((const gdb_rows_record *)stop)
-                                          : work_of_packing((const gdb_pack_record *)stop);
-        total += work[count++];
-        stop = skip(stop);
-    } while (stop < end && joins(stop) && count < MOST_TOGETHER);
-    const int64_t most = tasks_for(r, total), share = larger(total / most, 1);
-    for (int64_t i = 0; i < count; i++, code = skip(code)) {
-        const int64_t wanted = larger(1, smaller(most, work[i] / share));
-        if (code[0] == GDB_ROWS) {
-            const copies c = share_copies(r, (const gdb_rows_record *)code, wanted);
-            all[i] = (joined){run_pieces, tasks += c.tasks, {.copies = c}};
-        } else {
-            const packing p = share_packing(r, (const gdb_pack_record *)code, wanted);
-            tasks += parts_of(p.record->columns, p.size);
-            all[i] = (joined){run_packing, tasks, {.packing = p}};
-        }
-    }
-    if (most > 1)
-        gdb_share(r->crew, run_joined, all, tasks);
-    else
-        for (int64_t number = 0; number < tasks; number++)
-            run_joined(all, number, r->crew->scratch);
-    return stop;
 }
 
 /* ------------------------------------------------------------------ sums over rows */
@@ -649,7 +546,7 @@ static void run_matrix(const run *r, sum *s) {
         find_pairs(r, s, most);
         s->batches = parts_of(s->count, GDB_PAIRS);
         const int64_t bytes = s->count * (rows + columns) * gdb_size_of(record->dtype);
-        s->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * COPY_WORK),
+        s->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * GDB_COPY_WORK),
                                                     larger(s->batches, 1)), 1);
         gdb_share(r->crew, pack_some, s, s->batches * parts_of(GDB_PAIRS, s->size));
         choose_size(s, tasks_for(r, 2 * rows * columns * s->count));
@@ -683,8 +580,8 @@ static void scatter_some(void *context, int64_t number, char *scratch) {
                         last, &s->chunks[i], s->record->option >> 1, s->record->option & 1);
 }
 
-/* Run a MATRIX, ROW or SCATTER record; return its end. */
-static const int64_t *run_sum(const run *r, const int64_t *code) {
+/* Run a MATRIX, ROW or SCATTER record. */
+static void run_sum(const run *r, const int64_t *code) {
     const gdb_sum_record *record = (const gdb_sum_record *)code;
     const gdb_sum_chunk *from = (const gdb_sum_chunk *)(record + 1);
     gdb_chunk *chunks = (gdb_chunk *)r->crew->scratch;
@@ -711,111 +608,177 @@ static const int64_t *run_sum(const run *r, const int64_t *code) {
     } else if (record->record == GDB_MATRIX) {
         run_matrix(r, &s);
     } else {
-        s.size = size_of_parts(record->columns, tasks_for(r, bytes * COPY_WORK), LINE);
+        s.size = size_of_parts(record->columns, tasks_for(r, bytes * GDB_COPY_WORK), LINE);
         gdb_share(r->crew, record->record == GDB_SCATTER ? scatter_some : add_rows, &s,
                   parts_of(record->columns, s.size));
     }
-    return (const int64_t *)(from + record->count);
 }
 
-/* ------------------------------------------------------------------ programs */
+/* ------------------------------------------------------------------ records */
 
-/* Return the number of bases that a ROWS or PACK record knows of. */
-static int64_t bases_of_copies(const int64_t *code) {
-    const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_pack_record *pack = (const gdb_pack_record *)code;
-    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
-    int64_t last = -1;
-    if (code[0] == GDB_PACK) return larger(pack->source.base, pack->target.base) + 1;
-    if (code[0] != GDB_ROWS) return 0;
-    for (int64_t i = 0; i < rows->count; i++) last = larger(last, pieces[i].source.base);
-    return larger(last, rows->target.base) + 1;
+/* Run a task of a ROWS, PACK or LAUNCH record, which is cut into so many; return how many there are
+ * if `number` is negative. */
+static int64_t run_part(const run *r, const int64_t *code, int64_t number, int64_t count) {
+    int64_t tiles;
+    if (code[0] == GDB_ROWS) {
+        copies c = share_copies(r, (const gdb_rows_record *)code, count);
+        if (number >= 0) run_pieces(&c, number, r->crew->scratch);
+        return c.tasks;
+    }
+    if (code[0] == GDB_PACK) {
+        packing p = share_packing(r, (const gdb_pack_record *)code, count);
+        if (number >= 0) run_packing(&p, number, r->crew->scratch);
+        return larger(parts_of(p.record->columns, p.size), 1);
+    }
+    launch l = {code, r->bases, INT64_MAX, work_of_launch(code, INT64_MAX, &tiles), count};
+    l.tasks = larger(smaller(count, tiles), 1);
+    if (number >= 0) run_rows(&l, number, r->crew->scratch);
+    return l.tasks;
 }
 
-/* What the records that run together read and write, while they are looked for. */
 typedef struct {
-    int64_t number; /* of the group */
-    int32_t *read_by, *written_by; /* per base, the last group */
-    int64_t count; /* records */
-    struct {
-        gdb_spot spot;
-        int64_t bytes;
-    } written[MOST_TOGETHER];
-} group;
+    const run *run;
+    const int64_t *code;
+    int64_t tasks;
+} shared_record;
 
-static int overlaps(const group *g, gdb_spot target, int64_t bytes) {
-    for (int64_t i = 0; i < g->count; i++) {
-        const gdb_spot other = g->written[i].spot;
-        if (other.base == target.base && other.offset < target.offset + bytes
-            && target.offset < other.offset + g->written[i].bytes)
-            return 1;
+static void run_some(void *context, int64_t number, char *scratch) {
+    const shared_record *s = context;
+    gdb_crew alone = {.processors = 1, .scratch = scratch};
+    const run r = {s->run->bases, &alone};
+    run_part(&r, s->code, number, s->tasks);
+}
+
+static void run_record(const run *r, const int64_t *code) {
+    shared_record s = {r, code, 0};
+    switch (code[0]) {
+    case GDB_LAUNCH: run_launch(r, code, INT64_MAX); break;
+    case GDB_DISTINCT: run_distinct(r, code); break;
+    case GDB_ROWS:
+    case GDB_PACK:
+        s.tasks = tasks_for(r, gdb_work_of_record(code));
+        gdb_share(r->crew, run_some, &s, run_part(r, code, -1, s.tasks));
+        break;
+    default: run_sum(r, code);
     }
-    return 0;
 }
 
-/* Return whether a record can join a group: it neither reads an array that the others write, nor
- * writes one that they read, nor what they write. */
-static int fits(const group *g, const int64_t *code, gdb_spot target, int64_t bytes) {
-    if (g->count == 0 || g->count == MOST_TOGETHER || g->read_by[target.base] == g->number
-        || overlaps(g, target, bytes))
-        return 0;
-    if (code[0] == GDB_PACK)
-        return g->written_by[((const gdb_pack_record *)code)->source.base] != g->number;
-    const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
-    for (int64_t i = 0; i < rows->count; i++)
-        if (pieces[i].operation != GDB_ZERO && g->written_by[pieces[i].source.base] == g->number)
-            return 0;
-    return 1;
-}
+/* ------------------------------------------------------------------ phases */
 
-/* Let a ROWS or PACK record join the group of those before it, or else begin another one. */
-static void join(group *g, int64_t *code) {
-    gdb_rows_record *rows = (gdb_rows_record *)code;
-    gdb_pack_record *pack = (gdb_pack_record *)code;
-    const gdb_piece *pieces = (const gdb_piece *)(rows + 1);
-    const int is_rows = code[0] == GDB_ROWS;
-    const gdb_spot target = is_rows ? rows->target : pack->target;
-    const int64_t bytes = is_rows ? rows->end * rows->element_size
-                                  : gdb_kernels_of(pack->dtype)->packed_elements(
-                                        pack->rows, pack->columns) * gdb_size_of(pack->dtype);
-    const int joins = fits(g, code, target, bytes);
-    *(is_rows ? &rows->joins : &pack->joins) = joins;
-    if (!joins) g->number++, g->count = 0;
-    g->written[g->count].spot = target, g->written[g->count++].bytes = bytes;
-    g->written_by[target.base] = g->number;
-    for (int64_t i = 0; is_rows && i < rows->count; i++)
-        if (pieces[i].operation != GDB_ZERO) g->read_by[pieces[i].source.base] = g->number;
-    if (!is_rows) g->read_by[pack->source.base] = g->number;
-}
+/* A task of a phase: whole records, or one of the tasks of one record. */
+typedef struct {
+    int64_t first, stop; /* records */
+    int64_t number, count;
+} piece_of_phase;
 
-int gdb_inspect(int64_t *code, const int64_t *end) {
-    group g = {0};
-    int64_t bases = 0;
-    for (const int64_t *record = code; record < end; record = skip(record))
-        bases = larger(bases, bases_of_copies(record));
-    g.read_by = calloc(2 * larger(bases, 1), sizeof *g.read_by);
-    if (!g.read_by) return 0;
-    g.written_by = g.read_by + bases;
-    for (int64_t *next; code < end; code = next) {
-        next = code + (skip(code) - code);
-        if (code[0] == GDB_ROWS) inspect_pieces((gdb_rows_record *)code);
-        if (can_join(code))
-            join(&g, code);
+/* The records of a phase that run at the same time, and the tasks that they are cut into. */
+typedef struct {
+    const int64_t *code;
+    const gdb_placed *records;
+    char **bases;
+    int64_t count;
+    piece_of_phase tasks[2 * MOST_TASKS];
+} phase;
+
+static void run_piece_of_phase(void *context, int64_t number, char *scratch) {
+    const phase *p = context;
+    const piece_of_phase *task = &p->tasks[number];
+    gdb_crew alone = {.processors = 1, .scratch = scratch};
+    const run r = {p->bases, &alone};
+    for (int64_t i = task->first; i < task->stop; i++) {
+        const int64_t *code = p->code + p->records[i].at;
+        if (task->count > 1)
+            run_part(&r, code, task->number, task->count);
         else
-            g.number++, g.count = 0;
+            run_record(&r, code);
     }
-    free(g.read_by);
-    return 1;
 }
 
-void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, gdb_crew *crew) {
-    const run r = {bases, crew};
-    while (code < end) switch (code[0]) {
-        case GDB_LAUNCH: code = run_launch(&r, code, INT64_MAX); break;
-        case GDB_DISTINCT: code = run_distinct(&r, code); break;
-        case GDB_ROWS:
-        case GDB_PACK: code = run_together(&r, code, end); break;
-        default: code = run_sum(&r, code);
+/* Return whether a record of a phase is shared better by itself: a sum, which has phases of its own,
+ * or a launch of few rows and much work. */
+static int is_better_alone(const run *r, const int64_t *code, int64_t work) {
+    const int64_t tasks = tasks_for(r, work);
+    int64_t tiles;
+    if (tasks < 2 || code[0] == GDB_ROWS || code[0] == GDB_PACK) return 0;
+    if (code[0] != GDB_LAUNCH) return 1;
+    work_of_launch(code, INT64_MAX, &tiles);
+    return is_shared_by_steps(code, tiles, tasks);
+}
+
+static void share_phase(const run *r, phase *p) {
+    gdb_share(r->crew, run_piece_of_phase, p, p->count);
+    p->count = 0;
+}
+
+/* Cut the records of a phase into at most `most` tasks each, of at least `share` operations; those
+ * that are better alone run at once. */
+static void cut_phase(const run *r, phase *p, int64_t records, int64_t share, int64_t most) {
+    int64_t open = 0; /* the work of the last task, if whole records may still be added */
+    for (int64_t i = 0; i < records; i++) {
+        const int64_t *code = p->code + p->records[i].at;
+        const int64_t work = p->records[i].work;
+        const int64_t parts = larger(1, smaller(work / share, most));
+        if (p->count + parts > 2 * MOST_TASKS) {
+            share_phase(r, p);
+            open = 0;
         }
+        if (is_better_alone(r, code, work)) {
+            run_record(r, code);
+            open = 0;
+        } else if (parts > 1) {
+            const int64_t count = run_part(r, code, -1, parts);
+            for (int64_t k = 0; k < count; k++)
+                p->tasks[p->count++] = (piece_of_phase){i, i + 1, k, count > 1 ? parts : 1};
+            open = 0;
+        } else {
+            if (!open) p->tasks[p->count++] = (piece_of_phase){i, i, 0, 1};
+            p->tasks[p->count - 1].stop = i + 1;
+            open += larger(work, 1);
+            if (open >= share) open = 0;
+        }
+    }
+}
+
+/* Run records of one level at the same time. */
+static void run_phase(const run *r, const int64_t *code, const gdb_placed *records, int64_t count) {
+    phase p;
+    int64_t work = 0;
+    for (int64_t i = 0; i < count; i++) work += records[i].work;
+    const int64_t tasks = tasks_for(r, work);
+    if (tasks < 2 || count < 2) {
+        for (int64_t i = 0; i < count; i++) run_record(r, code + records[i].at);
+        return;
+    }
+    p.code = code, p.records = records, p.bases = r->bases, p.count = 0;
+    cut_phase(r, &p, count, larger(work / tasks, 1), tasks);
+    share_phase(r, &p);
+}
+
+static void run_group(const run *r, const int64_t *code, const gdb_placed *record,
+                      const gdb_placed *end) {
+    while (record < end) {
+        const gdb_placed *first = record;
+        while (record < end && record->level == first->level) record++;
+        run_phase(r, code, first, record - first);
+    }
+}
+
+void gdb_run_records(const int64_t *code, int64_t low, int64_t high,
+                     const struct gdb_groups *groups, char **bases, gdb_crew *crew) {
+    const run r = {bases, crew};
+    const gdb_group *group = groups ? groups->groups : NULL;
+    const gdb_group *last = groups ? group + groups->count : NULL;
+    while (low < high) {
+        while (group < last && group->begin < low) group++;
+        if (group < last && group->begin == low && group->end <= high
+            && tasks_for(&r, group->work) > 1 && gdb_has_help(crew)) {
+            run_group(&r, code, groups->records + group->first, groups->records + group->stop);
+            low = group->end;
+            continue;
+        }
+        const int64_t *record = code + low, *next = gdb_next_record(record);
+        run_record(&r, record);
+        if (record[0] == GDB_DISTINCT) next = gdb_next_record(next); /* its launch */
+        low = next - code;
+    }
 }

@@ -31,12 +31,12 @@ typedef struct {
 } gdb_launch_record;
 
 /* ROWS: `count` pieces follow. The last members are filled in by `gdb_inspect`: whether each piece
- * begins where the ones before it end, or later; the elements of all pieces; where the last one ends;
- * and whether the record runs together with the one before it. */
+ * begins where the ones before it end, or later; the elements of all pieces; and where the last one
+ * ends. */
 typedef struct {
     int64_t record, dtype, element_size, count;
     gdb_spot target;
-    int64_t in_order, elements, end, joins;
+    int64_t in_order, elements, end;
 } gdb_rows_record;
 
 enum { GDB_COPY, GDB_ADD, GDB_ZERO };
@@ -49,13 +49,12 @@ typedef struct {
     int64_t count;
 } gdb_piece;
 
-/* The last member is filled in by `gdb_inspect`. */
+/* PACK */
 typedef struct {
     int64_t record, dtype;
     gdb_spot source;
     int64_t row_stride, column_stride, rows, columns;
     gdb_spot target;
-    int64_t joins;
 } gdb_pack_record;
 
 /* DISTINCT: `keys` keys follow, `moved` arrays, and a LAUNCH of one part, which runs on distinct
@@ -108,11 +107,14 @@ typedef struct {
 /* Return the bytes of scratch of a sum, in the thread that runs the program. */
 int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks);
 
-/* Complete the records of a new program: fill in what running them depends on. Return 0 if there is
- * no memory. */
-int gdb_inspect(int64_t *code, const int64_t *end);
+/* Complete the records of a new program: fill in what running them depends on. Return which of them
+ * may run at the same time, which `gdb_release_groups` frees, or NULL if there is no memory. */
+struct gdb_groups *gdb_inspect(int64_t *code, int64_t length);
+void gdb_release_groups(struct gdb_groups *groups);
 
-/* Run records one after another, each shared with the crew. */
-void gdb_run_records(const int64_t *code, const int64_t *end, char **bases, gdb_crew *crew);
+/* Run the records at [low, high) of the code of a program, each shared with the crew: those of a
+ * group at the same time, or all one after another if there are no groups. */
+void gdb_run_records(const int64_t *code, int64_t low, int64_t high,
+                     const struct gdb_groups *groups, char **bases, gdb_crew *crew);
 
 #endif

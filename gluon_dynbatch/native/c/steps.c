@@ -150,6 +150,22 @@ static int64_t scratch_of(const gdb_step *step) {
     }
 }
 
+/* Note which slots a step writes. */
+static void mark_written(const gdb_step *step, gdb_slot *slots) {
+    const gdb_loop *loop = (const gdb_loop *)step;
+    const gdb_access *stores = (const gdb_access *)(loop + 1) + loop->n_loads;
+    switch (step->kind) {
+    case GDB_LOOP:
+        for (int64_t i = 0; i < loop->n_stores; i++) slots[stores[i].place.slot].is_written = 1;
+        break;
+    case GDB_DOTS: slots[((const gdb_dots *)step)->result.slot].is_written = 1; break;
+    case GDB_CONVOLVED: slots[((const gdb_convolved *)step)->result.slot].is_written = 1; break;
+    case GDB_INDEXED: slots[((const gdb_indexed *)step)->result.slot].is_written = 1; break;
+    case GDB_RANKED: slots[((const gdb_ranked *)step)->result.slot].is_written = 1; break;
+    default: slots[((const gdb_product *)step)->result.slot].is_written = 1;
+    }
+}
+
 static int64_t row_bytes(const gdb_array *slot) { return slot->pitch * gdb_size_of(slot->dtype); }
 
 gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots,
@@ -167,6 +183,7 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
     for (step = kernel->steps; step < kernel->end; step = gdb_next_step(step)) {
         scratch = larger(scratch, lines(scratch_of(step)));
         kernel->work += gdb_work_of(step);
+        mark_written(step, kernel->slots);
         if (step->kind == GDB_PRODUCT) {
             multiple = GDB_ROWS_AT_ONCE;
             kernel->tile_rows = gdb_kernels_of(step->dtype)->tile_rows;

@@ -201,6 +201,8 @@ void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, vo
 
 typedef struct {
     gdb_array array; /* without an address */
+    int64_t bytes;   /* of an array that all rows share */
+    int64_t is_written;
     int64_t local;   /* offset in scratch of a block of its rows, used if it has no other address */
 } gdb_slot;
 
@@ -227,7 +229,7 @@ static inline const gdb_step *gdb_next_step(const gdb_step *step) {
 int64_t gdb_work_of(const gdb_step *step);
 
 /* Make a kernel, or return NULL if there is no memory. In `slots`, `local` is 1 for arrays that
- * need scratch, else 0. */
+ * need scratch, else 0; `is_written` is found here. */
 gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots,
                            int64_t count);
 void gdb_release_kernel(gdb_kernel *kernel);

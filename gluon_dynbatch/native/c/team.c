@@ -349,16 +349,19 @@ static void await_members(int64_t count, int64_t longest) {
     }
 }
 
+int gdb_has_help(gdb_crew *crew) {
+    const int64_t time = crew->processors > 1 ? now() : 0;
+    if (time - crew->recorder.at > LOOK && time) look(crew, time);
+    return crew->helpers || (assumed_processors && crew->processors > 1);
+}
+
 void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
-    int64_t begun = 0, longest = 0;
-    if (crew->processors > 1 && count > 1) {
-        begun = now();
-        if (begun - crew->recorder.at > LOOK) look(crew, begun);
-    }
-    if (!crew->helpers || count < 2) {
+    int64_t begun, longest = 0;
+    if (count < 2 || !gdb_has_help(crew)) {
         for (int64_t number = 0; number < count; number++) task(context, number, crew->scratch);
         return;
     }
+    begun = now();
     const uint64_t phase = (PEEK(&team.ticket) >> 32) + 1;
     __atomic_exchange_n(&team.ticket, phase << 32 | CLOSED, __ATOMIC_SEQ_CST);
     SET(&team.task, task);

@@ -51,6 +51,9 @@ gdb_recorder gdb_find_recorder(int is_this_thread);
 gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_recorder recorder);
 void gdb_leave_team(gdb_crew *crew);
 
+/* Return whether members may take tasks now; in tests, which give a number of processors, always. */
+int gdb_has_help(gdb_crew *crew);
+
 /* Do tasks [0, count) of a phase, in any order, and return when all are done. */
 void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count);
 
