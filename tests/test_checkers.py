@@ -40,7 +40,7 @@ def test_a_tape_is_printed_with_a_line_per_call():
             f"%1 float32(2, 3) = {net.name}(%0 (2, 4))  # {__file__}:{LINE} in record",
             "%3 float32(3, 3) = Concat(%1[0:3] (1, 3), %1[3:6] (1, 3), %2[0:3] (1, 3))"
             f"  # {__file__}:{LINE + 1} in record",
-            f"%4 float32(3, 3) = _copy(%3 (3, 3))  # {__file__}:{LINE + 1} in record",
+            f"%4 float32(3, 3) = identity(%3 (3, 3))  # {__file__}:{LINE + 1} in record",
         ]
         with pytest.raises(gdb.ShapeError):
             net(mx.nd.ones((1, 5)))
