@@ -96,8 +96,8 @@ def draw(picture: Picture) -> Any:
     for (writer, reader), rows in picture.edges.items():
         if writer in nodes and reader in nodes:
             text = "\n".join(f" {text} " for text in _counts(rows))
-            style = {"label": text} if inside <= MOST_LABELS else {"edgetooltip": text}
-            graph.edge(ids[writer], ids[reader], **style)
+            shown = {"label": text} if inside <= MOST_LABELS else {"edgetooltip": text}
+            graph.edge(ids[writer], ids[reader], **shown)
         else:
             inner, end = (reader, writer) if reader in nodes else (writer, reader)
             if inner in nodes:
