@@ -224,7 +224,9 @@ class LazyNDArray(Lazy, NDArray):
         if view is None:  # not contiguous: record a ``slice``
             whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
             return self._get_nd_basic_indexing(whole_key)
-        if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
+        if not TYPES[view[1]].elements and not is_np_shape():
+            return self.real()[key]  # without NumPy's shapes, calls cannot be recorded
+        if TYPES[view[1]].elements == 1 and is_np_shape():
             return _recordable(self.real()[key])
         lazy = self._view(*view, lambda base: base[key])
         return _recordable(self.real()[key]) if lazy is None else lazy

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_dynbatch.kernel.layout import Place, Slot, Weight
-from gluon_dynbatch.kernel.step import Array, Kernel, Product
+from gluon_dynbatch.kernel.step import Kernel, Product, SlotArray
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
 from tests.common import output_of
@@ -172,8 +172,8 @@ def program_of(stages_, arrays, sums, weight):
     left, out, param = (Slot(name, 0) for name in names)
     factor = Weight(Place(param), WIDTH, WIDTH, True)
     step = Product(Place(left), factor, Place(out), None, False, 1, "float32")
-    operands = {slot: Array(WIDTH, "float32", False) for slot in (left, out)}
-    operands[param] = Array(WIDTH * WIDTH, "float32", True)
+    operands = {slot: SlotArray(WIDTH, "float32", False) for slot in (left, out)}
+    operands[param] = SlotArray(WIDTH * WIDTH, "float32", True)
     kernel = Kernel((step,) * TIMES, operands).native()
     bases, totals = ([program.base(array) for array in each] for each in (arrays, sums))
     packed = pack(program, factor, weight)

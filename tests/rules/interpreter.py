@@ -63,6 +63,7 @@ class Array:
             "above": lambda: rng.uniform(1.2, 2.0, size=shape),
             "unit": lambda: rng.uniform(-0.9, 0.9, size=shape),
             "fraction": lambda: rng.uniform(0.1, 0.9, size=shape),
+            "halves": lambda: rng.integers(-9, 10, size=shape) / 4,  # and numbers between them
             "small": lambda: rng.uniform(-0.5, 0.5, size=shape),
             "probability": lambda: rng.dirichlet(np.ones(shape[-1]), size=shape[:-1]),
             "distinct": lambda: rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5,
