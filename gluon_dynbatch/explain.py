@@ -16,7 +16,7 @@ import mxnet as mx
 
 from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
 from .errors import Where
-from .observe import Line, Observer, Site, short
+from .observe import Line, Observer, ScopeSite, short
 from .record.lazy import Lazy
 from .record.recorder import Recorder
 from .report import Report
@@ -34,7 +34,7 @@ def pages(observer: Observer) -> str:
     return "\n\n".join("\n".join(_page(*item)) for item in observer.sites.items())
 
 
-def _page(where: Where, sites: List[Site]) -> Iterator[str]:
+def _page(where: Where, sites: List[ScopeSite]) -> Iterator[str]:
     first, site = sites[0], sites[-1]
     reports = [report for each in sites for report in each.reports]
     at_once = sum(report.at_once for report in reports)
@@ -76,7 +76,7 @@ def _page(where: Where, sites: List[Site]) -> Iterator[str]:
     yield from changes
 
 
-def _lines(site: Site, recording_ms: float) -> Iterator[str]:
+def _lines(site: ScopeSite, recording_ms: float) -> Iterator[str]:
     """Yield a table of the lines that recorded calls, the most expensive first."""
 
     def cost(item: Tuple[Where, Line]) -> float:

@@ -1,7 +1,7 @@
 """Statistics of all scopes of a script, by the places that open them, and what they show.
 
-The runtime calls an `Observer` for every scope and flush, and the `Site` of the scope after each
-launch; it waits for the results, to measure the time of the launch.  Backward passes are not
+The runtime calls an `Observer` for every scope and flush, and the `ScopeSite` of the scope after
+each launch; it waits for the results, to measure the time of the launch.  Backward passes are not
 measured.  `explain` adds the findings of a site to those of its reports.
 """
 
@@ -50,7 +50,7 @@ class Line:
         self.kinds = 0, 0
 
 
-class Site:
+class ScopeSite:
     """Statistics of scopes opened at one place: of the first, or of all others."""
 
     def __init__(self, compiles: bool) -> None:
@@ -194,17 +194,17 @@ class Observer:
 
     def __init__(self) -> None:
         #: Per place its first scope, which compiles what the others use, and all others.
-        self.sites: Dict[Where, List[Site]] = {}
+        self.sites: Dict[Where, List[ScopeSite]] = {}
 
     def opened(self, scope: ThreadScope) -> None:
         """Add the report of a scope to its site."""
         sites = self.sites.setdefault(scope.place.where, [])
         if len(sites) < 2:
-            sites.append(Site(compiles=not sites))
+            sites.append(ScopeSite(compiles=not sites))
         sites[-1].reports.append(scope.report)
 
     @property
-    def site(self) -> Site:
+    def site(self) -> ScopeSite:
         """The site of the open scope."""
         assert STATE.scope is not None
         return self.sites[STATE.scope.place.where][-1]
@@ -274,7 +274,7 @@ class Observer:
                 break
         self.site.earlier_ms += 1e3 * (time.perf_counter() - started)
 
-    def begin_flush(self, tape: Tape, graph: Graph) -> Site:
+    def begin_flush(self, tape: Tape, graph: Graph) -> ScopeSite:
         """Return the site of the open scope, whose `launch` surrounds each launch."""
         site = self.site
         site.begin(tape, graph)

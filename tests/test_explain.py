@@ -231,13 +231,13 @@ def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
 
 def test_work_from_before_is_not_charged_to_the_first_launch(explained, monkeypatch):
     """The argument of the first call is not computed before the flush begins."""
-    steps, settle, launched = [], observe.Observer.settle, observe.Site.launch
+    steps, settle, launched = [], observe.Observer.settle, observe.ScopeSite.launch
 
     def noting(name, original):
         return lambda *args: steps.append(name) or original(*args)
 
     monkeypatch.setattr(observe.Observer, "settle", noting("settle", settle))
-    monkeypatch.setattr(observe.Site, "launch", noting("launch", launched))
+    monkeypatch.setattr(observe.ScopeSite, "launch", noting("launch", launched))
     monkeypatch.setattr(explain, "slowly", lambda: time.sleep(0.1) or steps.append("work"),
                         raising=False)  # fmt: skip
     _, out, _ = explained("""

@@ -15,8 +15,6 @@ SAME = {
     "Observer": "flush.py has the protocol of observe.py",
     "Tape": "record/tape.py extends that of native/recording.pyx",
 }
-#: Names that still have two meanings.
-LEFT = {"Builder", "Node", "Piece", "Place", "Program", "Request", "Site"}
 
 
 def classes(path):
@@ -34,4 +32,4 @@ def test_no_two_classes_have_one_name():
             for name in classes(path):
                 found[name].append(str(path.relative_to(ROOT)))
     twice = {name: files for name, files in found.items() if len(files) > 1}
-    assert set(twice) == {*SAME, *LEFT}, twice
+    assert set(twice) == set(SAME), twice

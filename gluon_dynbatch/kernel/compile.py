@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, Tuple
 
 from .expression import Node
-from .layout import IDENTITY, Place, Slot
+from .layout import IDENTITY, Columns, Slot
 from .step import (
     OF_DRAWS,
     Access,
@@ -39,9 +39,9 @@ OF_STORED = OWN_STEP | {"permuted", "repeated"}
 STORED = OF_STORED | {"reduced"}
 
 #: What a loop stores: where, which node, and the pattern of the `Access`.
-Job = Tuple[Place, Node, str]
+Job = Tuple[Columns, Node, str]
 #: A place, and the node that must be stored there.
-Store = Tuple[Place, Node]
+Store = Tuple[Columns, Node]
 
 
 class Compiler:
@@ -51,7 +51,7 @@ class Compiler:
         self._arrays = arrays
         self._free_numbers = count(sum(slot.kind == "work" for slot in arrays))
         #: Where values are after all steps, except those that are read.
-        self.stored: Dict[Node, Place] = {}
+        self.stored: Dict[Node, Columns] = {}
         #: When each value is computed.
         self._time: Dict[Node, int] = {}
 
@@ -74,12 +74,12 @@ class Compiler:
         self._store_reused(order, copies)
         return self._emit(copies)
 
-    def place_of(self, node: Node) -> Place:
+    def place_of(self, node: Node) -> Columns:
         """Return the place of a value that is in memory."""
         if node in self.stored:
             return self.stored[node]
         if node.kind == "read":
-            return Place(node.attrs[0])
+            return Columns(node.attrs[0])
         assert node.kind == "columns", f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
         return source.shifted(node.attrs[0])
@@ -95,7 +95,7 @@ class Compiler:
                 if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
-    def _stored_elsewhere(self, place: Place, node: Node) -> List[Store]:
+    def _stored_elsewhere(self, place: Columns, node: Node) -> List[Store]:
         """Return the pieces of a value at `place` that are not computed in their places."""
         pieces = placed_pieces(place, node)
         return [(target, piece) for target, piece in pieces if self.stored.get(piece) != target]
@@ -104,7 +104,7 @@ class Compiler:
         """Store a value in a new work array."""
         slot = Slot("work", next(self._free_numbers))
         self._arrays[slot] = SlotArray(node.width, node.dtype)
-        self.stored[node] = Place(slot)
+        self.stored[node] = Columns(slot)
 
     def _store(self, node: Node) -> None:
         """Ensure that a value is in memory; adjacent columns are where their source is."""
@@ -157,7 +157,7 @@ class Compiler:
         loops: Dict[Tuple[int, int, str], List[Job]] = {}
         steps: Dict[int, List[Step]] = {}
 
-        def add(time: int, place: Place, node: Node, pattern: str = "row") -> None:
+        def add(time: int, place: Columns, node: Node, pattern: str = "row") -> None:
             # A single column is its own sum and maximum.
             job = place, node, pattern if node.width > 1 else "row"
             loops.setdefault((time, node.width, node.dtype), []).append(job)
@@ -179,7 +179,7 @@ class Compiler:
             steps.setdefault(time, []).append(self._loop(time, width, dtype, jobs))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
-    def _steps_of(self, node: Node, result: Place) -> List[Step]:
+    def _steps_of(self, node: Node, result: Columns) -> List[Step]:
         """Return the steps that compute a node of a kind in `OWN_STEP`."""
         places = [self.place_of(x) for x in node.args]
         if node.kind == "dot":
@@ -272,7 +272,7 @@ class Compiler:
         if node.kind == "uniform" and not in_memory:
             self._arrays.update(OF_DRAWS)
             draw, first = node.attrs
-            return Access(register, Place(IDENTITY, first), "uniform", float(draw))
+            return Access(register, Columns(IDENTITY, first), "uniform", float(draw))
         if node.kind == "cast" and not in_memory:
             access = self._load(register, node.args[0], True)
             if node.attrs[1] == "row":
@@ -309,7 +309,7 @@ def _is_cheap(node: Node) -> bool:
     return node.attrs[0] in CHEAP and all(not a.args or a.kind == "columns" for a in node.args)
 
 
-def placed_pieces(place: Place, node: Node) -> List[Store]:
+def placed_pieces(place: Columns, node: Node) -> List[Store]:
     """Return the pieces of a value that is stored at a place, with their places."""
     return [(place.shifted(start), piece) for start, piece in node.pieces()]
 

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Tuple
 from ..modes import FLOATS
 from .expression import SUM, Expressions, Node
 from .functions import DERIVATIVES, Conditional, Derivative
-from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
+from .layout import OF_DATA, OF_KERNEL, Columns, Slot, Weight
 from .step import Sum
 
 
@@ -65,7 +65,7 @@ class Differentiation:
         if node.kind == "read":
             slot, shared = node.attrs
             if shared:
-                self._sums.append(Sum(Weight(Place(slot), 1, g.width, False), g, None, 1))
+                self._sums.append(Sum(Weight(Columns(slot), 1, g.width, False), g, None, 1))
             else:
                 self._row_gradients[slot] = g
         elif node.kind == "columns":
@@ -127,7 +127,7 @@ class Differentiation:
                 # One product of the columns of the matrices of all rows.
                 transposed = dot.transposed[0]
                 shape = (dot.k, dot.m) if transposed else (dot.m, dot.k)
-                weight = Weight(Place(left.attrs[0]), *shape, not transposed)
+                weight = Weight(Columns(left.attrs[0]), *shape, not transposed)
                 self._sums.append(Sum(weight, g, value[right], 1, dot.n))
             else:
                 factors = (value[other], g) if gradient.gradient else (g, value[other])

@@ -12,7 +12,7 @@ from functools import reduce
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
-from .layout import Dot, Index, Maps, Order, Place, Ranking, Repeats, Slot, Weight
+from .layout import Columns, Dot, Index, Maps, Order, Ranking, Repeats, Slot, Weight
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
@@ -256,7 +256,7 @@ class Expressions:
         return self._intern("join", flat, (), sum(p.width for p in flat), flat[0].dtype)
 
     def product(
-        self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Place] = (), dtype: str = ""
+        self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Columns] = (), dtype: str = ""
     ) -> Node:
         """Return the sum of some products of rows with matrices, and of biases.
 

@@ -14,7 +14,7 @@ from .compile import Compiler, placed_pieces
 from .derivative import Differentiation, gradient_dtype
 from .express import express, shape_of
 from .expression import Expressions, Node
-from .layout import Place, Slot
+from .layout import Columns, Slot
 from .recipe import make_recipe
 from .step import Kernel, SlotArray, Wanted
 
@@ -83,7 +83,7 @@ class SegmentKernels:
         arrays.update((slot, SlotArray(x.width, x.dtype)) for slot, x in zip(outputs, results))
         computed = _rebuilt(Expressions(), self._nodes, {})
         compiler = Compiler(arrays)
-        stores = [(Place(slot), computed[node]) for slot, node in zip(outputs, results)]
+        stores = [(Columns(slot), computed[node]) for slot, node in zip(outputs, results)]
         steps, stored = compiler.steps(stores), compiler.stored
         #: The values that the backward pass can read.
         self._stored = {x: stored[computed[x]] for x in self._nodes if computed[x] in stored}
@@ -132,7 +132,7 @@ class SegmentKernels:
                 array = arrays[target] = arrays[slot]
                 dtype = gradient_dtype(array.dtype)
                 gradient = gradients.get(slot) or build.const(0, array.width, dtype)
-                stores.append((Place(target), gradient))
+                stores.append((Columns(target), gradient))
         compiler = Compiler(arrays)
         sums = [s for s in sums if s.weight.place.slot in reached]
         steps = compiler.steps(stores, sums)

@@ -26,15 +26,15 @@ class Slot(NamedTuple):
 KEY, IDENTITY = Slot("key", 0), Slot("identity", 0)
 
 
-class Place(NamedTuple):
+class Columns(NamedTuple):
     """The columns of an array from `column` on."""
 
     slot: Slot
     column: int = 0
 
-    def shifted(self, columns: int) -> Place:
+    def shifted(self, columns: int) -> Columns:
         """Return the place that begins some columns further."""
-        return Place(self.slot, self.column + columns)
+        return Columns(self.slot, self.column + columns)
 
     def __str__(self) -> str:
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
@@ -47,7 +47,7 @@ CLIP, WRAP = "clip", "wrap"
 class Weight(NamedTuple):
     """A matrix that all rows of a launch are multiplied with, or a table that they index."""
 
-    place: Place
+    place: Columns
     #: The shape in memory.
     rows: int
     columns: int

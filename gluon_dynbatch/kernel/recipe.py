@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 
 from ..native import assembling, executing
-from .layout import CLIP, IDENTITY, KEY, WRAP, Place, Slot, Weight
+from .layout import CLIP, IDENTITY, KEY, WRAP, Columns, Slot, Weight
 from .step import Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
@@ -175,7 +175,7 @@ def _apart(
 def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
     weight, target = s.weight, s.weight.place
 
-    def read(place: Place, width: int) -> Entry:
+    def read(place: Columns, width: int) -> Entry:
         slot, width = place.slot, width if s.parts > 1 else kernel.arrays[place.slot].width
         first = place.column * _size(kernel, slot)
         return {"number": numbers[slot], "first": first, "pitch": width}
@@ -229,7 +229,7 @@ def _only_gathers(kernel: Kernel) -> bool:
         and isinstance(step, Product)
         and step.weight.gathered == CLIP
         and step.weight.place.slot.kind == "param"
-        and (step.left, step.result, step.parts) == (Place(index), Place(result), 1)
+        and (step.left, step.result, step.parts) == (Columns(index), Columns(result), 1)
         and not step.adds
         and (kernel.arrays[index].width, kernel.arrays[index].every) == (1, False)
         and kernel.arrays[result].width == step.weight.columns

@@ -22,11 +22,11 @@ from .layout import (
     KEY,
     TRUNCATED,
     WRAP,
+    Columns,
     Dot,
     Index,
     Maps,
     Order,
-    Place,
     Ranking,
     Slot,
     Weight,
@@ -45,7 +45,7 @@ class Slots(Dict[Any, int]):
     def __missing__(self, slot: Any) -> int:
         return self.setdefault(slot, len(self))
 
-    def encode(self, place: Optional[Place]) -> Tuple[int, int]:
+    def encode(self, place: Optional[Columns]) -> Tuple[int, int]:
         """Return the number of the slot, and the column."""
         return (-1, 0) if place is None else (self[place.slot], place.column)
 
@@ -61,10 +61,10 @@ def _bits(*values: float) -> array[int]:
 class Product(NamedTuple):
     """A product of rows with a matrix, plus an optional bias."""
 
-    left: Place
+    left: Columns
     weight: Weight
-    result: Place
-    bias: Optional[Place]
+    result: Columns
+    bias: Optional[Columns]
     #: Whether it is added to the result, instead of overwriting it.
     adds: bool
     #: Rows of the product per row of the launch.
@@ -93,9 +93,9 @@ class Product(NamedTuple):
 class Dots(NamedTuple):
     """Products of matrices that differ from row to row."""
 
-    left: Place
-    right: Place
-    result: Place
+    left: Columns
+    right: Columns
+    result: Columns
     dot: Dot
     dtype: str
 
@@ -115,10 +115,10 @@ class Dots(NamedTuple):
 class Convolved(NamedTuple):
     """A convolution, or one of its gradients."""
 
-    left: Place
-    right: Place
-    result: Place
-    bias: Optional[Place]
+    left: Columns
+    right: Columns
+    result: Columns
+    bias: Optional[Columns]
     maps: Maps
     dtype: str
 
@@ -139,9 +139,9 @@ class Convolved(NamedTuple):
 class Indexed(NamedTuple):
     """A gather by index inside each row, or a sum or writes by index."""
 
-    source: Place
-    chosen: Place
-    result: Place
+    source: Columns
+    chosen: Columns
+    result: Columns
     positions: Index
     #: 0 for a gather, 1 for a sum, 2 for writes.
     operation: int
@@ -163,8 +163,8 @@ class Indexed(NamedTuple):
 class Ranked(NamedTuple):
     """Positions of elements by value."""
 
-    source: Place
-    result: Place
+    source: Columns
+    result: Columns
     ranking: Ranking
     dtype: str
 
@@ -190,7 +190,7 @@ class Access(NamedTuple):
 
     register: int
     #: None to load `value`.
-    place: Optional[Place]
+    place: Optional[Columns]
     pattern: Pattern
     value: float = 0.0
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
 from .expression import SUM, Arithmetic, Expressions, Node
-from .layout import Order, Place, Repeats
+from .layout import Columns, Order, Repeats
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.
@@ -255,12 +255,12 @@ class Call(Site):
     build: Expressions
     tensors: Tuple[Tensor, ...]
 
-    def shared_place(self, number: int, like: int = 0) -> Place:
+    def shared_place(self, number: int, like: int = 0) -> Columns:
         """Return the place of a shared input; refuse if its dtype is not that of input `like`."""
         tensor = self.tensors[number]
         require(tensor.source.kind == "read" and not tensor.per_row, "a factor is computed")
         require(tensor.dtype == self.tensors[like].dtype, "dtypes differ")
-        return Place(tensor.source.attrs[0])
+        return Columns(tensor.source.attrs[0])
 
     def number(self, name: str, default: float = 1, single: bool = True) -> float:
         """Read a number; MXNet keeps most attributes in `single` precision."""

@@ -12,7 +12,7 @@ from mxnet.gluon import Parameter
 
 from .. import rules
 from ..record.types import elements
-from ..trace.symbols import VARIABLE, Builder, Op, Ref
+from ..trace.symbols import VARIABLE, Op, Ref, SymbolBuilder
 from ..trace.variant import Variant
 from .segment import Port, Segment, Source
 
@@ -22,7 +22,7 @@ REFUSED = frozenset(["Embedding", "BatchNorm"])
 
 def concat_segment(variant: Variant) -> Segment:
     """Return the segment of a call in layout "concat": a copy of the concatenated arguments."""
-    typed, builder = variant.typed, Builder(f"{variant.typed.name}_")
+    typed, builder = variant.typed, SymbolBuilder(f"{variant.typed.name}_")
     out = typed.out_array_types[0]
     size = elements(out.shape) // sum(variant.concat_rows)
     port = Port(size, (size,), out.dtype, concat=True)
@@ -58,7 +58,7 @@ class NormalForm:
         self._source_of = source_of
         #: Values of the program that are emitted, to values of the segment.
         self._emitted: Dict[Ref, Ref] = {}
-        self._builder = Builder(f"{self._typed.name}_")
+        self._builder = SymbolBuilder(f"{self._typed.name}_")
         #: Positions of the variables that are inputs, to the numbers of the inputs.
         self._inputs: Dict[int, int] = {}
         self._ports: List[Port] = []

@@ -26,7 +26,7 @@ from typing import (
 import numpy as np
 
 from ..rules.spelling import written
-from ..show.draw import Node
+from ..show.draw import LaunchNode
 from .launch import Fill, Launch, Operand, Whole
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Group(NamedTuple):
     launches: List[Launch]
 
     @property
-    def node(self) -> Node:
+    def node(self) -> LaunchNode:
         """What the picture says of them."""
         numbers = [launch.number for launch in self.launches]
         low, high = min(numbers), max(numbers)
@@ -64,7 +64,7 @@ class Group(NamedTuple):
         widths = [len(launch.units) for launch in self.launches]
         segment = self.launches[0].segment
         alone = segment.layout == "unbatched"
-        return Node(self.name, self.piece, title, widths, segment.reason if alone else "")
+        return LaunchNode(self.name, self.piece, title, widths, segment.reason if alone else "")
 
 
 def piece_of(graph: Graph, launch: Launch) -> str:

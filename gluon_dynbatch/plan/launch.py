@@ -124,7 +124,7 @@ class Fill(NamedTuple):
         return pieces_of(planning.COPY, self.starts, arrays, 0, self.counts)
 
 
-class Piece(NamedTuple):
+class CopiedPiece(NamedTuple):
     """A row of a table of pieces: elements that are copied, added, or set to zero."""
 
     #: COPY, ADD or ZERO.
@@ -138,9 +138,9 @@ class Piece(NamedTuple):
     length: int
 
 
-def pieces_in(table: Array) -> Iterator[Piece]:
+def pieces_in(table: Array) -> Iterator[CopiedPiece]:
     """Yield the rows of a table of pieces as objects."""
-    return map(Piece._make, table.tolist())
+    return map(CopiedPiece._make, table.tolist())
 
 
 def pieces_of(action: int, targets: Array, arrays: Any, elements: Any, counts: Any) -> Array:

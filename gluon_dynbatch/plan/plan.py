@@ -128,7 +128,7 @@ class Plan(NamedTuple):
     arenas: Tuple[Arena, ...]
     #: Number of rows per arena.
     sizes: Tuple[int, ...]
-    #: The pieces of gathered operands, with a row for each, see `Piece`.
+    #: The pieces of gathered operands, with a row for each, see `CopiedPiece`.
     pieces: Array
     reads: Reads
     #: Forward, per term (slots, then externals from the last to the first): its region, or -1, and

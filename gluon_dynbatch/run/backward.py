@@ -21,7 +21,7 @@ from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
-from .gradient import Request
+from .gradient import GradientRequest
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
 
@@ -147,7 +147,7 @@ class BackwardPass:
         return untouched
 
     def pull(
-        self, arriving: HeadGradients, requests: List[Request], live: Optional[Array]
+        self, arriving: HeadGradients, requests: List[GradientRequest], live: Optional[Array]
     ) -> List[Optional[Elements]]:
         """Run backward from the gradients of heads; return the gradients of inputs.
 
@@ -173,7 +173,7 @@ class Pull(Pass):
     suffix = " backward"
 
     def __init__(
-        self, backward: BackwardPass, requests: List[Request], live: Optional[Array]
+        self, backward: BackwardPass, requests: List[GradientRequest], live: Optional[Array]
     ):
         super().__init__(backward.operators.gradients, backward.program)
         self._backward = backward

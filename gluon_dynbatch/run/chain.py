@@ -38,7 +38,7 @@ from ..schedule.dependencies import Array
 from .backward import BackwardPass, HeadGradients
 from .buffers import view
 from .engine import FLIGHT
-from .gradient import Request, find_variables, record_function
+from .gradient import GradientRequest, find_variables, record_function
 from .keep import SHARING, Kept, Memories, Spots, find_memories, find_spots
 
 
@@ -197,7 +197,7 @@ class Chain:
     ) -> bool:
         """Run backward from arrays of these flushes, whose gradients are given.
 
-        For `training`, see `Node.backward`.
+        For `training`, see `TapeNode.backward`.
 
         Returns False if MXNet has to: if an array is no result of these flushes, if not all
         arrays that get gradients are variables, or if none wants one, which MXNet refuses.
@@ -210,7 +210,7 @@ class Chain:
         outputs = self._outputs(heads)
         if outputs is None:
             return False
-        node = Node([(each.backward, each.routes) for each in self._links], outputs, [])
+        node = TapeNode([(each.backward, each.routes) for each in self._links], outputs, [])
         inputs = node.inputs
         variables = find_variables(inputs, node.reached())
         if variables is None or not any(request.wanted for request in variables.requests):
@@ -240,7 +240,7 @@ class Chain:
             head[at], offset[at] = link.backward.heads_at(arena[at], first[at], size[at])
         return Outputs(flush, head, offset, size) if (head >= 0).all() else None
 
-    def _free(self, node: Node) -> None:
+    def _free(self, node: TapeNode) -> None:
         """Forget how arrays were computed, except for those that a backward pass left alone."""
         untouched, rest = node.untouched(), False
         owners = [(number, link, link.kept()) for number, link in enumerate(self._links)]
@@ -308,7 +308,7 @@ def link(links: Sequence[Link]) -> None:
         results.append((memories, kept.copies(memories, recorded=True)))
     if not tables:
         return
-    node = Node(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
+    node = TapeNode(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
     inputs, arrays = node.inputs, [array for _, copies in results for array in copies]
     if inputs and arrays:
         record_function(inputs, arrays, node)
@@ -323,7 +323,7 @@ def _may_have_gradient(lazy: Lazy) -> bool:
     return TYPES[lazy._type].dtype != "bool"
 
 
-class Node:
+class TapeNode:
     """The backward passes of a node of MXNet's tape."""
 
     def __init__(
@@ -402,7 +402,7 @@ class Node:
             untouched.append(backward.untouched_heads(units, externals))
         return untouched
 
-    def rest(self) -> Optional[Tuple[List[NDArray], Node]]:
+    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode]]:
         """Return the results that are held and share nothing with what is reached, and their node.
 
         MXNet has freed this one.  Returns None if there are no such results.
@@ -421,7 +421,7 @@ class Node:
         if not results:
             return None
         held = [self._held[number] for number in numbers]
-        return results, Node(self._passes, self._outputs.some(numbers), held)
+        return results, TapeNode(self._passes, self._outputs.some(numbers), held)
 
     def _is_all(self, starts: Sequence[int]) -> bool:
         """Return whether gradients arrive at all heads."""
@@ -435,7 +435,7 @@ class Node:
         return sorted(self._started) if self._started else range(len(self._outputs.size))
 
     def backward(
-        self, head_gradients: List[NDArray], requests: List[Request], training: bool
+        self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs, None where not wanted.
 
@@ -453,7 +453,9 @@ class Node:
         given = iter(requests)
         requests_of = [
             [
-                next(given) if isinstance(route, NDArray) else Request(route is not None, None)
+                next(given)
+                if isinstance(route, NDArray)
+                else GradientRequest(route is not None, None)
                 for route in routes
             ]
             for _, routes in self._passes

@@ -12,7 +12,7 @@ from .. import rules
 from ..kernel.kernels import Kernels
 from ..lower.segment import Port, Segment
 from ..modes import RECORDING, TRAINING
-from ..trace.symbols import VARIABLE, Builder, Compiled, Ref, compile_symbol, make_symbol
+from ..trace.symbols import VARIABLE, Compiled, Ref, SymbolBuilder, compile_symbol, make_symbol
 
 #: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
 PASS_GRADIENTS = frozenset(
@@ -82,7 +82,7 @@ class _Graph:
     """
 
     def __init__(self, segment: Segment) -> None:
-        self._segment, self._builder = segment, Builder("launch_")
+        self._segment, self._builder = segment, SymbolBuilder("launch_")
         #: Variables, by their positions, that each row of the launch has for itself.
         self._per_row: Dict[int, Port] = {}
         #: Values of the graph that cannot be read directly, to copies of them.

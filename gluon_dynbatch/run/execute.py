@@ -33,7 +33,7 @@ MEMORY_TYPE = "float64"
 
 
 class LaunchWatch(Protocol):
-    """What surrounds each launch: a `profiling.Profiler` that runs, or an `observe.Site`."""
+    """What surrounds each launch: a `profiling.Profiler` that runs, or an `observe.ScopeSite`."""
 
     def launch(self, run: Pass, number: int) -> ContextManager[None]:
         """Surround a launch; wait for its results at the end."""
@@ -213,7 +213,7 @@ def execute(
     """Push all launches of a plan to the engine, without waiting for their results.
 
     `where` returns the user's line that recorded a node, `tape` records launches for the backward
-    pass, and `watch` (an `observe.Site`) waits for the results of each launch before the next one.
+    pass, and `watch` (an `observe.ScopeSite`) waits for the results of each launch before the next one.
     """
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
     execution.fill_devices()

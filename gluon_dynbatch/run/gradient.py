@@ -192,7 +192,7 @@ replace_for_good("MXAutogradBackwardEx", _watch_backward)
 _NULL, _ADD = 0, 3
 
 
-class Request(NamedTuple):
+class GradientRequest(NamedTuple):
     """Whether the gradient of an input is wanted, and an array that it may be written to."""
 
     wanted: bool
@@ -219,7 +219,7 @@ class Function(Protocol):
         """Return results that share nothing with what a gradient reaches, and their function."""
 
     def backward(
-        self, head_gradients: List[NDArray], requests: List[Request], training: bool
+        self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
     ) -> List[Optional[NDArray]]:
         """Compute a gradient per input from head gradients, None where it is not wanted.
 
@@ -229,7 +229,9 @@ class Function(Protocol):
 
 
 def deliver(
-    gradients: Sequence[Optional[NDArray]], requests: Sequence[Request], arrays: Sequence[NDArray]
+    gradients: Sequence[Optional[NDArray]],
+    requests: Sequence[GradientRequest],
+    arrays: Sequence[NDArray],
 ) -> None:
     """Write gradients that are not the targets of their requests to arrays, or add them there.
 
@@ -272,7 +274,7 @@ replace_for_good("MXAutogradMarkVariables", _watch_variables)
 class Variables(NamedTuple):
     """Variables of MXNet's tape among some arrays, and what is asked for each array."""
 
-    requests: List[Request]
+    requests: List[GradientRequest]
     #: Per array, where its gradient goes; the array itself if it is not wanted.
     gradients: List[NDArray]
 
@@ -305,7 +307,7 @@ def find_variables(
         if isinstance(gradient, mx.np.ndarray):
             gradient = gradient.as_nd_ndarray()
         target = gradient if grad_req not in (_NULL, _ADD) and node not in seen else None
-        found.requests.append(Request(grad_req != _NULL, target))
+        found.requests.append(GradientRequest(grad_req != _NULL, target))
         found.gradients.append(gradient)
         if grad_req != _NULL:
             seen.add(node)
@@ -393,7 +395,7 @@ def _slots(inputs: List[NDArray]) -> List[int]:
 
 def _requests(
     function: Function, slots: List[int], grad_reqs: List[int], targets: List[NDArray]
-) -> List[Request]:
+) -> List[GradientRequest]:
     """Return a request per input of a function.
 
     A variable that no gradient reaches keeps the gradient that it has, as in the loop.
@@ -405,7 +407,7 @@ def _requests(
         if slot not in known and grad_req != _ADD and _is_gradient(target, array):
             grad_req = _NULL
         is_target = grad_req not in (_NULL, _ADD) and slot not in seen
-        requests.append(Request(grad_req != _NULL, target if is_target else None))
+        requests.append(GradientRequest(grad_req != _NULL, target if is_target else None))
         seen.add(slot)
     return requests
 

@@ -26,7 +26,7 @@ from ..record.lazy import Lazy
 from ..schedule.dependencies import Array
 from .buffers import Arenas, shaped, zero
 from .dispatch import Executable
-from .gradient import Request
+from .gradient import GradientRequest
 from .left_out import Recorded, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Transposed
@@ -72,7 +72,7 @@ class Targets:
             if buffer is not None:
                 zero(buffer)
 
-    def gradients(self, requests: Sequence[Request]) -> List[NDArray]:
+    def gradients(self, requests: Sequence[GradientRequest]) -> List[NDArray]:
         """Return the array of each gradient: its buffer, where it is wanted, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)

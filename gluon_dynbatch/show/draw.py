@@ -30,7 +30,7 @@ INSTALL = (
 )
 
 
-class Node(NamedTuple):
+class LaunchNode(NamedTuple):
     """Launches that are drawn as one node."""
 
     name: str
@@ -52,7 +52,7 @@ class Node(NamedTuple):
 class Picture(NamedTuple):
     """What is drawn of a plan."""
 
-    nodes: Mapping[Any, Node]
+    nodes: Mapping[Any, LaunchNode]
     #: Labels of what is read or written that is no result of a launch, by key.
     ends: Mapping[Any, str]
     #: From writer to reader, the number of rows by their size.
@@ -131,7 +131,7 @@ def count(count: int, size: int = 0) -> str:
     return f"{count} {noun}" + f" of {size}" * bool(size)
 
 
-def plan_html(title: str, nodes: Sequence[Node], text: str) -> str:
+def plan_html(title: str, nodes: Sequence[LaunchNode], text: str) -> str:
     """Return HTML of a plan: a row per node, with a bar for the calls of its widest launch."""
     most = max((max(node.widths) for node in nodes), default=1)
     rows = (

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from .. import rules
-from .symbols import VARIABLE, Builder, Op, Ref, make_symbol, read_symbol
+from .symbols import VARIABLE, Op, Ref, SymbolBuilder, make_symbol, read_symbol
 
 #: Attributes that the operators for a given shape have, and those for an array do not.
 OWN = frozenset(["shape", "ctx", "dtype"])
@@ -25,7 +25,7 @@ def with_draws_per_call(symbol: Any, names: Sequence[str]) -> Any:
     arguments = [i for i, op in enumerate(ops) if op.op == VARIABLE and op.name in names]
     if not arguments or not any(map(_shape_of, ops)):
         return symbol
-    build = Builder("draw_")
+    build = SymbolBuilder("draw_")
     #: By position in `ops`, that in the new symbol.
     index: Dict[int, int] = {}
     others = (i for i in range(len(ops)) if i not in arguments)
@@ -53,7 +53,7 @@ def _shape_of(op: Op) -> Optional[Tuple[int, ...]]:
     return shape if all(extent > 0 for extent in shape) else None
 
 
-def _zero(build: Builder, arguments: Sequence[int], dtype: str) -> Ref:
+def _zero(build: SymbolBuilder, arguments: Sequence[int], dtype: str) -> Ref:
     """Add a zero of shape (1,), to which each argument contributes."""
     terms = []
     for position in arguments:
@@ -65,7 +65,7 @@ def _zero(build: Builder, arguments: Sequence[int], dtype: str) -> Ref:
     return build.add("BlockGrad", [total])
 
 
-def _draw_like(build: Builder, op: Op, zero: Ref, shape: Tuple[int, ...]) -> Op:
+def _draw_like(build: SymbolBuilder, op: Op, zero: Ref, shape: Tuple[int, ...]) -> Op:
     """Add an array of a shape; return the operator that draws for each of its elements."""
     ones = build.add("Reshape", [zero], {"shape": str((1,) * len(shape))})
     array = build.add("broadcast_to", [ones], {"shape": str(shape)})

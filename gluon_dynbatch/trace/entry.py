@@ -18,7 +18,7 @@ from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from .infer import Inferred, Shape, TypedProgram, infer
 from .numpy import translate_program
-from .program import BlockCallee, Program, is_redrawn, trace_block, trace_operator
+from .program import BlockCallee, CallProgram, is_redrawn, trace_block, trace_operator
 from .sums import with_sums
 from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
@@ -38,7 +38,7 @@ class Entry(TypedProgram):
         self,
         callee: Any,
         mode: int,
-        program: Program,
+        program: CallProgram,
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
         where: Where,
@@ -154,7 +154,7 @@ class Library:
                 callee.entries[key] = entry
             return callee.entries[key]  # type: ignore[no-any-return]
 
-    def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
+    def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> CallProgram:
         """Trace a callee for one structure of arguments, once."""
         # Gluon's name scopes do not support several threads in one block.
         with self._lock:
@@ -172,7 +172,7 @@ class Library:
 def _entry(
     callee: Any,
     mode: int,
-    program: Program,
+    program: CallProgram,
     types: Tuple[ArrayType, ...],
     places: Tuple[int, ...],
     where: Where,
@@ -198,7 +198,7 @@ def _entry(
     return entry
 
 
-def _with_shapes(program: Program, shapes: Dict[Ref, Shape]) -> Program:
+def _with_shapes(program: CallProgram, shapes: Dict[Ref, Shape]) -> CallProgram:
     """Replace the shapes of creation operators by inferred ones; size 0 means an unknown size."""
     ops = (
         op._replace(attrs={**op.attrs, "shape": str(shapes[at, 0])})
@@ -209,7 +209,7 @@ def _with_shapes(program: Program, shapes: Dict[Ref, Shape]) -> Program:
     return program._replace(ops=tuple(ops))
 
 
-def _why_at_once(program: Program, mode: int) -> str:
+def _why_at_once(program: CallProgram, mode: int) -> str:
     """Return why calls of a program run at once; empty if they are recorded."""
     operators = [op.op for op in program.ops if op.op != VARIABLE]
     training = bool(mode & TRAINING)

@@ -11,7 +11,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 
 from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, UninitializedError, Where
 from ..record.types import ArrayType, name_of
-from .program import Program
+from .program import CallProgram
 from .symbols import VARIABLE, Ref
 
 Shape = Tuple[int, ...]
@@ -37,7 +37,7 @@ class TypedProgram:
         self,
         name: str,
         mode: int,
-        program: Program,
+        program: CallProgram,
         in_types: Tuple[ArrayType, ...],
         inferred: Inferred,
     ):
@@ -52,7 +52,7 @@ class TypedProgram:
         ]
 
 
-def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
+def infer_shapes(program: CallProgram, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
     """Infer the shape of every visible value; initialize parameters of unknown shape."""
     parameters = program.parameters.values()
     given = {program.names[i]: types[i].shape for i in program.argument_at.values()}
@@ -88,7 +88,7 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
 
 
 def infer(
-    program: Program, types: Sequence[ArrayType], name: str, where: Where, numpy: bool = False
+    program: CallProgram, types: Sequence[ArrayType], name: str, where: Where, numpy: bool = False
 ) -> Inferred:
     """Infer shapes and dtypes of a call of the block or operator `name`.
 
@@ -139,7 +139,7 @@ def infer(
         fail(DTypeError, text, advice)
 
 
-def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str]:
+def _infer_dtypes(program: CallProgram, types: Sequence[ArrayType]) -> Dict[Ref, str]:
     given = {program.names[i]: np.dtype(types[i].dtype).type for i in program.argument_at.values()}
     given.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
     _, outputs, _ = program.internals._infer_type_impl(False, **given)

@@ -18,22 +18,22 @@ from ..rules.numpy import Array, NumPyCall, translate
 from ..rules.site import RefuseError
 from ..rules.spelling import written
 from .infer import IncompleteError, Inferred, Shape, infer
-from .program import Program
+from .program import CallProgram
 from .sums import join_sums, with_operators
-from .symbols import VARIABLE, Builder, Op, Ref, make_symbol
+from .symbols import VARIABLE, Op, Ref, SymbolBuilder, make_symbol
 
 
 class Translated(NamedTuple):
     """The program of a call and the types of its arguments, translated."""
 
-    program: Program
+    program: CallProgram
     types: Tuple[ArrayType, ...]
     #: The types of the results under NumPy's shapes.
     results: Tuple[ArrayType, ...]
 
 
 def translate_program(
-    program: Program, types: Tuple[ArrayType, ...], name: str, where: Where, is_block: bool
+    program: CallProgram, types: Tuple[ArrayType, ...], name: str, where: Where, is_block: bool
 ) -> Union[Translated, str]:
     """Translate a program for arguments of these types, or return why its calls run at once.
 
@@ -78,10 +78,10 @@ class Rewritten(NamedTuple):
     additions: Set[int]
 
 
-def _rewrite(program: Program, inferred: Inferred) -> Rewritten:
+def _rewrite(program: CallProgram, inferred: Inferred) -> Rewritten:
     """Translate each operator of a program."""
     shapes, dtypes = inferred
-    builder, moved, additions = Builder("translated_"), {}, set()
+    builder, moved, additions = SymbolBuilder("translated_"), {}, set()
     for position, op in enumerate(program.ops):
         outputs = program.outputs[position]
         if op.op == VARIABLE:
@@ -107,11 +107,11 @@ def _rewrite(program: Program, inferred: Inferred) -> Rewritten:
     return Rewritten(tuple(builder.ops), heads, moved, additions)
 
 
-def _append(builder: Builder, op: Op, name: str, refs: Sequence[Ref], attrs: Any) -> Ref:
+def _append(builder: SymbolBuilder, op: Op, name: str, refs: Sequence[Ref], attrs: Any) -> Ref:
     return builder.add(name, refs, attrs, op.extra if name == op.op else {})
 
 
-def _agrees(program: Program, rewritten: Rewritten, inferred: Inferred) -> bool:
+def _agrees(program: CallProgram, rewritten: Rewritten, inferred: Inferred) -> bool:
     """Return whether all values of a translation have the shapes and dtypes that they should."""
     shapes, dtypes = inferred
     refs = [ref for ref in rewritten.moved if ref in shapes]

@@ -22,7 +22,7 @@ from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
 _TOKENS = itertools.count()
 
 
-class Program(NamedTuple):
+class CallProgram(NamedTuple):
     """The operators of one call, in topological order."""
 
     ops: Tuple[Op, ...]
@@ -61,7 +61,7 @@ def read_program(
     parameters: Dict[str, Parameter],
     out_spec: Any,
     numpy: bool = False,
-) -> Program:
+) -> CallProgram:
     """Read the program of a symbol, given the names of its arguments and its parameters."""
     results = with_draws_per_call(symbol, names)
     internals = results.get_internals()
@@ -77,7 +77,7 @@ def read_program(
     outputs: List[List[Ref]] = [[] for _ in ops]
     for ref in refs[count:]:
         outputs[ref[0]].append(ref)
-    return Program(
+    return CallProgram(
         ops=ops,
         heads=refs[:count],
         outputs=tuple(map(tuple, outputs)),
@@ -107,7 +107,7 @@ class BlockCallee(recording.Callee):
         self._block = weakref.ref(block)
         self.identity, self.version = id(block), block._cached_op_args
         self.token = ("block", next(_TOKENS))
-        self.programs: Dict[Any, Program] = {}
+        self.programs: Dict[Any, CallProgram] = {}
         #: Compiled programs for calls outside of scopes, by structure of arguments.
         self.compiled: Dict[Any, Any] = {}
 
@@ -133,7 +133,7 @@ def is_redrawn(parameter: Parameter, training: bool) -> bool:
     return training or getattr(parameter, "_mode", "always") != "training"
 
 
-def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
+def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> CallProgram:
     """Call ``hybrid_forward`` with symbols and return its program."""
     # Gluon's names for inputs, which users of exported models need.
     names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
@@ -271,7 +271,7 @@ def _is_variable(symbol: Any) -> bool:
     return bool(symbol.list_inputs() == [symbol.name] and symbol.list_outputs() == [symbol.name])
 
 
-def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
+def _set_cached_graph(block: HybridBlock, spec: Any, program: CallProgram) -> None:
     """Give a block that has no graph this one, for ``export`` and ``save``, as Gluon's calls do."""
     if block._cached_graph or isinstance(block, SymbolBlock):
         return
@@ -289,7 +289,7 @@ def _set_cached_graph(block: HybridBlock, spec: Any, program: Program) -> None:
     block._cached_op_args[:] = program.symbol_inputs
 
 
-def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
+def trace_operator(operator: Operator, arguments: int, where: Where) -> CallProgram:
     """Return the program of an operator call."""
     attrs, op = operator.attributes(arguments), operator.token[1]
     inputs = make_call(op, attrs).list_inputs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Collection, Dict, List, Sequence, Tuple
 
-from .program import Program, read_program
+from .program import CallProgram, read_program
 from .symbols import Op, Ref, make_symbol
 
 
@@ -39,7 +39,7 @@ def join_sums(
     return tuple(joined)
 
 
-def with_sums(program: Program) -> Program:
+def with_sums(program: CallProgram) -> CallProgram:
     """Return a program of ``mx.nd`` with an ``add_n`` for each sum of a list."""
     if not any(op.op == "_plus_scalar" for op in program.ops):
         return program
@@ -49,7 +49,7 @@ def with_sums(program: Program) -> Program:
     return program if ops == program.ops else with_operators(program, ops, program.heads)
 
 
-def with_operators(program: Program, ops: Sequence[Op], heads: Sequence[Ref]) -> Program:
+def with_operators(program: CallProgram, ops: Sequence[Op], heads: Sequence[Ref]) -> CallProgram:
     """Return a program that does with other operators what `program` does; equal ones are one."""
     key = repr((ops, heads))
     found = program.translations.get(key)

@@ -34,7 +34,7 @@ def count_operators(ops: Iterable[Op]) -> int:
     return sum(op.op != VARIABLE for op in ops)
 
 
-class Builder:
+class SymbolBuilder:
     """Collects operators in topological order; their names begin with `prefix`."""
 
     def __init__(self, prefix: str = "") -> None:

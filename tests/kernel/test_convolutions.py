@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Maps, Place, Slot
+from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Columns, Maps, Slot
 from gluon_dynbatch.kernel.step import Convolved
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import equal
@@ -68,7 +68,7 @@ def run(maps, left, right, bias=None):
     right = right if shared else within(right)[0]
     result, whole = within(np.full((len(left), maps.width), np.nan, dtype))
     slots = Slot("in", 0), Slot("in", 1), Slot("out", 0), Slot("in", 2)
-    left_at, right_at, result_at, bias_at = map(Place, slots)
+    left_at, right_at, result_at, bias_at = map(Columns, slots)
     bias_at = None if bias is None else bias_at
     step = Convolved(left_at, right_at, result_at, bias_at, maps, dtype.name)
     launch([step], dict(zip(slots, (within(left)[0], right, result, bias))), len(left))

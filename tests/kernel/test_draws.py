@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.draws import DRAWS
-from gluon_dynbatch.kernel.layout import IDENTITY, KEY, Place, Slot
+from gluon_dynbatch.kernel.layout import IDENTITY, KEY, Columns, Slot
 from gluon_dynbatch.kernel.step import Access, Instruction, Pointwise
 from gluon_dynbatch.native import executing
 from tests.cells import cell
@@ -67,9 +67,9 @@ def draw(dtype, key, identities, number, first, width, moved=False):
     """Run a loop that draws; if it also loads an array that is not dense, its rows run apart."""
     out = np.full((len(identities), width + 5 * moved), np.nan, dtype)
     arrays = {KEY: key, IDENTITY: identities, Slot("out", 0): out}
-    load = Access(0, Place(IDENTITY, first), "uniform", float(number))
+    load = Access(0, Columns(IDENTITY, first), "uniform", float(number))
     copy = Instruction("negative", 1, (0,), ()), Instruction("negative", 1, (1,), ())
-    store = Access(1, Place(Slot("out", 0), 3 * moved), "row")
+    store = Access(1, Columns(Slot("out", 0), 3 * moved), "row")
     launch([Pointwise(width, out.dtype.name, 2, (load,), copy, (store,))], arrays, len(out))
     return out[:, 3 * moved :][:, :width]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.kernel.layout import Place, Slot, Weight
+from gluon_dynbatch.kernel.layout import Columns, Slot, Weight
 from gluon_dynbatch.kernel.step import Product
 from gluon_dynbatch.native import assembling, executing
 from gluon_dynbatch.run import prepare
@@ -104,8 +104,9 @@ def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
     assert 1 < keys[embedded, 3].sum() <= len(samples) <= keys[~embedded, 3].sum()
 
 
-WEIGHT = Weight(Place(Slot("param", 0)), 3, 3, transposed=True)
-PRODUCT = Product(Place(Slot("in", 0)), WEIGHT, Place(Slot("out", 0)), None, False, 1, "float32")
+WEIGHT = Weight(Columns(Slot("param", 0)), 3, 3, transposed=True)
+LEFT, OUT = Columns(Slot("in", 0)), Columns(Slot("out", 0))
+PRODUCT = Product(LEFT, WEIGHT, OUT, None, False, 1, "float32")
 KEYS = st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_size=9)), max_size=4)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from gluon_dynbatch.kernel.layout import Place, Slot
+from gluon_dynbatch.kernel.layout import Columns, Slot
 from gluon_dynbatch.kernel.step import Access, Instruction, Pointwise
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.testing import check_against_loop
@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 def access(register, number, how="row", column=0):
-    return Access(register, Place(Slot("in", number), column), how)
+    return Access(register, Columns(Slot("in", number), column), how)
 
 
 def run(program, arrays, rows):

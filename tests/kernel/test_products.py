@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gluon_dynbatch.kernel.layout import Dot, Place, Slot, Weight
+from gluon_dynbatch.kernel.layout import Columns, Dot, Slot, Weight
 from gluon_dynbatch.kernel.step import Dots, Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch
@@ -57,9 +57,9 @@ def multiply(a, b, c, bias=None, accumulate=False, transposed=False, few=False):
     """Write the product of `a` and `b`, plus a bias, to `c`, or add it to `c`."""
     left, weight, vector, result = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
     arrays = {left: a, weight: b.ravel(), result: c, vector: bias}
-    factor = Weight(Place(weight), *b.shape, transposed)
-    bias_at = None if bias is None else Place(vector)
-    step = Product(Place(left), factor, Place(result), bias_at, accumulate, 1, a.dtype.name)
+    factor = Weight(Columns(weight), *b.shape, transposed)
+    bias_at = None if bias is None else Columns(vector)
+    step = Product(Columns(left), factor, Columns(result), bias_at, accumulate, 1, a.dtype.name)
     launch([step], arrays, len(a), few)
 
 
@@ -96,7 +96,7 @@ def test_rows_with_matrices_of_their_own(m, k, n, transposed, dtype):
     a, b, got = draw(1, dtype, 5, m, k), draw(2, dtype, 5, k, n), np.empty((5, m * n), dtype)
     stored = (each.swapaxes(1, 2) if t else each for each, t in zip((a, b), transposed))
     slots = [Slot("in", 0), Slot("in", 1), Slot("out", 0)]
-    step = Dots(*map(Place, slots), Dot(1, m, k, n, transposed), a.dtype.name)
+    step = Dots(*map(Columns, slots), Dot(1, m, k, n, transposed), a.dtype.name)
     launch([step], dict(zip(slots, [*(x.reshape(5, -1) for x in stored), got])), 5)
     for left, right, row in zip(a, b, got):
         check(row.reshape(m, n), [(left, right)], k)

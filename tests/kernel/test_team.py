@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_dynbatch.kernel.layout import Place, Slot, Weight
+from gluon_dynbatch.kernel.layout import Columns, Slot, Weight
 from gluon_dynbatch.kernel.step import Kernel, Product, SlotArray
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
@@ -51,8 +51,8 @@ def assert_equal_bits(compute):
 def test_products(seed, dtype, rows, units, inputs, few):
     a, w, b = draw(seed, dtype, rows, inputs), draw(1, dtype, units, inputs), draw(2, dtype, units)
     left, weight, bias, out = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
-    factor = Weight(Place(weight), units, inputs, True)
-    step = Product(Place(left), factor, Place(out), Place(bias), False, 1, dtype)
+    factor = Weight(Columns(weight), units, inputs, True)
+    step = Product(Columns(left), factor, Columns(out), Columns(bias), False, 1, dtype)
 
     def compute():
         c = np.full((rows, units), np.nan, dtype)
@@ -71,8 +71,8 @@ def test_equal_rows(seed, dtype, units, inputs, rows, before, after):
     index = np.random.RandomState(seed % 1000).randint(0, max(rows // 3, 1), rows).astype(np.int32)
     table, w = draw(seed, dtype, max(rows // 3, 1), inputs), draw(1, dtype, units, inputs)
     left, weight, out = Slot("in", 0), Slot("param", 0), Slot("out", 0)
-    step = Product(Place(left), Weight(Place(weight), units, inputs, True), Place(out), None, False,
-                   1, dtype)  # fmt: skip
+    factors = Columns(left), Weight(Columns(weight), units, inputs, True)
+    step = Product(*factors, Columns(out), None, False, 1, dtype)
 
     def compute():
         c = np.full((rows, units), np.nan, dtype)
@@ -170,8 +170,8 @@ def program_of(stages_, arrays, sums, weight):
     """Return a program of stages on four arrays, and its only kernel."""
     program, kind, names = Code(), executing.DTYPES["float32"], ("in", "out", "param")
     left, out, param = (Slot(name, 0) for name in names)
-    factor = Weight(Place(param), WIDTH, WIDTH, True)
-    step = Product(Place(left), factor, Place(out), None, False, 1, "float32")
+    factor = Weight(Columns(param), WIDTH, WIDTH, True)
+    step = Product(Columns(left), factor, Columns(out), None, False, 1, "float32")
     operands = {slot: SlotArray(WIDTH, "float32", False) for slot in (left, out)}
     operands[param] = SlotArray(WIDTH * WIDTH, "float32", True)
     kernel = Kernel((step,) * TIMES, operands).native()

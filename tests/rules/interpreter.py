@@ -13,7 +13,7 @@ from mxnet.ndarray import CachedOp
 from mxnet.ndarray.register import _imperative_invoke
 
 from gluon_dynbatch import rules
-from gluon_dynbatch.trace.symbols import Builder, make_symbol
+from gluon_dynbatch.trace.symbols import SymbolBuilder, make_symbol
 
 #: The number of rows in shapes of a case: any in the rows layout, `STACK_ROWS` in the stack layout.
 R = 0
@@ -130,7 +130,7 @@ def merged(site, stacked):
     """Return the merged call of variables ``in0``, ``in1``, ..., or None if the rule refuses."""
     if rules.why_not(site, stacked):
         return None
-    builder = Builder()
+    builder = SymbolBuilder()
     inputs = [builder.variable(f"in{k}") for k in range(len(site.inputs))]
     outputs = rules.merge(site, stacked, inputs, builder.add)
     return builder.ops, outputs
@@ -273,7 +273,7 @@ class Checker:
         c, shapes = self._case, {}
         for k, (letter, shape) in enumerate(zip(pattern, inputs)):
             shapes[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
-        builder = Builder()
+        builder = SymbolBuilder()
         row, _ = builder.add(c.op, [builder.variable(name) for name in shapes], c.attrs)
         try:
             symbol = make_symbol(builder.ops, [(row, k) for k in range(len(results))])
