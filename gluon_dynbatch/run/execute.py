@@ -213,7 +213,8 @@ def execute(
     """Push all launches of a plan to the engine, without waiting for their results.
 
     `where` returns the user's line that recorded a node, `tape` records launches for the backward
-    pass, and `watch` (an `observe.ScopeSite`) waits for the results of each launch before the next one.
+    pass, and `watch` (an `observe.ScopeSite`) waits for the results of each launch before
+    the next one.
     """
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
     execution.fill_devices()
