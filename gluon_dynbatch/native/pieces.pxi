@@ -56,11 +56,12 @@ cdef class Piece:
     def __init__(
         self, Tape calls not None, tuple inputs, tuple results, tuple spec, bint bare=False
     ):
-        self.inputs, self.results, self.spec, self.bare = inputs, results, spec, bare
+        self.inputs, self.results, self.spec = inputs, results, spec
         # A result that is an input may be in a graph, too.
         self.trained = any([type(value) is int and value < 0 for value in results[::4]])
         for entry in calls.entries.values():
             self.trained = self.trained or entry.mode & recording_bit
+        self.bare = bare and self.trained  # else nothing gets a gradient
         self.entries, self.places = calls.entries, calls.places
         self.nodes, self.operands = len(calls.node_entry), len(calls.sources)
         self.values = len(calls.value_type)
