@@ -56,15 +56,16 @@ class Compiler:
         self._time: Dict[Node, int] = {}
 
     def steps(self, stores: Sequence[Store], sums: Sequence[Sum] = ()) -> Tuple[Step, ...]:
-        """Return the steps that perform `stores`, and store the gradients of `sums`."""
+        """Return the steps that perform `stores`, and store what `sums` read."""
         gradients = [s.gradient for s in sums]
-        order = _reachable([*(node for _, node in stores), *gradients])
+        rows = [s.rows for s in sums if s.rows is not None and s.parts > 1]
+        order = _reachable([*(node for _, node in stores), *gradients, *rows])
         factors = [(x, _parts(n)) for n in order if n.kind in OF_STORED for x in n.args]
         factors += zip(gradients, (s.parts for s in sums))
         #: Values that are read in several parts, so their rows must be contiguous in memory.
-        self._dense = {x for x, parts in factors if parts > 1}
+        self.dense = {*rows, *(x for x, parts in factors if parts > 1)}
         self._choose_targets(stores)
-        for node in gradients:
+        for node in (*gradients, *rows):
             self._store(node)
         self._schedule(order)
         copies: List[Store] = []
@@ -92,7 +93,7 @@ class Compiler:
                 continue
             self.stored.setdefault(node, place)
             for target, piece in placed_pieces(place, node):
-                if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
+                if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self.dense:
                     self.stored.setdefault(piece, target)
 
     def _stored_elsewhere(self, place: Columns, node: Node) -> List[Store]:
@@ -108,7 +109,7 @@ class Compiler:
 
     def _store(self, node: Node) -> None:
         """Ensure that a value is in memory; adjacent columns are where their source is."""
-        is_part = node.kind == "columns" and node.attrs[1] and node not in self._dense
+        is_part = node.kind == "columns" and node.attrs[1] and node not in self.dense
         if not (is_part or node.kind == "read" or node in self.stored):
             self._add_work(node)
 

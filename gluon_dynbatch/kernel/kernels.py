@@ -87,9 +87,15 @@ class SegmentKernels:
         steps, stored = compiler.steps(stores), compiler.stored
         #: The values that the backward pass can read.
         self._stored = {x: stored[computed[x]] for x in self._nodes if computed[x] in stored}
-        # A copy of an operand in a result or work array saves keeping the operand itself.
+        # A copy of an operand in a result or work array saves keeping the operand itself, unless
+        # that is read in several parts.
         pieces = [pair for x, place in self._stored.items() for pair in placed_pieces(place, x)]
-        copies = ((x, place) for place, x in pieces if x.kind == "read" and not x.attrs[1])
+        parted = {x for x in self._nodes if computed[x] in compiler.dense}
+        copies = (
+            (x, place)
+            for place, x in pieces
+            if x.kind == "read" and not x.attrs[1] and x not in parted
+        )
         self._stored.update(copies)
         self.forward = Kernel(steps, arrays)
         self._backward: Dict[Wanted, Kernel] = {}

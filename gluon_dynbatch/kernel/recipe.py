@@ -176,7 +176,9 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
     weight, target = s.weight, s.weight.place
 
     def read(place: Columns, width: int) -> Entry:
-        slot, width = place.slot, width if s.parts > 1 else kernel.arrays[place.slot].width
+        slot, whole = place.slot, kernel.arrays[place.slot].width
+        assert s.parts == 1 or whole == s.parts * width, "parts of a row do not follow each other"
+        width = width if s.parts > 1 else whole
         first = place.column * _size(kernel, slot)
         return {"number": numbers[slot], "first": first, "pitch": width}
 

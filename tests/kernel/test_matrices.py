@@ -1,0 +1,97 @@
+"""Cells of matrices with few and many rows per sample, drawn at random, against the loop."""
+
+import mxnet as mx
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet.gluon import HybridBlock, nn
+
+from gluon_dynbatch.testing import check_against_loop
+
+#: Loops and copies take up to 16 pieces of a row one by one, and treat more of them otherwise.
+ROWS = st.sampled_from([1, 2, 3, 15, 16, 17, 18, 33])
+WIDTHS = st.sampled_from([1, 3, 4])
+UNARY = ("tanh", "sigmoid", "square")
+
+
+class Drawn(HybridBlock):
+    """Runs the steps of a program on matrices of equal height; each step appends a matrix."""
+
+    def __init__(self, widths, steps):
+        super().__init__()
+        self._steps, widths = [], list(widths)
+        for name, first, second, number in steps:
+            first, second = first % len(widths), second % len(widths)
+            width = widths[first]
+            if name == "dense":
+                self.register_child(nn.Dense(number, in_units=width, flatten=False))
+                width = number
+            elif name == "concat":
+                width += widths[second]
+            widths.append(width)
+            self._steps.append((name, first, second, number))
+
+    def hybrid_forward(self, F, *matrices):
+        """Return the sum over the rows of each matrix."""
+        matrices, layers = list(matrices), iter(self._children.values())
+        for name, first, second, number in self._steps:
+            x, y = matrices[first], matrices[second]
+            if name == "dense":
+                x = next(layers)(x)
+            elif name == "concat":
+                x = F.concat(x, y, dim=1)
+            elif name == "times":
+                x = F.broadcast_mul(x, F.mean(y, axis=1, keepdims=True))
+            elif name == "attend":
+                x = F.dot(F.softmax(F.dot(x, F.transpose(x)), axis=1), y)
+            else:
+                x = getattr(F, UNARY[number % len(UNARY)])(x)
+            matrices.append(x)
+        return [F.sum(x, axis=0, keepdims=True) for x in matrices]
+
+
+STEPS = st.tuples(
+    st.sampled_from(["dense", "dense", "concat", "times", "attend", "unary"]),
+    *(st.integers(0, 9),) * 2,
+    st.integers(1, 4),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(WIDTHS, min_size=1, max_size=3),
+    st.lists(STEPS, min_size=1, max_size=6),
+    st.lists(ROWS, min_size=1, max_size=2),
+    st.integers(0, 9),
+)
+def test_values_and_gradients_are_those_of_the_loop(widths, steps, heights, seed):
+    """Of samples of which some have equally many rows."""
+    mx.random.seed(seed)
+    random = np.random.RandomState(seed)
+    net = Drawn(widths, steps)
+    net.initialize(mx.init.Uniform(0.5))
+    net.hybridize()
+    samples = [
+        tuple(mx.nd.array(random.uniform(-1, 1, (height, width))) for width in widths)
+        for height in heights
+        for _ in range(2)
+    ]
+    batch = check_against_loop(
+        lambda sample: net(*sample), samples, net.collect_params(), granularity="operator"
+    )
+    assert not batch.report.alone
+
+
+def test_an_operand_that_is_also_part_of_a_concatenation():
+    """Its gradient with respect to a matrix reads each of its rows, not those of the copy."""
+    steps = [("concat", 0, 1, 1), ("dense", 2, 0, 4), ("dense", 0, 0, 4), ("times", 3, 4, 1)]
+    for height in (16, 17, 30):
+        net = Drawn([4, 1], steps)
+        net.initialize(mx.init.Uniform(0.5))
+        net.hybridize()
+        samples = [
+            tuple(mx.nd.random.uniform(-1, 1, (height, width)) for width in (4, 1))
+            for _ in range(2)
+        ]
+        check_against_loop(lambda sample, net=net: net(*sample), samples, net.collect_params(),
+                           granularity="operator")  # fmt: skip
