@@ -28,6 +28,8 @@ class Drawn(HybridBlock):
                 width = number
             elif name == "concat":
                 width += widths[second]
+            elif name == "attend":
+                width = widths[second]
             widths.append(width)
             self._steps.append((name, first, second, number))
 
