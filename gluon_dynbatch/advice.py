@@ -63,7 +63,12 @@ KINDS: Dict[str, Kind] = {
         "read values after the scope; if they decide what is computed next, use gdb.map, where one "
         "flush serves all samples; if they only enter arithmetic, keep the array instead",
     ),
-    "map": Kind("read in map", "samples wait there for each other, as intended"),
+    "map": Kind(
+        "read in map",
+        "samples wait there for each other, and one flush serves all of them",
+        "if a sample reads several values in a row, let it compute all of them before it reads the "
+        "first: then one flush serves them",
+    ),
     "turn": Kind(
         "in turn",
         "samples waited there until all earlier ones had ended, since these may change it",
@@ -125,7 +130,8 @@ FEW_CALLS = (
     "recording pays if a scope has more calls that can share launches: put more samples into one "
     "scope, with batching() around the loop over a minibatch, not inside it"
 )
-NOTHING = "none was recorded, or the scope is still open"
+NOTHING = "none was recorded"
+OPEN = "none was computed yet: the scope computes its calls when it ends, or when a value is read"
 HYBRIDIZE = (
     "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, and "
     "call the block inside the scope"

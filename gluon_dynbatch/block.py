@@ -12,7 +12,7 @@ from mxnet.util import is_np_array
 from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
-from .options import DEFAULTS, Options, check_options
+from .options import DEFAULTS, Options, check_names, check_options
 from .record.intercept import FORWARDS
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
@@ -110,7 +110,8 @@ def map(
         A block or a function of one sample.
     samples : iterable
         The minibatch.  A tuple is passed as several arguments, ``fn(*sample)``, if `fn` takes that
-        many and cannot be called with one.  Every other sample is passed as one argument.
+        many and cannot be called with one.  Every other sample is passed as one argument.  A block
+        or method that can be called with both, because it has defaults, is refused.
     concurrency : int, optional
         Largest number of samples that run at a time.  The next one starts when one ends.  By
         default, all start at once.
@@ -130,7 +131,8 @@ def map(
     ------
     ArgumentError
         `fn` cannot be called, does not take the sample, or is a generator function or a coroutine
-        function.
+        function; or it is a block or a method that takes a tuple both as one argument and as
+        several.
     OptionError
         An option has an unknown value.
 
@@ -141,7 +143,7 @@ def map(
     >>> [round(d.asscalar(), 2) for d in gdb.map(distance, pairs)]
     [1.73, 0.0]
     """
-    with batching(**scope_options) as batch:
+    with batching(**check_names(scope_options, "map")) as batch:
         results: List[Result] = batch.map(fn, samples, concurrency, on_error)
     return results
 

@@ -13,7 +13,7 @@ from .errors import Where
 #: Kinds of lines that end a batch early.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
-BY_LINE = (*READS, "turn")
+BY_LINE = (*READS, "turn", "split")
 
 
 class Finding(NamedTuple):

@@ -36,7 +36,7 @@ from .run.prepare import Draft, Latest, Prepared, complete, prepare
 from .schedule import analyze, arrange, check_groups
 from .summary import FlushReport
 from .trace.entry import Entry, Library
-from .unmerged import Unmerged, find_unmerged
+from .unmerged import Uneven, Unmerged, find_unmerged
 
 
 class Observer(Protocol):
@@ -94,7 +94,7 @@ class Planned(NamedTuple):
     recorded: bool
     #: The report without times and lines, and the findings, which lack their lines.
     report: FlushReport
-    unmerged: Tuple[Unmerged, ...]
+    unmerged: Tuple[Union[Unmerged, Uneven], ...]
     costs: Costs
 
     @property
@@ -151,7 +151,7 @@ def flush(
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
-        findings=tuple(calls.at(tape.places) for calls in planned.unmerged),
+        findings=tuple(found for calls in planned.unmerged for found in calls.at(tape.places)),
         recording_ms=1e3 * (started - (tape.started or started)),
         analysis_ms=1e3 * (analysed - begun),
         dispatch_ms=1e3 * (finished - analysed - waited),
@@ -222,11 +222,11 @@ def _plan(
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(unmerged: Tuple[Unmerged, ...], tape: Tape) -> None:
+def _refuse_unmerged(unmerged: Tuple[Union[Unmerged, Uneven], ...], tape: Tape) -> None:
     for alone in unmerged:
         if alone.kind == "split":
             continue
-        first = alone.at(tape.places)
+        (first,) = alone.at(tape.places)
         raise NotMergedError(
             f"{first.calls} calls were not merged: {first.reason}",
             first.where,

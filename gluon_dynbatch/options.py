@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .errors import BudgetError, OptionError, ScopeError, Where
+from .errors import ArgumentError, BudgetError, OptionError, ScopeError, Where
 from .record.where import user_line
 from .schedule import POLICIES, Budget, parse_budget
 
@@ -79,6 +79,19 @@ def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
     """Raise unless a value is one of the valid names."""
     if value not in valid:
         raise OptionError.unknown(name, value, valid)
+
+
+def check_names(given: Mapping[str, Any], function: str) -> Mapping[str, Any]:
+    """Return options of a scope that `function` passes on; raise if one has an unknown name."""
+    for name in given:
+        if name not in Options._fields:
+            names = ", ".join(Options._fields)
+            raise ArgumentError(
+                f"{function} has no option {name!r}",
+                user_line(),
+                advice=f"those of a scope are {names}",
+            )
+    return given
 
 
 def check_options(options: Options) -> Options:

@@ -11,6 +11,7 @@ from .advice import (
     FEW_CALLS,
     HYBRIDIZE,
     NOTHING,
+    OPEN,
     rows_of,
     wrapped,
 )
@@ -48,6 +49,8 @@ class Report:
         self.at_once = 0
         self.is_from_earlier = False
         self.choice = ""
+        #: Whether the scope is open: calls may be pending.
+        self.is_open = False
         #: What is found while calls are recorded; a flush has findings of its own.
         self.found = Findings()
         self.traced = Traced(self.found)
@@ -233,7 +236,8 @@ class Report:
         """Yield all rows: first the summary, then what was found."""
         unrecorded = self.unrecorded
         if not self.flushes and not self.at_once:
-            yield "calls", [NOTHING] + [f"-> {HYBRIDIZE}"] * (unrecorded is None)
+            nothing = [NOTHING] + [f"-> {HYBRIDIZE}"] * (unrecorded is None)
+            yield "calls", [OPEN] if self.is_open else nothing
         if self.at_once:
             lines = [AT_ONCE.format(self.at_once)]
             if self.is_from_earlier:

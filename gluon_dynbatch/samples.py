@@ -58,9 +58,13 @@ def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any],
         return True
 
     takes_one = takes(1)
+    # Defaults of a function may be variables that it keeps, as in ``lambda sample, net=net: ...``.
+    may_take_both = takes_one and isinstance(fn, (Block, types.MethodType))
 
     def apply(sample: Any) -> Any:
         if takes_one:
+            if may_take_both and type(sample) is tuple and len(sample) > 1 and takes(len(sample)):
+                raise _ambiguous_error(fn, signature, sample)
             result = fn(sample)
         elif isinstance(sample, tuple) and takes(len(sample)):
             result = fn(*sample)
@@ -146,6 +150,17 @@ def _arguments_error(fn: Any, signature: inspect.Signature, sample: Any) -> Argu
         user_line(),
         advice="make each sample a tuple of these arguments, or map a function of one sample: "
         "map(lambda sample: net(sample[0], sample[1]), samples)",
+    )
+
+
+def _ambiguous_error(fn: Any, signature: inspect.Signature, sample: Any) -> ArgumentError:
+    parameters = ", ".join(map(str, signature.parameters.values()))
+    return ArgumentError(
+        f"{_name(fn)} takes the arguments ({parameters}), so a sample that is a tuple of "
+        f"{len(sample)} may be its first argument or {len(sample)} of them",
+        user_line(),
+        advice="map a function that says which: lambda sample: net(*sample), or "
+        "lambda sample: net(sample)",
     )
 
 

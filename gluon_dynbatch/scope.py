@@ -134,6 +134,7 @@ class OpenScope:
         HOOKS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self)
+        self.report.is_open = True
         at_once = self._account is not None and self._account.begins_at_once
         recorder = None if at_once else self.recorder
         self._thread_state.update(scope=self, recorder=recorder, at_once=at_once)
@@ -173,6 +174,7 @@ class OpenScope:
         if self._is_in_place():
             self._thread_state.update(recorder=None, at_once=False)
         HOOKS.release(self)
+        self.report.is_open = False
         self.recorder.close(self.reason)
         # What was computed before an exception has its values and gradients.
         self._chain.close()

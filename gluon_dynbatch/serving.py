@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 from . import errors
 from .block import batching
 from .clients import Mailbox, RequestStream
-from .options import check_choice, check_count
+from .options import check_choice, check_count, check_names
 from .samples import applier
 from .worker import BatcherStats, Queue
 
@@ -101,7 +101,8 @@ class RequestBatcher:
             raise errors.OptionError(f"continuous must be True or False, not {continuous!r}")
         self._max_queue, self._raises = max_queue, on_full == "raise"
         self._stream_buffer = stream_buffer
-        batch, apply = batching(**scope_options), applier(fn, generators=True)
+        batch = batching(**check_names(scope_options, "RequestBatcher"))
+        apply = applier(fn, generators=True)
         wait_s = batch_wait_timeout_s
         self._queue = Queue(fn, apply, batch, max_batch_size, wait_s, continuous)
         _QUEUES.add(self._queue)

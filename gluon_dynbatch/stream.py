@@ -11,7 +11,7 @@ from .block import batching
 from .errors import Where
 from .fibers import name_sample
 from .handle import Batch
-from .options import check_count
+from .options import check_count, check_names
 from .record.where import user_line
 from .samples import applier
 
@@ -62,7 +62,7 @@ def imap(
     """
     check_count("batch_size", batch_size)
     check_count("prefetch", prefetch, minimum=0, or_none=False)
-    apply, scope = applier(fn), batching(**scope_options)
+    apply, scope = applier(fn), batching(**check_names(scope_options, "imap"))
     length = len(samples) if isinstance(samples, Sized) else None
     return Stream(apply, iter(samples), length, batch_size, prefetch, scope, user_line())
 

@@ -12,6 +12,7 @@ from mxnet.ndarray import NDArray
 from .block import batching
 from .handle import Batch
 from .native import recording
+from .options import check_names
 from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
 from .snapshot import Snapshot
@@ -75,7 +76,7 @@ def check_against_loop(
     fn = applier(fn)
     params = params.values() if isinstance(params, ParameterDict) else params or ()
     variables = _variables(samples, list(params))
-    batch = batching(**scope_options)
+    batch = batching(**check_names(scope_options, "check_against_loop"))
 
     def scope() -> Any:
         with batch:

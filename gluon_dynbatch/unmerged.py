@@ -5,11 +5,12 @@ A plan does not know the user's lines, so it has the number of a call in place o
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from collections import Counter, defaultdict
+from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple, Union
 
 import numpy as np
 
+from .errors import Where
 from .findings import Finding
 from .lower.graph import Graph
 from .native.recording import Place
@@ -66,13 +67,44 @@ class Unmerged(NamedTuple):
     node: int
     advice: str = ""
 
-    def at(self, places: Sequence[Place]) -> Finding:
+    def at(self, places: Sequence[Place]) -> List[Finding]:
         """Return the finding, given the place of each call."""
         where = places[self.node].where
-        return Finding(self.kind, self.name, self.reason, self.calls, where, self.advice)
+        return [Finding(self.kind, self.name, self.reason, self.calls, where, self.advice)]
 
 
-def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Unmerged, ...]:
+class Uneven(NamedTuple):
+    """Calls of one callee that merge only with calls of as many arrays."""
+
+    name: str
+    #: Per entry: the number of arrays, what to do instead, and the numbers of its calls.
+    entries: Tuple[Tuple[int, str, List[int]], ...]
+    kind: str = "split"
+
+    def at(self, places: Sequence[Place]) -> List[Finding]:
+        """Return the findings, given the place of each call: one per line to change.
+
+        These are the lines of which calls have different numbers of arrays; or all lines, if none
+        has.
+        """
+        counts: DefaultDict[Where, Set[int]] = defaultdict(set)
+        calls: Counter[Where] = Counter()
+        advice_of: Dict[Where, str] = {}
+        for count, advice, nodes in self.entries:
+            for place, number in Counter(places[node] for node in nodes).items():
+                counts[place.where].add(count)
+                calls[place.where] += number
+                advice_of.setdefault(place.where, advice)
+        lines = [where for where in calls if len(counts[where]) > 1] or [*calls]
+        return [
+            Finding(self.kind, self.name, OWN, calls[where], where, advice_of[where])
+            for where in lines
+        ]
+
+
+def find_unmerged(
+    plan: Plan, entries: Sequence[Entry], granularity: str
+) -> Tuple[Union[Unmerged, Uneven], ...]:
     """Return the calls that did not merge, and those that merged only in several launches.
 
     The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
@@ -90,7 +122,7 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
             alone[calls.name, calls.reason] = total._replace(calls=total.calls + calls.calls)
         elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
-    split = [
+    split: List[Union[Unmerged, Uneven]] = [
         _calls_of("split", plan, launches, SIZES.format(plan.kernels_of(launches[0].number)), PAD)
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
@@ -108,7 +140,7 @@ def _calls_of(
     return Unmerged(kind, plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]), advice)
 
 
-def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unmerged]:
+def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Uneven]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
     counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry in entries:
@@ -123,11 +155,15 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
     for token, families in families_of.items():
         unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
         if len(unshared) > 1:
-            needs_own = [e.token == token and len(e.in_types) in unshared for e in entries]
-            calls = np.flatnonzero(np.array(needs_own)[graph.entry])
-            entry = entries[int(graph.entry[calls[0]])]
-            advice = _along_axis(entry) if entry.block_id is None else _of_block(entry, granularity)
-            yield Unmerged("split", entry.name, OWN, len(calls), int(calls[0]), advice)
+            uneven = []
+            for number, entry in enumerate(entries):
+                if entry.token == token and len(entry.in_types) in unshared:
+                    name = entry.name
+                    of_block = entry.block_id is not None
+                    advice = _of_block(entry, granularity) if of_block else _along_axis(entry)
+                    calls = np.flatnonzero(graph.entry == number).tolist()
+                    uneven.append((len(entry.in_types), advice, calls))
+            yield Uneven(name, tuple(uneven))
 
 
 def _of_block(entry: Entry, granularity: str) -> str:

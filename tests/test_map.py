@@ -55,6 +55,18 @@ class Object:
         return left.exp() + right
 
 
+class Optional(gluon.Block):
+    """Takes one argument, or two."""
+
+    def forward(self, left, right=None):
+        """Return the first argument."""
+        return left
+
+    def sum(self, left, right=None):
+        """Return the sum of the arguments that are given."""
+        return left if right is None else left + right
+
+
 PARTIAL = functools.partial(lambda scale, left, right: left * scale + right, 3)
 OF_TWO_ARGUMENTS = [lambda left, right: left * 2 + right, PARTIAL, Object(), Object().__call__]
 BLOCKS = [Cell, Plain, Dynamic, Called, lambda: gdb.convert(Plain()), gluon.loss.L2Loss]
@@ -82,10 +94,12 @@ def test_tuples_are_arguments_of_a_function_of_several(apply):
         (Cell(), (*PAIRS[0], 1), "(left, right), but the sample is a tuple of 3"),
         (Dynamic(), PAIRS[0] * 2, "(left, right, times=2), but the sample is a tuple of 4"),
         (lambda: 0, PAIRS[0], "()"),
+        (Optional(), PAIRS[0], "(left, right=None), so a sample that is a tuple of 2 may be"),
+        (Optional().sum, PAIRS[0], "sum takes the arguments (left, right=None), so a sample"),
     ],
 )
 def test_a_sample_that_does_not_fit(fn, sample, text):
-    with refused(gdb.ArgumentError, text, "map(lambda sample"):
+    with refused(gdb.ArgumentError, text, "lambda sample"):
         gdb.map(fn, [sample])  # wrong
 
 
@@ -201,3 +215,15 @@ def test_an_exception_takes_the_place_of_its_result_and_one_of_the_source_comes_
         assert __file__ in str(caught.value.__cause__)
     with pytest.raises(OSError, match="the file is gone"):
         next(stream)
+
+
+@pytest.mark.parametrize("call, function", [
+    (lambda: gdb.map(len, PAIRS, width=2), "map"),
+    (lambda: [*gdb.imap(len, PAIRS, width=2)], "imap"),
+    (lambda: gdb.RequestBatcher(len, width=2), "RequestBatcher"),
+    (lambda: gdb.testing.check_against_loop(len, PAIRS, width=2), "check_against_loop"),
+])  # fmt: skip
+def test_an_unknown_option_names_the_function_that_got_it(call, function):
+    with pytest.raises(gdb.ArgumentError, match=f"^{function} has no option 'width'") as caught:
+        call()
+    assert isinstance(caught.value, TypeError) and "max_rows" in str(caught.value)

@@ -152,6 +152,45 @@ def test_lists_of_several_lengths(how, granularity, wanted):
     assert split.advice in batch.report._repr_html_().replace("&quot;", '"')
 
 
+@pytest.mark.parametrize("policy", ["depth", "search"])
+def test_only_lines_with_several_numbers_of_arrays_are_split(policy):
+    """A line that always joins two arrays is not at fault, whatever other lines join."""
+    net = cell(lambda F, x: F.tanh(x))
+    for _ in range(2):  # the second plan is cached
+        with gdb.batching(granularity="operator", policy=policy) as batch:
+            for length in (2, 3, 3, 4, 5):
+                x = net(inputs(1)[0])
+                mx.nd.concat(x, x, dim=1)
+                mx.nd.concat(*[net(row) for row in inputs(length)], dim=1)  # the line
+        (split,) = batch.report.split
+        assert (split.name, split.calls) == ("Concat", 5)
+        assert named_lines(str(split.where))[0].endswith("# the line")
+
+
+def test_lines_that_differ_only_from_each_other_are_all_split():
+    net = cell(lambda F, x: F.tanh(x))
+    with gdb.batching(granularity="operator", policy="depth") as batch:
+        for _ in range(3):
+            x = net(inputs(1)[0])
+            mx.nd.concat(x, x, dim=1)
+            mx.nd.concat(x, x, x, dim=1)
+    assert [split.calls for split in batch.report.split] == [3, 3]
+    assert len({split.where for split in batch.report.split}) == 2
+
+
+def test_a_report_in_the_open_scope_says_that_it_is_open(net):
+    with gdb.batching(**FIXED) as batch:
+        net(inputs(1)[0])
+        text = str(batch.report)
+        assert "when it ends" in text and "hybridize" not in text
+        assert "the scope is still open" in str(batch.plan)
+    assert "when it ends" not in str(batch.report)
+    with gdb.batching(**FIXED) as batch:
+        pass
+    assert "none was recorded" in str(batch.report)
+    assert "open" not in str(batch.plan)
+
+
 def test_operators_on_ordinary_arrays(net):
     """They run immediately; the report says so if they are most of a program."""
     arrays = inputs(3)

@@ -288,6 +288,8 @@ class NoPlan:
     def __str__(self) -> str:
         at_once = self._report.at_once
         why = f"{at_once} calls ran at once" if at_once else "no recorded call has been computed"
+        if self._report.is_open:
+            why += ", and the scope is still open"
         return f"there is no plan: {why}"
 
     def __getattr__(self, name: str) -> Any:

@@ -104,8 +104,8 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 "an array is not in a graph: it was not recorded under autograd.record(), or "
                 "backward has already freed a graph that it shares",
                 user_line(),
-                advice="call mx.autograd.backward(losses) once for all arrays, "
-                "or pass retain_graph=True",
+                advice="compute the arrays under autograd.record(), and call "
+                "mx.autograd.backward(losses) once for all of them, or pass retain_graph=True",
             )
         if not failed:
             _note_backward(arguments[1], arguments[6])
