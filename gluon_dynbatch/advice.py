@@ -49,8 +49,8 @@ KINDS: Dict[str, Kind] = {
     "index": Kind(
         "index read",
         f"reads an array that is an index beside numbers or slices: {EACH_TIME}",
-        "use mx.nd.take(array, index, axis), which is recorded; if an index may be negative, pass "
-        'mode="wrap"',
+        "use take(array, index, axis) of mx.nd or mx.np, which is recorded; if an index may be "
+        'negative, pass mode="wrap"',
     ),
     "change": Kind(
         "changed",
@@ -103,9 +103,8 @@ KINDS: Dict[str, Kind] = {
     "one shape": Kind(
         "one shape",
         "",
-        "without a scope, one call on all samples costs no recording: give the model "
-        "mx.nd.concat(*samples, dim=0) instead, if axis 0 is its batch axis, or "
-        "mx.nd.stack(*samples) and a batch axis",
+        "without a scope, one call on all samples costs no recording: give the model one array of "
+        "them instead, concatenated along axis 0 if that is its batch axis, or else stacked",
     ),
     "recording": Kind("recording"),
     "analysis": Kind(
@@ -155,7 +154,7 @@ def remedy(reason: str) -> str:
     """Return what to do about calls that no rule allows to merge, for a reason."""
     if "its gradient ignores the head gradient" in reason:
         return (
-            "make one such call after the scope, on mx.nd.concat of the inputs of all samples; or "
+            "make one such call after the scope, on the concatenated inputs of all samples; or "
             "use a loss of gluon.loss, which merges"
         )
     if "BatchNorm in training mode" in reason:

@@ -145,7 +145,7 @@ CASES = {
     ),
     "an index array": (
         script("work = lambda x: head(cell(x)[0:2, [1, 0, 1, 2]])", samples="rows"),
-        "x.nd.take(array, index, axis)",
+        "use take(array, index, axis)",
         script("""
             chosen = mx.nd.array([1, 0, 1, 2])
             work = lambda x: head(mx.nd.take(cell(x)[0:2], chosen, axis=1))
@@ -153,7 +153,7 @@ CASES = {
     ),
     "an index that is computed": (
         script("work = lambda x: head(rows[3][cell(x).argmax(axis=1), 0:4])", samples="rows"),
-        "x.nd.take(array, index, axis)",
+        "use take(array, index, axis)",
         script("work = lambda x: head(mx.nd.take(rows[3], cell(x).argmax(axis=1)))",
                samples="rows"),
     ),
@@ -217,7 +217,7 @@ CASES = {
     ),
     "an output layer": (
         script("work = lambda x: mx.nd.SoftmaxOutput(cell(x), mx.nd.zeros(1))"),
-        ("on mx.nd.concat of the inputs of all samples", "its gradient ignores the head gradient"),
+        ("on the concatenated inputs of all samples", "its gradient ignores the head gradient"),
         whole("""
             with scope() as batch:
                 hidden = [cell(x) for x in xs]
@@ -252,7 +252,7 @@ CASES = {
     ),
     "samples of one shape": (
         script("work = lambda x: head(cell(x))"),
-        ("give the model mx.nd.concat(*samples, dim=0) instead", None),
+        ("give the model one array of them instead", None),
         whole("""
             with contextlib.nullcontext():
                 whole = head(cell(mx.nd.concat(*xs, dim=0)))

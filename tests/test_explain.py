@@ -12,7 +12,7 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch import __main__, explain, observe
 from gluon_dynbatch.scope import RUNTIME
-from tests.common import ROOT
+from tests.common import ROOT, semantics
 
 MODEL = """
 import sys
@@ -23,7 +23,8 @@ from mxnet.gluon import nn
 cell = gdb.convert(nn.Dense(4, in_units=4, flatten=False))
 cell.initialize()
 cell.hybridize()
-xs = [mx.nd.ones((1, 4)) * i for i in range(8)]
+F = mx.np if mx.util.is_np_array() else mx.nd
+xs = [F.ones((1, 4)) * i for i in range(8)]
 
 def apply(x, steps):
     for _ in range(steps):
@@ -81,16 +82,17 @@ def test_an_operator_that_does_not_merge(explained):
     assert "-> make one such call after the scope" in out
 
 
-def test_values_that_are_read(explained):
+def test_values_that_are_read(explained, front):
     """Reads in `map` give no advice, as the samples share flushes."""
-    reading = "lambda x: apply(x, 1).sum().asscalar()"
+    read = "item" if front == "np" else "asscalar"
+    reading = f"lambda x: apply(x, 1).sum().{read}()"
     for call, launches in ((f"list(map({reading}, xs))", 16), (f"batch.map({reading}, xs)", 2)):
         _, out, _ = explained(f"""
             with gdb.batching(granularity="block", policy="depth") as batch:
                 {call}
         """)
         assert f"calls       16 in {launches} launches" in out
-        advice = re.search(r"value read  8 x asscalar\(\) at script.py:\d+ in", out)
+        advice = re.search(rf"value read  8 x {read}\(\) at script.py:\d+ in", out)
         assert bool(advice) == (launches == 16)
 
 
@@ -116,6 +118,21 @@ ADVICE = [
     ("mx.nd.concat(*map(cell, xs[:n]), dim=1) for n in range(1, 8)",
      r"7 x Concat at script.py:\d+ in <listcomp> the number of arrays.* merges along axis 0"),
 ]  # fmt: skip
+
+
+#: The same of `mx.np`.
+NUMPY_ADVICE = [
+    ("mx.np.sort(apply(mx.np.ones((200, 500)), 0) * 2) for _ in range(20)",
+     r"by MXNet 20 x sort at script.py:\d+ in <listcomp>.* sort has no native steps"),
+    ("mx.np.concatenate(list(map(cell, xs[:n])), axis=1) for n in range(1, 8)",
+     r"7 x np.concatenate at script.py:\d+ in <listcomp> the number of arrays"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls, advice", NUMPY_ADVICE)
+def test_advice_for_mx_np(explained, calls, advice):
+    with semantics("np"):
+        test_advice(explained, calls, advice)
 
 
 @pytest.mark.parametrize("calls, advice", ADVICE)

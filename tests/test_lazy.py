@@ -65,6 +65,14 @@ def test_shape_and_type_are_known_without_a_flush(front):
     same(y, x + 1)
 
 
+def test_the_length_is_that_of_axis_0(front):
+    with mx.util.np_shape(True), gdb.batching(policy="depth"):
+        assert len(lazy()) == 4 and len(lazy()[1]) == 3
+        if front == "np":
+            with pytest.raises(TypeError, match="unsized"):
+                len(lazy()[0, 0, 0])
+
+
 BASIC = [
     0, 2, -1, -4, np.int64(1), slice(None), slice(1, 3), slice(-2, None), slice(None, -1),
     slice(2, 99), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), slice(-1, None, -1),

@@ -183,3 +183,33 @@ def test_by_whatever_name_the_function_was_imported():
     with gdb.batching(**FIXED):
         assert type(imported_array([1])) is type(mx.ndarray.utils.array([1])) is LazyNDArray
     assert type(imported_array([1])) is mx.nd.NDArray
+
+
+#: Calls that fill arrays, with other spellings of the same and with what differs.
+FILLED = [
+    lambda f, e: f((2, 3)), lambda f, e: f([2, 3]), lambda f, e: f(shape=(2, 3), dtype="float32"),
+    lambda f, e: f((2, 3), ctx=mx.cpu()), lambda f, e: f((2, 3), ctx=mx.cpu(1)), lambda f, e: f(6),
+    lambda f, e: f((3, 2)), lambda f, e: f((2, 3), dtype=np.float64), lambda f, e: f((6,)),
+    lambda f, e: f((2, 3), dtype="int32"), lambda f, e: e(lambda: f((2, 3)), mx.cpu(1)),
+]  # fmt: skip
+
+
+def _in_context(call, context):
+    with context:
+        return call()
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+def test_equal_calls_that_fill_arrays_are_found_by_all_arguments(front, name):
+    fill = getattr(mx.np if front == "np" else mx.nd, name)
+    wanted = [make(fill, _in_context) for make in FILLED]
+    with gdb.batching(policy="depth"):
+        first = [make(fill, _in_context) for make in FILLED]
+        again = [make(fill, _in_context) for make in FILLED[::-1]][::-1]
+    for got in (first, again):
+        for x, y in zip(got, wanted):
+            assert (x.shape, x.dtype, x.ctx) == (y.shape, y.dtype, y.ctx)
+            assert isinstance(x, type(y))
+            np.testing.assert_array_equal(x.asnumpy(), y.asnumpy())
+    first[0][:] = 7  # equal calls share values, not memory
+    np.testing.assert_array_equal(again[0].asnumpy(), wanted[0].asnumpy())

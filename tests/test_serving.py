@@ -15,7 +15,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
-from tests.cells import equal
+from tests.cells import dense, equal
 from tests.common import output_of
 
 PATIENCE = 60
@@ -145,6 +145,30 @@ def test_bad_requests_fail_alone(net, bad, places):
     for n in set(range(9)) - set(places):
         equal(answers[n][:2], wanted[n][:2])
     assert batcher.stats().failed == len(places)
+
+
+def test_values_and_failing_requests_of_both_fronts(front):
+    create = mx.np.array if front == "np" else mx.nd.array
+    ours = dense(4, 4, prefix="served_")
+
+    def read(x):
+        return x.item() if front == "np" else x.asscalar()
+
+    samples = [np.full((1, 4 + (n == 2)), n, "float32") for n in range(6)]
+
+    def fn(x):
+        assert isinstance(x, mx.np.ndarray) == (front == "np") == mx.util.is_np_array()
+        y = ours(x)
+        return y, read(y.sum()) if read(x[0, 0]) == 3 else None
+
+    with gdb.RequestBatcher(fn, 6, FOREVER) as batcher:
+        futures = [batcher.submit(x) for x in samples]
+    assert isinstance(futures.pop(2).exception(PATIENCE), gdb.ShapeError)
+    for x, future in zip(samples[:2] + samples[3:], futures):
+        got, wanted = future.result(PATIENCE), ours(create(x)).asnumpy()
+        equal(got[0], wanted)
+        assert got[1] == (pytest.approx(wanted.sum()) if x[0, 0] == 3 else None)
+    assert batcher.stats().failed == 1
 
 
 def test_a_bad_request_by_itself_does_not_fail_the_next(net):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record.lazy import Lazy
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import dense, inputs
 from tests.common import refused
@@ -175,3 +176,32 @@ def test_both_runs_begin_with_the_same_variables():
     before = TOTAL
     check_against_loop(fn, inputs(3))
     assert [TOTAL - before, Counter.n, len(seen), fn.__defaults__] == [3, 3, 3, ([3],)]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_both_fronts(front, debug):
+    """Models of both pass, also traced; and one that depends on the scope does not."""
+    numpy, net = front == "np", dense(4, 4, prefix="both_")
+    ones = (mx.np if numpy else mx.nd).ones
+
+    class Twice(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            y = self.net(self.net(x))
+            return y * 2 if y.asnumpy().sum() > 0 else y
+
+    samples = [ones((1, 4)) * (i - 2) for i in range(5)]
+    model = Twice()
+    check_against_loop(model, samples, debug=debug)
+    model.hybridize(trace_once=True)
+    check_against_loop(model, samples, debug=debug)
+    wanted = [model(x).asnumpy() for x in samples]
+    for got in (gdb.map(model, samples, debug=debug), list(gdb.imap(model, iter(samples), 2))):
+        for x, y in zip(got, wanted):
+            assert isinstance(x, mx.np.ndarray) == numpy
+            np.testing.assert_allclose(x.asnumpy(), y, 1e-5, 1e-6)
+    with pytest.raises(AssertionError):
+        check_against_loop(lambda x: model(x) + isinstance(net(x), Lazy), samples)

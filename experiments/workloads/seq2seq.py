@@ -73,8 +73,9 @@ class Translator(gdb.DynamicHybridBlock):
         memories, states = (list(each) for each in zip(*map(self.encode, sources)))
         fed = [tokens[:1] for tokens in fed]
         scores = [[] for _ in samples]
-        for step in range(max(len(sample.target) for sample in samples)):
-            running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
+        lengths = [len(sample.target) for sample in samples]
+        for step in range(max(lengths)):
+            running = [i for i, length in enumerate(lengths) if step < length]
             for i in running:
                 states[i] = self.decode(self.embedding(fed[i]), memories[i], *states[i])
                 scores[i].append(self.score(states[i][0]))
@@ -94,8 +95,9 @@ class BeamTranslator(Translator):
             source, fed = sample.inputs
             memory, state = self.encode(source)
             beams.append([(0.0, state, memory, int(fed[0].asscalar()), [])])
-        for step in range(max(len(sample.target) for sample in samples)):
-            running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
+        lengths = [len(sample.target) for sample in samples]
+        for step in range(max(lengths)):
+            running = [i for i, length in enumerate(lengths) if step < length]
             grown = {i: [self.grow(*each) for each in beams[i]] for i in running}
             for i in running:  # the first read runs the step of all sentences
                 beams[i] = best_of(grown[i])

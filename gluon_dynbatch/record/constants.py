@@ -21,6 +21,8 @@ from .types import TYPES, ArrayType, in_host_memory
 CODES: Dict[Any, int] = {
     type_: code for type_, code in _DTYPE_NP_TO_MX.items() if isinstance(type_, type)
 }
+#: Arguments of operators that fill an array.
+FILLED = {"shape", "ctx", "dtype"}
 #: Types of arguments of creation functions of which `repr` says all.
 PLAIN = (int, float, bool, str, type, type(None), np.dtype, mx.Context)
 
@@ -131,6 +133,54 @@ BY_NUMPY: Dict[str, Callable[[Dict[str, Any]], Any]] = {
     "eye": lambda given: np.eye(given["N"], given["M"] or given["N"], given["k"]),
     "full": lambda given: np.float64(given["val"]) + 0.0,  # MXNet writes no -0.0
 }
+
+
+def create_hook(original: Any) -> Any:
+    """Make equal arrays once per scope."""
+
+    @functools.wraps(original)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        recorder = STATE.recorder
+        token = None if recorder is None else token_of(original, args, kwargs)
+        if recorder is None or token is None:
+            return original(*args, **kwargs)
+        return recorder.constant(
+            token,
+            functools.partial(original, *args, **kwargs),
+            functools.partial(values_made, original, args, kwargs),
+        )
+
+    return create
+
+
+def filled_hook(original: Any) -> Any:
+    """Find what an equal call of an operator that fills an array has made in this scope."""
+
+    @functools.wraps(original)
+    def fill(*args: Any, **kwargs: Any) -> Any:
+        if STATE.recorder is None or args or kwargs.keys() != FILLED:
+            return original(*args, **kwargs)
+        shape = kwargs["shape"]
+        shape = tuple(shape) if type(shape) is list else shape
+        return made_before(
+            (original.__name__, shape, kwargs["ctx"], kwargs["dtype"]),
+            functools.partial(original, **kwargs),
+        )
+
+    return fill
+
+
+def made_before(key: Any, create: Callable[[], Any]) -> Any:
+    """Return an array of the constant that an equal call has made in this scope, or create it."""
+    recorder: Any = STATE.recorder
+    constant = recorder.constants.get(key)
+    if constant is not None:
+        return constant.make()
+    made = create()
+    owner = getattr(made, "_owner", None)
+    if type(owner) is recording.Constant:
+        recorder.constants[key] = owner
+    return made
 
 
 def _axed(shape: Tuple[int, ...], numpy: bool) -> Tuple[int, ...]:

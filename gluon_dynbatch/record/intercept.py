@@ -21,7 +21,7 @@ from mxnet.util import is_np_shape
 from ..modes import NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 from . import hazards, numpy_functions
-from .constants import token_of, values_made
+from .constants import create_hook, filled_hook
 from .hooks import Hooks, Replaced
 from .lazy import Lazy, LazyNDArray, as_index, chosen_by
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
@@ -173,22 +173,6 @@ def _array_hook(original: Any) -> Any:
     return array
 
 
-def _create_hook(original: Any) -> Any:
-    @wraps(original)
-    def create(*args: Any, **kwargs: Any) -> Any:
-        recorder = STATE.recorder
-        token = None if recorder is None else token_of(original, args, kwargs)
-        if recorder is None or token is None:
-            return original(*args, **kwargs)
-        return recorder.constant(
-            token,
-            partial(original, *args, **kwargs),
-            partial(values_made, original, args, kwargs),
-        )
-
-    return create
-
-
 def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
@@ -290,9 +274,22 @@ OPEN: Tuple[Replaced, ...] = (
     ),
     *(
         Replaced(
-            mx.nd, name, "equal arrays are made once per scope, not for each sample", _create_hook
+            mx.nd, name, "equal arrays are made once per scope, not for each sample", create_hook
         )
         for name in ("arange", "eye", "full", "linspace")
+    ),
+    *(
+        Replaced(
+            owner,
+            name,
+            "equal arrays are found before MXNet writes the dtype and the device as text, which "
+            "takes most of the time",
+            filled_hook,
+        )
+        for owner, name in (
+            *((mx.nd._internal, "_zeros"), (mx.nd._internal, "_ones")),
+            (mx.nd.np._internal, "ones"),
+        )
     ),
     Replaced(
         Parameter,

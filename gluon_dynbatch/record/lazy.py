@@ -100,6 +100,10 @@ class Lazy:
         """Tuple of sizes."""
         return TYPES[self._type].shape
 
+    def __len__(self) -> int:
+        # MXNet's own method asks for the shape by a property, of `mx.np` twice.
+        return TYPES[self._type].shape[0]
+
     @property
     def size(self) -> int:
         """Number of elements."""
@@ -314,6 +318,12 @@ class LazyNumPy(Lazy, mx.np.ndarray):
             return _recordable(self.real()[key])
         lazy = self._view(*view, lambda base: base[key])
         return _recordable(self.real()[key]) if lazy is None else lazy
+
+    def __len__(self) -> int:
+        shape = TYPES[self._type].shape
+        if not shape:
+            raise TypeError("len() of unsized object")
+        return shape[0]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # MXNet's own method tests whether the value is of the class of this array.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import mxnet as mx
 from mxnet.util import is_np_shape
 
 from ..native import recording
+from .constants import made_before
 from .state import STATE
 
 
@@ -33,7 +34,8 @@ def zeros_hook(original: Any) -> Any:
         if STATE.recorder is None:
             return original(shape, dtype, ctx)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        return mx.nd.np._internal.zeros(shape=shape, ctx=ctx, dtype=dtype or "float32")
+        create = partial(mx.nd.np._internal.zeros, shape=shape, ctx=ctx, dtype=dtype or "float32")
+        return made_before(("zeros", shape, ctx, dtype), create)
 
     return zeros
 
