@@ -125,10 +125,10 @@ FEW_CALLS = (
     "recording pays if a scope has more calls that can share launches: put more samples into one "
     "scope, with batching() around the loop over a minibatch, not inside it"
 )
-NOTHING = "none was recorded, or the scope is still open"
+NOTHING = "none was recorded; or the scope is still open, which runs its calls when it ends"
 HYBRIDIZE = (
-    "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, and "
-    "call the block inside the scope"
+    "if it has ended: a scope records calls of hybridized blocks, so call hybridize() on the "
+    "outermost block, and call the block inside the scope"
 )
 
 
