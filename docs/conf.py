@@ -91,7 +91,8 @@ def recipe(match):
     run = subprocess.run([sys.executable, program], cwd=folder, env=environment,
                          check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
     shown = f"```{{literalinclude}} ../../examples/recipes/{program}\n:language: python\n```\n"
-    return f"{shown}\nIt prints:\n\n```text\n{run.stdout}```"
+    printed = run.stdout.replace(f"{folder}{os.sep}", "")
+    return f"{shown}\nIt prints:\n\n```text\n{printed}```"
 
 
 def read_source(app, name, source):

@@ -18,6 +18,34 @@ def test_the_chart_of_speeds_is_what_its_script_draws():
     assert picture == drawing.to_svg(header, rows), "run python docs/draw_speed.py"
 
 
+def test_the_chart_and_the_table_of_threads_are_what_their_script_makes():
+    drawing = load(ROOT / "docs" / "draw_speed.py")
+    figures = drawing.read_csv((ROOT / "docs" / "threads.csv").read_text("utf-8"))
+    picture = (ROOT / "docs" / "threads.svg").read_text("utf-8")
+    assert picture == drawing.to_svg(*drawing.over_threads(figures)), (
+        "run python docs/draw_speed.py"
+    )
+    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    _, table, _ = drawing.marked(page, "threads")
+    assert table.strip() == drawing.to_table(figures), "run python docs/draw_speed.py"
+
+
+def test_figures_over_threads_are_medians_of_a_benchmark():
+    drawing = load(ROOT / "docs" / "draw_speed.py")
+    rows = [
+        {"kind": "training", "size": 256, "way": f"{way}@{setting}", "rate": rate}
+        for way, factor in (("gdb-once", 2), ("gdb", 1), ("torch", 0.5))
+        for setting, rates in (("1", (10, 30, 1000)), ("nothing set", (60, 50, 40)))
+        for rate in (factor * each for each in rates)
+    ]
+    lines = [*drawing.to_csv({"workloads": {"sick": {"rows": rows}}})]
+    assert lines[1] == ["training", 256, "gdb-once", "1", 60]
+    figures = drawing.read_csv("\n".join(",".join(map(str, line)) for line in lines))
+    assert "| 30 | 50 | 2.00 |" in drawing.to_table(figures)
+    header, drawn = drawing.over_threads(figures)
+    assert header[1:] == ["training"] and [row.speeds for row in drawn][:3] == [(), (60,), (100,)]
+
+
 def test_the_notebook_is_written_from_its_page():
     writer = load(ROOT / "docs" / "notebooks.py")
     page = NOTEBOOK.with_suffix(".md").read_text("utf-8")

@@ -33,7 +33,7 @@ def import_extra(name: str) -> Any:
     except ImportError:
         raise MissingError(
             f"the picture needs {name.split('.')[0]}, which is not installed",
-            advice="pip install 'gluon-dynbatch[draw]'",
+            advice=f"pip install {name.split('.')[0]}",
         ) from None
 
 
