@@ -8,6 +8,7 @@ Array = _NumPyArray[Any]
 
 DTYPES: Dict[str, int]
 CODES: Dict[str, Tuple[int, int]]
+LAYOUTS: Dict[str, Dict[str, Tuple[int, int]]]
 #: The address of the function that gives a notice.
 GIVE: int
 

@@ -66,6 +66,9 @@ include "engine.pxi"
 
 
 cdef struct NativeProgram:
+    # Owned by all that refer to it: the `Program` that made it, and each `Push` until the engine is
+    # done, in any thread and without Python.  Nothing in it changes once it is made, but the count.
+    # It owns its code and its groups, and a reference to each kernel.
     int64_t references
     int64_t length
     #: Bytes of scratch per thread.
@@ -79,6 +82,8 @@ cdef struct NativeProgram:
 
 cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
+    # `Program.push` makes it and gives it to the engine, which owns it from then on: one of its threads
+    # runs it, without Python, and then frees it by `release_push`.  It owns all that it points to.
     NativeProgram *program
     int64_t low, high
     #: Whether two bases that are written, or one that is and one that is read, share memory: then
@@ -178,10 +183,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
         elif restore_order != NULL:
             restore_order((<void **>push.held[i])[0])
         if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
-            # MXNet could not allocate the array.  Nothing can be raised here, and to go on would
-            # write to any address.
-            fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
-            abort()
+            give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate it
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(
         push.program.code, push.low, push.high,
@@ -253,6 +255,7 @@ cdef class Program:
     `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.
     """
 
+    #: This object's reference.
     cdef NativeProgram *program
 
     def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0):
@@ -330,7 +333,7 @@ cdef class Program:
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
-        push.shares_memory = False
+        push.shares_memory, push.memory, push.scratch = False, NULL, NULL
         push.recorder = gdb_find_recorder(True)
         push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)
