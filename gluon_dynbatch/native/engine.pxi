@@ -90,7 +90,7 @@ def can_fail():
     return throw_error != NULL
 
 
-def connect(
+def use_mxnet(
     uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder,
     uintptr_t throw,
 ):

@@ -73,7 +73,7 @@ cdef inline int64_t round_to_lines(int64_t count) noexcept nogil:
     return (count + 63) // 64 * 64
 
 
-cdef void *allocate(int64_t count, int64_t size) except NULL:
+cdef void *allocate_zeros(int64_t count, int64_t size) except NULL:
     """Allocate zeroed memory for `count` elements, also if there are none."""
     cdef void *memory = calloc(max(count, 1), size)
     if memory == NULL:
@@ -110,7 +110,7 @@ cdef class Kernel:
     cdef readonly int64_t address, work
 
     def __cinit__(self, const int64_t[::1] steps, tuple slots, arrays):
-        cdef gdb_slot *native_slots = <gdb_slot *>allocate(len(slots), sizeof(gdb_slot))
+        cdef gdb_slot *native_slots = <gdb_slot *>allocate_zeros(len(slots), sizeof(gdb_slot))
         self.slots = slots
         self.packs = tuple(slot for slot in slots if slot not in arrays)
         try:  # a slot of an unknown type raises
