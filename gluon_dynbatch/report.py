@@ -17,7 +17,7 @@ from .advice import (
 )
 from .errors import Where
 from .findings import READS, Finding, Findings, Traced
-from .show.html import Bar, page, table
+from .show.html import Bar, html_page, table
 from .show.plot import plot
 from .summary import FlushReport, Row, counted, flush_table, summary
 
@@ -175,7 +175,7 @@ class Report:
     def _repr_html_(self) -> str:
         rows = [*self._rows()]
         if not self.flushes:
-            return page(
+            return html_page(
                 "Report", [table((label, "\n".join(text)) for label, text in rows)], str(self)
             )
         times = self.stage_times
@@ -186,7 +186,7 @@ class Report:
         ]
         if len(self.flushes) > 1:
             tables.append(flush_table(self.flushes))
-        return page(self.line, tables, str(self))
+        return html_page(self.line, tables, str(self))
 
     def to_json(self) -> str:
         """Return the whole report as JSON text."""

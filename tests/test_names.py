@@ -1,4 +1,4 @@
-"""One name a thing: no two classes of the package have one name."""
+"""One name a thing: no two classes, and no two functions, of the package have one name."""
 
 import ast
 import re
@@ -15,21 +15,49 @@ SAME = {
     "Observer": "flush.py has the protocol of observe.py",
     "Tape": "record/tape.py extends that of native/recording.pyx",
 }
+#: The same of functions.
+SAME_FUNCTIONS = {
+    "drop_groups": "schedule/merge.py calls that of native/merging.pxi, on a copy",
+    "externals_read": "plan/transpose.py calls that of native/flow.pxi, and makes the array",
+    "main": "__main__.py is a command line, of which explain.py is one command",
+    "merge_groups": "schedule/merge.py calls that of native/merging.pxi, on a copy",
+    "resolve": "plan/make.py calls that of native/resolving.pxi, and knows the plan",
+    "use_threads": "run/team.py calls that of native/executing.pyx, and knows the processors",
+}
+#: A function of an operator has its name in each of these: how it is merged, expressed, and written
+#: with other operators.
+OF_OPERATORS = "rules", "kernel", "rules/numpy"
 
 
-def classes(path):
-    """Return the names of the classes of a file."""
+def names_in(path, kinds, pattern):
+    """Return the names that a file defines: `kinds` of Python, or what `pattern` finds."""
     text = path.read_text("utf-8")
     if path.suffix == ".py":
-        return [node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    return re.findall(r"^(?:cdef )?class (\w+)", text, re.MULTILINE)
+        return [node.name for node in ast.parse(text).body if isinstance(node, kinds)]
+    return re.findall(pattern, text, re.MULTILINE)
+
+
+def named_twice(kinds, pattern):
+    """Return the files of each name that several have; an operator's count as one."""
+    found, seen = defaultdict(set), set()
+    for path in sorted(ROOT.rglob("*")):
+        if path.suffix in (".py", ".pyx", ".pxi"):
+            file = path.relative_to(ROOT).as_posix()
+            folder = path.parent.relative_to(ROOT).as_posix()
+            for name in names_in(path, kinds, pattern):
+                is_first = folder in OF_OPERATORS and (name, folder) not in seen
+                seen.add((name, folder))
+                found[name].add("an operator" if is_first else file)
+    return {name: files for name, files in found.items() if len(files) > 1}
 
 
 def test_no_two_classes_have_one_name():
-    found = defaultdict(list)
-    for path in sorted(ROOT.rglob("*")):
-        if path.suffix in (".py", ".pyx", ".pxi"):
-            for name in classes(path):
-                found[name].append(str(path.relative_to(ROOT)))
-    twice = {name: files for name, files in found.items() if len(files) > 1}
+    twice = named_twice(ast.ClassDef, r"^(?:cdef )?class (\w+)")
     assert set(twice) == set(SAME), twice
+
+
+def test_no_two_functions_have_one_name():
+    """Functions of modules; those that only their file uses, with an underscore, are left out."""
+    twice = named_twice(ast.FunctionDef, r"^(?:cdef|cpdef|def)\b(?! class)[^(=\n]*?(\w+)\(")
+    public = {name: files for name, files in twice.items() if not name.startswith("_")}
+    assert set(public) == set(SAME_FUNCTIONS), public

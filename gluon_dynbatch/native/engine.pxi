@@ -90,7 +90,7 @@ def can_fail():
     return throw_error != NULL
 
 
-def connect(
+def use_mxnet(
     uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder,
     uintptr_t throw,
 ):
@@ -102,11 +102,19 @@ def connect(
     get_data, restore_order = <GetData>data, <Reorder>reorder
 
 
+cdef int give_up(const char *message) noexcept nogil:
+    """End the process: in a thread of the engine nothing can be raised, and to go on would write to any
+    address.
+    """
+    fputs(message, stderr)
+    abort()
+
+
 cdef char *copy_in_order(const Memory *memory) noexcept nogil:
     """Return a copy of an array in the usual order; NULL if its memory is in that order.
 
     Others may be reading the memory.  So the order is restored in another record, which has only
-    the layout in common with that of MXNet.
+    the layout in common with that of MXNet.  The caller owns the copy.
     """
     cdef Memory[4] record  # longer than MXNet's
     cdef int32_t *references
@@ -115,6 +123,8 @@ cdef char *copy_in_order(const Memory *memory) noexcept nogil:
     memset(record, 0, sizeof(record))
     record[0] = memory[0]
     record[0].address = <char *>malloc(memory.size)
+    if record[0].address == NULL:
+        give_up(b"gluon_dynbatch: no memory for a parameter in the usual order\n")
     references = record[0].layout_counts + 2
     ADD_REFERENCE(references)
     restore_order(record)
@@ -131,6 +141,8 @@ cdef class Notice:
     `handles` are those of the arrays.  Errors of that work stay with the arrays.
     """
 
+    #: Owned by this object and by the engine, which drops its reference when it has run or refused
+    #: the operation; the last of both frees it.  The engine's threads need no Python for that.
     cdef gdb_notice *notice
 
     def __cinit__(self, handles):
@@ -140,9 +152,11 @@ cdef class Notice:
         self.notice = gdb_new_notice()
         if self.notice == NULL:
             raise MemoryError()
-        push_to_engine(
+        if push_to_engine(
             gdb_give_notice, self.notice, gdb_drop_notice, CPU, handles_in(read), len(read), NULL,
-            0, &NO_SKIP, 0, b"gluon_dynbatch notice")
+            0, &NO_SKIP, 0, b"gluon_dynbatch notice",
+        ):
+            raise MemoryError("MXNet's engine took no notice")
 
     def __dealloc__(self):
         if self.notice != NULL:

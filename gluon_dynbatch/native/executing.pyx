@@ -66,6 +66,9 @@ include "engine.pxi"
 
 
 cdef struct NativeProgram:
+    # Owned by all that refer to it: the `Program` that made it, and each `Push` until the engine is
+    # done, in any thread and without Python.  Nothing in it changes once it is made, but the count.
+    # It owns its code and its groups, and a reference to each kernel.
     int64_t references
     int64_t length
     #: Bytes of scratch per thread.
@@ -79,6 +82,8 @@ cdef struct NativeProgram:
 
 cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
+    # `Program.push` makes it and gives it to the engine, which owns it from then on: one of its threads
+    # runs it, without Python, and then frees it by `release_push`.  It owns all that it points to.
     NativeProgram *program
     int64_t low, high
     #: Whether two bases that are written, or one that is and one that is read, share memory: then
@@ -99,7 +104,7 @@ cdef struct Push:
     void **held
     # Bases whose addresses are unknown until the program runs; those that are read come first.
     # MXNet allocates an array when its operator runs; asking for the address at that time may
-    # allocate it twice.
+    # allocate_zeros it twice.
     int64_t deferred_count, deferred_read
     int64_t *deferred
     # Per deferred base that is read, NULL or a copy of the array in the usual order.
@@ -144,7 +149,7 @@ cdef int allocate_scratch(Push *push) except -1:
 
 
 cdef void *copy_of(array numbers) except NULL:
-    cdef void *memory = allocate(len(numbers), 8)
+    cdef void *memory = allocate_zeros(len(numbers), 8)
     if len(numbers):
         memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
     return memory
@@ -178,10 +183,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
         elif restore_order != NULL:
             restore_order((<void **>push.held[i])[0])
         if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
-            # MXNet could not allocate the array.  Nothing can be raised here, and to go on would
-            # write to any address.
-            fputs(b"gluon_dynbatch: no memory for a gradient\n", stderr)
-            abort()
+            give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate_zeros it
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(
         push.program.code, push.low, push.high,
@@ -253,18 +255,19 @@ cdef class Program:
     `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.
     """
 
+    #: This object's reference.
     cdef NativeProgram *program
 
     def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0):
         cdef Kernel kernel
         cdef int64_t i
-        self.program = <NativeProgram *>allocate(1, sizeof(NativeProgram))
+        self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
         self.program.references = 1
         self.program.length = code.shape[0]
-        self.program.code = <int64_t *>allocate(code.shape[0], 8)
+        self.program.code = <int64_t *>allocate_zeros(code.shape[0], 8)
         if code.shape[0]:
             memcpy(self.program.code, &code[0], 8 * code.shape[0])
-        self.program.kernels = <NativeKernel **>allocate(len(kernels), sizeof(void *))
+        self.program.kernels = <NativeKernel **>allocate_zeros(len(kernels), sizeof(void *))
         for i, kernel in enumerate(kernels):
             RETAIN(&kernel.kernel.references)
             self.program.kernels[i] = kernel.kernel
@@ -288,7 +291,7 @@ cdef class Program:
         not fit, and also runs if an array that it reads has failed, so that all values which do not
         depend on the failure are right.  Returns the error code of MXNet.
         """
-        cdef Push *push = <Push *>allocate(1, sizeof(Push))
+        cdef Push *push = <Push *>allocate_zeros(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
@@ -297,11 +300,11 @@ cdef class Program:
         try:
             allocate_scratch(push)
             push.bases = <char **>copy_of(bases.addresses)
-            push.held = <void **>allocate(len(bases.deferred) + len(bases.held), 8)
+            push.held = <void **>allocate_zeros(len(bases.deferred) + len(bases.held), 8)
             hold(push, bases.deferred)
             hold(push, bases.held)
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
-            push.copies = <char **>allocate(bases.deferred_read, sizeof(char *))
+            push.copies = <char **>allocate_zeros(bases.deferred_read, sizeof(char *))
             push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
         except BaseException:
             release_push(push)
@@ -330,7 +333,7 @@ cdef class Program:
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
-        push.shares_memory = False
+        push.shares_memory, push.memory, push.scratch = False, NULL, NULL
         push.recorder = gdb_find_recorder(True)
         push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)

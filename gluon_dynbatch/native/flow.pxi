@@ -42,7 +42,7 @@ def descendants(
                 reached[unit] |= externals[-1 - terms[k]]
 
 
-def flow(
+def spread_reach(
     inputs, reads, const uint8_t[::1] recorded, const int64_t[::1] maker, uint8_t[::1] passing,
     uint8_t[::1] flowing, uint8_t[::1] reached,
 ):

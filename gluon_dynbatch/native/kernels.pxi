@@ -20,6 +20,13 @@ cdef extern from "c/steps.h" nogil:
         gdb_array array
         int64_t bytes, local
 
+    ctypedef struct gdb_layout:
+        const char *name
+        const char *member
+        int64_t offset, size
+
+    const gdb_layout gdb_layouts[]
+
     ctypedef struct NativeKernel "gdb_kernel":
         int64_t references, work, scratch
 
@@ -34,6 +41,13 @@ DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 CODES = {
     gdb_code_names[code].decode(): (code, gdb_code_arity[code]) for code in range(GDB_N_CODES)
 }
+#: Where C has the members of the structs that Python writes as words (`kernel.step`): by struct and
+#: member, the offset and the size in words.
+LAYOUTS = {}
+cdef const gdb_layout *layout = gdb_layouts
+while layout.name != NULL:
+    LAYOUTS.setdefault(layout.name.decode(), {})[layout.member.decode()] = layout.offset, layout.size
+    layout += 1
 #: Bytes of an element, by code of its type.
 cdef int64_t *SIZES = [4, 8, 4, 8]
 
@@ -59,7 +73,7 @@ cdef inline int64_t round_to_lines(int64_t count) noexcept nogil:
     return (count + 63) // 64 * 64
 
 
-cdef void *allocate(int64_t count, int64_t size) except NULL:
+cdef void *allocate_zeros(int64_t count, int64_t size) except NULL:
     """Allocate zeroed memory for `count` elements, also if there are none."""
     cdef void *memory = calloc(max(count, 1), size)
     if memory == NULL:
@@ -67,9 +81,27 @@ cdef void *allocate(int64_t count, int64_t size) except NULL:
     return memory
 
 
+cdef int describe_slot(object slot, object arrays, gdb_slot *native) except -1:
+    """Fill in what native code knows of a slot: an array, or a packed matrix."""
+    array = arrays.get(slot)
+    if array is None:
+        kind = DTYPES[arrays[slot.place.slot].dtype]
+        native.bytes = gdb_kernels_of(kind).packed_elements(slot.inputs, slot.units) * SIZES[kind]
+        return 0
+    kind = DTYPES[array.dtype]
+    native.array.dtype = kind
+    native.array.pitch = 0 if array.every else array.width
+    native.bytes = array.width * SIZES[kind] if array.every else 0
+    native.local = slot.kind == "work"
+    return 0
+
+
 cdef class Kernel:
     """A kernel that programs can run, made of the words of all steps (`kernel.step`)."""
 
+    #: Owned by all that refer to it: this object, and each program, which the engine may still run
+    #: after this object is gone.  The last `release_kernel`, in any thread, frees it.  It never
+    #: changes, but for the count.
     cdef NativeKernel *kernel
     #: What the steps work on, by number; a program says where each is.  Slots that are not in
     #: `arrays`, which has the width and type of each array, are packed matrices, the `packs`.
@@ -78,23 +110,15 @@ cdef class Kernel:
     cdef readonly int64_t address, work
 
     def __cinit__(self, const int64_t[::1] steps, tuple slots, arrays):
-        cdef gdb_slot *native_slots = <gdb_slot *>allocate(len(slots), sizeof(gdb_slot))
+        cdef gdb_slot *native_slots = <gdb_slot *>allocate_zeros(len(slots), sizeof(gdb_slot))
         self.slots = slots
         self.packs = tuple(slot for slot in slots if slot not in arrays)
-        for i, slot in enumerate(slots):
-            array = arrays.get(slot)
-            if array is None:
-                kind = DTYPES[arrays[slot.place.slot].dtype]
-                elements = gdb_kernels_of(kind).packed_elements(slot.inputs, slot.units)
-                native_slots[i].bytes = elements * SIZES[kind]
-                continue
-            kind = DTYPES[array.dtype]
-            native_slots[i].array.dtype = kind
-            native_slots[i].array.pitch = 0 if array.every else array.width
-            native_slots[i].bytes = array.width * SIZES[kind] if array.every else 0
-            native_slots[i].local = slot.kind == "work"
-        self.kernel = gdb_new_kernel(&steps[0], steps.shape[0], native_slots, len(slots))
-        free(native_slots)
+        try:  # a slot of an unknown type raises
+            for i, slot in enumerate(slots):
+                describe_slot(slot, arrays, &native_slots[i])
+            self.kernel = gdb_new_kernel(&steps[0], steps.shape[0], native_slots, len(slots))
+        finally:
+            free(native_slots)
         if self.kernel == NULL:
             raise MemoryError()
         self.address, self.work = <int64_t>self.kernel, self.kernel.work

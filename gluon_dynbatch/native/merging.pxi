@@ -28,7 +28,7 @@ cdef bint merge_closest(
     return False
 
 
-def merge(
+def merge_groups(
     const int32_t[::1] signature, const int64_t[::1] offsets, const int32_t[::1] preds,
     int32_t[::1] groups,
 ):
@@ -72,7 +72,7 @@ def merge(
         groups[unit] = number[groups[unit]]
 
 
-def drop(
+def drop_groups(
     const int32_t[::1] signature, const int64_t[::1] offsets, const int32_t[::1] preds,
     int32_t[::1] groups,
 ):

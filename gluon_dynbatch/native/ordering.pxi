@@ -180,17 +180,17 @@ cdef class Ordering:
         cdef array part0 = array("q"), segment = array("q"), rows = array("q")
         cdef int64_t launch, i, unit
         for launch in range(self.launches):
-            append(part0, segment.ob_size)
+            put_last(part0, segment.ob_size)
             for i in range(self.first[launch], self.first[launch + 1]):
                 unit = self.units[i]
                 if (
                     i == self.first[launch]
                     or self.segment[unit] != self.segment[self.units[i - 1]]
                 ):
-                    append(segment, self.segment[unit])
-                    append(rows, 0)
+                    put_last(segment, self.segment[unit])
+                    put_last(rows, 0)
                 rows.data.as_longlongs[rows.ob_size - 1] += unit_rows[unit]
-        append(part0, segment.ob_size)
+        put_last(part0, segment.ob_size)
         return {
             "units": numpy.asarray(self.units.base),
             "first": numpy.asarray(self.first.base),
@@ -200,7 +200,7 @@ cdef class Ordering:
         }
 
 
-cdef int append(array numbers, int64_t number) except -1:
+cdef int put_last(array numbers, int64_t number) except -1:
     """Append to an array of 64-bit integers."""
     resize_smart(numbers, numbers.ob_size + 1)
     numbers.data.as_longlongs[numbers.ob_size - 1] = number

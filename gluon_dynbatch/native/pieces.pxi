@@ -1,6 +1,6 @@
 # Pieces of tapes; included by `recording.pyx`.
 
-def take(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
+def take_calls(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
     """Return a tape with copies of the calls from a node and its first operand on.
 
     `numbers` maps values of the tape to those of the new one and is extended by the results.  For

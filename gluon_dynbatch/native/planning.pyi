@@ -59,7 +59,7 @@ def descendants(
     externals: Array,
     reached: Array,
 ) -> None: ...
-def flow(
+def spread_reach(
     inputs: Inputs,
     reads: Reads,
     recorded: Array,
@@ -68,7 +68,7 @@ def flow(
     flowing: Array,
     reached: Array,
 ) -> None: ...
-def reserve(
+def reserve_rows(
     regions: Array, kind: Array, order: Union[array[int], Array]
 ) -> Dict[Tuple[int, int], int]: ...
 def lay_out(

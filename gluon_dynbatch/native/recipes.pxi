@@ -18,6 +18,8 @@ cdef inline int64_t entries(array table, int64_t size) noexcept:
 cdef class Code:
     """A growing array of integers, which records are written to."""
 
+    #: Owned by this object, and moved when it grows, so no address in it lives longer than a call.
+    #: Only the thread that assembles a program has it.
     cdef int64_t *numbers
     cdef readonly int64_t size
     cdef int64_t capacity
@@ -186,6 +188,7 @@ cdef class Run:
 
     cdef int64_t rows
     cdef Recipe recipe
+    #: Owned by this object, of a fixed size; only the thread that assembles a program has it.
     cdef Spot *spots
 
     def __cinit__(self, Recipe recipe not None, int64_t rows):

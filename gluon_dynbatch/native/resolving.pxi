@@ -1,6 +1,6 @@
 # Allocate regions, and resolve operands; a part of `planning.pyx`.
 
-def reserve(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1] order):
+def reserve_rows(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t[::1] order):
     """Allocate arena rows to regions, in `order`.
 
     Returns the number of rows of each arena, by row size and number of the kind.

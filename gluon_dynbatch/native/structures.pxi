@@ -11,7 +11,8 @@ cdef enum:
 cdef struct Level:
     # A container of which items are being written: these, as a tuple or list that nothing else may
     # change; how many are written; the tag that ends it, or 0; and, for a tuple, the size and the
-    # changeable values before it; otherwise the size is -1.
+    # changeable values before it; otherwise the size is -1.  It owns a reference to the items, which
+    # `end` drops, or `__dealloc__` after an exception.
     PyObject *items
     Py_ssize_t written, start, changeable
     uint8_t end
@@ -46,6 +47,7 @@ cdef class Structure:
     #: What tells apart the first leaves, and their offsets; and of more leaves both by identity.
     cdef int64_t[FEW_LEAVES] identities, starts
     cdef dict places
+    #: The encoding so far: owned by this object, and moved when it grows.
     cdef uint8_t *data
     cdef Py_ssize_t size, room
     #: The containers of which items are being written, outermost first.  They are in memory, not on

@@ -154,7 +154,7 @@ def pieces_of(action: int, targets: Array, arrays: Any, elements: Any, counts: A
     return pieces
 
 
-def places_of(rows: Any, row_size: Any) -> Array:
+def empty_places(rows: Any, row_size: Any) -> Array:
     """Return a table of places with these rows and row sizes, and no location yet."""
     places = np.zeros((len(row_size), 5), dtype=np.int64)
     places[:, ROWS], places[:, ROW_SIZE] = rows, row_size

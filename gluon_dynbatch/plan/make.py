@@ -15,7 +15,7 @@ import numpy as np
 
 from ..native import planning
 from ..schedule.dependencies import Array
-from .launch import Arena, places_of
+from .launch import Arena, empty_places
 from .plan import Members, Plan, Ports, Reads
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def make_plan(
     reader = planning.Reader(graph, members, inputs, outputs, outside, operands, places)
     reads = Reads(**reader.reads)
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
-    fills = places_of(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
+    fills = empty_places(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
     # Fills are written before all results, so their rows come first.
     order = array("q", chain(range(len(results), len(regions)), range(len(results))))
@@ -103,7 +103,7 @@ def resolve(
     `order` the regions that are written, in the order of their rows.  Return the arenas, the number
     of rows of each, and all pieces.
     """
-    rows = planning.reserve(regions, kind, order)
+    rows = planning.reserve_rows(regions, kind, order)
     arenas = tuple(Arena(row_size, *kinds[number]) for row_size, number in rows)
     pieces = np.frombuffer(planning.resolve(operands, regions, reads), dtype=np.int64)
     return arenas, tuple(rows.values()), pieces.reshape((-1, 5))

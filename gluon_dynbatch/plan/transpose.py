@@ -14,7 +14,7 @@ import numpy as np
 from ..modes import RECORDING
 from ..native import planning
 from ..schedule.dependencies import Array
-from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, places_of
+from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, empty_places
 from .make import resolve
 from .plan import Plan, Reads
 
@@ -53,8 +53,8 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     maker = _makers(plan, heads)
     live, passing = _find_live(plan, heads, maker)
     filled, kind, from_heads = _fills(plan, heads)
-    operands = places_of(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
-    regions = places_of(
+    operands = empty_places(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
+    regions = empty_places(
         np.append(plan.operands[:, ROWS], [len(numbers) for numbers, _ in filled]),
         np.append(plan.operands[:, ROW_SIZE], [sizes[0] for _, sizes in filled]),
     )
@@ -117,7 +117,7 @@ def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
     live[launches] = True
     reached[maker[plan.region_of[heads.term]]] = True
     passing = np.zeros(len(plan.operands), dtype=bool)
-    planning.flow(plan.inputs, plan.reads, recorded, maker, passing, live, reached)
+    planning.spread_reach(plan.inputs, plan.reads, recorded, maker, passing, live, reached)
     return live, passing
 
 

@@ -27,7 +27,7 @@ FILLED = {"shape", "ctx", "dtype"}
 PLAIN = (int, float, bool, str, type, type(None), np.dtype, mx.Context)
 
 
-def values_of(data: bytes, lazy: Any) -> Any:
+def values_in(data: bytes, lazy: Any) -> Any:
     """Return a copy of the values of a lazy array, given those of its `Constant`."""
     array_type = TYPES[lazy._type]
     dtype = np.dtype(array_type.dtype)

@@ -16,7 +16,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implici
 from mxnet.util import _NumpyArrayScope, is_np_shape
 
 from ..native import recording
-from .constants import remade, values_of
+from .constants import remade, values_in
 from .state import STATE
 from .types import NODE_AT, TYPES, name_of, numpy_shapes
 
@@ -92,7 +92,7 @@ class Lazy:
         if isinstance(owner, recording.Constant) and owner.data is not None and owner.holds(self):
             if STATE.recorder is not None:
                 STATE.recorder.reads(owner)
-            return values_of(owner.data, self)
+            return values_in(owner.data, self)
         return self.real().asnumpy()
 
     @property

@@ -117,7 +117,7 @@ class Trace:
         arrays, spec = _returned_arrays(result, tape, lazy)
         attribute_ids = set(map(id, attributes))
         self._attributes = attributes
-        calls = recording.take(tape, node, operand, self._values, self._find)
+        calls = recording.take_calls(tape, node, operand, self._values, self._find)
         for entry in calls.entries.values():
             if entry.block_id is not None and entry.block_id not in attribute_ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")

@@ -14,7 +14,7 @@ MAX_GROUPS = 5
 """Most groups of axes in MXNet's kernels for broadcasting, reductions and slices."""
 
 
-def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
+def require_few_groups(site: Site, kinds: Iterable[Hashable]) -> None:
     """Refuse a merged call with more groups of axes than MXNet's kernels support.
 
     MXNet joins adjacent axes that it treats alike; these are adjacent equal items of `kinds`.
@@ -77,7 +77,7 @@ def reduce(site: Site, build: Builder) -> Tuple[Ref, ...]:
     site.keep_rows(0 not in axes)
     if not build.stacked:
         return build.same()
-    check_groups(site, [False, *(i in axes for i, size in enumerate(data, 1) if size != 1)])
+    require_few_groups(site, [False, *(i in axes for i, size in enumerate(data, 1) if size != 1)])
     if not axes:
         # An empty tuple would mean all axes; excluding all axes reduces none.
         return build.same(axis=tuple(range(len(data) + 1)), exclude=True)

@@ -82,6 +82,6 @@ def same(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.same()
 
 
-def call(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def as_called(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Repeat the operator unchanged, without broadcasting shared inputs."""
     return build.call(*build.refs)

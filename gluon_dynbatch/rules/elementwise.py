@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from .axes import check_groups
+from .axes import require_few_groups
 from .build import Builder
 from .site import Ref, Shape, Site, padded, require
 
@@ -20,7 +20,7 @@ def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         broadcast_axes.append((not batched, *(extent == 1 for extent in padded(shape, ndim))))
         if batched and len(shape) < ndim:
             refs[index] = build.reshape(refs[index], -1, *padded(shape, ndim))
-    check_groups(site, (pair for pair in zip(*broadcast_axes) if not all(pair)))
+    require_few_groups(site, (pair for pair in zip(*broadcast_axes) if not all(pair)))
     # "elemwise_add" and "_power" do not broadcast a shared operand.
     return (build.add(f"broadcast_{site.op.split('_', 1)[1]}", *refs),)
 
@@ -36,7 +36,7 @@ def numpy_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         (not batched, *(extent == 1 for extent in padded(shape, ndim)))
         for shape, batched in zip(site.inputs, site.batched)
     ))  # fmt: skip
-    check_groups(site, (pair for pair in axes if not all(pair)))
+    require_few_groups(site, (pair for pair in axes if not all(pair)))
     return build.call(*refs)
 
 

@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, shape, vision
 from .axes import EVERY, along
-from .build import call, same
+from .build import as_called, same
 from .rule import BY_ROW, SAME, Family, Rule, each, family, instead
 from .sequence import sequence, time_major
 from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
@@ -19,11 +19,11 @@ COMPARE = (
 )
 LEAKY_RELU = Rule(elementwise.leaky_relu, elementwise.leaky_relu)
 IMAGES = Rule(same, vision.images_stack)
-BINARY = Rule(call, elementwise.binary_stack)
+BINARY = Rule(as_called, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(axes.reduce, axes.reduce)
-NUMPY_BINARY = Rule(call, elementwise.numpy_stack)
-BROADCAST = Rule(call, shape.broadcast_stack)
+NUMPY_BINARY = Rule(as_called, elementwise.numpy_stack)
+BROADCAST = Rule(as_called, shape.broadcast_stack)
 SCATTER = Rule(None, index.scatter_stack)
 TAKE = Rule(index.take, index.take)
 RESHAPE = Rule(shape.reshape, shape.reshape)
@@ -69,8 +69,8 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`dot`, `batch_dot`, `FullyConnected`, `linalg.*`",
         "weights are shared and rows are not summed over, or shapes are equal",
-        each("FullyConnected", Rule(call, products.dense_stack)),
-        each("dot", Rule(call, products.dot_stack)),
+        each("FullyConnected", Rule(as_called, products.dense_stack)),
+        each("dot", Rule(as_called, products.dot_stack)),
         each("batch_dot", BY_ROW),
         each("potrf potri sumlogdiag syrk gelqf extractdiag extracttrian", MATRIX, "_linalg_{}"),
         each("det inverse slogdet trmm trsm gemm syevd", MATRIX, "_linalg_{}", overwrites=True),
@@ -121,7 +121,7 @@ MERGED: Tuple[Family, ...] = (
         each("_split_v2", along(axis=1), overwrites=True),
         each("slice", Rule(shape.cut, shape.cut)),
         each("slice_axis", along(axis=0)),
-        each("slice_like", Rule(call, shape.slice_like_stack), no_gradient=(1,)),
+        each("slice_like", Rule(as_called, shape.slice_like_stack), no_gradient=(1,)),
         each("tile", Rule(same, shape.tile_stack)),
         each("repeat", along(axis=None)),
         each("reverse", along(axis=()), overwrites=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Tuple
 
-from .axes import MAX_GROUPS, check_groups
+from .axes import MAX_GROUPS, require_few_groups
 from .build import Builder
 from .site import Ref, Site, padded, require
 
@@ -57,7 +57,7 @@ def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     kinds = ["data"]
     for rep, extent in zip(reps, shape):
         kinds += ["repeats"] * (rep != 1) + ["data"] * (extent != 1)
-    check_groups(site, kinds)
+    require_few_groups(site, kinds)
     ref = build.refs[0]
     if len(site.inputs[0]) < ndim:
         ref = build.reshape(ref, -1, *shape)
@@ -66,7 +66,7 @@ def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def broadcast_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     data, out = site.inputs[0], site.outputs[0]
-    check_groups(site, [False, *(a != b for a, b in zip(data, out) if b != 1)])
+    require_few_groups(site, [False, *(a != b for a, b in zip(data, out) if b != 1)])
     return (build.add("broadcast_to", build.batched_input(0), shape=(0, *out)),)
 
 

@@ -35,7 +35,7 @@ def _addresses(names: Sequence[str]) -> List[int]:
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
-executing.connect(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
+executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
 use_threads()
 
 

@@ -36,12 +36,12 @@ def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
     is merged first, which delays units the least.  If `groups` is valid, so is the result.
     """
     merged = groups.copy()
-    scheduling.merge(graph.signature, graph.offsets, graph.preds, merged)
+    scheduling.merge_groups(graph.signature, graph.offsets, graph.preds, merged)
     return merged
 
 
 def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Drop groups whose units can all run in others; if `groups` is valid, so is the result."""
     remaining = groups.copy()
-    scheduling.drop(graph.signature, graph.offsets, graph.preds, remaining)
+    scheduling.drop_groups(graph.signature, graph.offsets, graph.preds, remaining)
     return remaining

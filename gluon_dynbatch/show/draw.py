@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from typing import Any, DefaultDict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ..errors import MissingError
-from .html import Bar, page, table
+from .html import Bar, html_page, table
 from .plot import import_extra
 
 #: More launches than this are folded: in a drawing, and in a table.
@@ -143,4 +143,4 @@ def plan_html(title: str, nodes: Sequence[LaunchNode], text: str) -> str:
         )
         for node in nodes
     )
-    return page(title, [table(rows)], text)
+    return html_page(title, [table(rows)], text)

@@ -33,7 +33,7 @@ def table(rows: Iterable[Sequence[Union[str, Bar]]], folded: str = "") -> str:
     return f"<details><summary>{escape(folded)}</summary>{text}</details>" if folded else text
 
 
-def page(title: str, tables: Iterable[str], text: str) -> str:
+def html_page(title: str, tables: Iterable[str], text: str) -> str:
     """Return HTML of tables below a title, and of a text that is folded."""
     style = "overflow-x:auto;white-space:pre"
     return (

@@ -104,9 +104,9 @@ static int make_room(void **elements, int64_t *space, int64_t count, size_t size
 }
 
 static void add_range(stage *s, gdb_spot spot, int64_t bytes, int is_written) {
-    range *last = s->ranges + s->ranges_count - 1;
+    range *last = s->ranges_count ? s->ranges + s->ranges_count - 1 : NULL;
     if (spot.base < 0 || bytes <= 0) return;
-    if (s->ranges_count && last->base == spot.base && last->high == spot.offset
+    if (last && last->base == spot.base && last->high == spot.offset
         && last->is_written == is_written && last->level < 0) {
         last->high += bytes;
     } else if (make_room((void **)&s->ranges, &s->ranges_space, s->ranges_count,

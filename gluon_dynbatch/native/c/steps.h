@@ -217,6 +217,14 @@ typedef struct {
     const gdb_step *steps, *end;
 } gdb_kernel;
 
+/* A member of one of the structs above, which `kernel.step` writes as words of 8 bytes: the struct,
+ * without its prefix, the member, and its offset and size in words. The last entry has no name. */
+typedef struct {
+    const char *name, *member;
+    int64_t offset, size;
+} gdb_layout;
+extern const gdb_layout gdb_layouts[];
+
 /* Blocks of kernels with products are multiples of this many rows: of the tiles of every instruction
  * set. */
 enum { GDB_ROWS_AT_ONCE = 24 };

@@ -23,7 +23,7 @@ def _ordered(call: NumPyCall, order: Sequence[int]) -> Tuple[Ref, ...]:
     return call.done(call.transpose(call.arrays[0], order))
 
 
-def transpose(call: NumPyCall) -> Tuple[Ref, ...]:
+def reorder_axes(call: NumPyCall) -> Tuple[Ref, ...]:
     ndim = len(call.inputs[0])
     return _ordered(call, call.axes("axes") or tuple(range(ndim))[::-1])
 

@@ -65,7 +65,7 @@ TRANSLATED: Dict[str, Translator] = {
     **dict.fromkeys(
         ["_np_reshape", "_npx_reshape", "_np_squeeze", "expand_dims", "Flatten"], moving.reshaped
     ),
-    "_np_transpose": moving.transpose,
+    "_np_transpose": moving.reorder_axes,
     "_np_moveaxis": moving.move_axis,
     "_npi_broadcast_to": moving.broadcast_to,
     "_npi_flip": moving.flip,

@@ -1,0 +1,32 @@
+/* Where the members of steps are, for whoever writes them as words: see `gdb_layouts`. */
+#include <stddef.h>
+
+#include "steps.h"
+
+#define M(name, member) \
+    {#name, #member, offsetof(gdb_##name, member) / 8, sizeof(((gdb_##name *)0)->member) / 8}
+
+const gdb_layout gdb_layouts[] = {
+    M(step, kind), M(step, words), M(step, dtype),
+    M(product, left), M(product, matrix), M(product, result), M(product, bias),
+    M(product, table_rows), M(product, inputs), M(product, units), M(product, parts),
+    M(product, accumulate), M(product, unpacked), M(product, wrap),
+    M(dots, left), M(dots, right), M(dots, result), M(dots, matrices), M(dots, m), M(dots, k),
+    M(dots, n), M(dots, transpose_left), M(dots, transpose_right), M(dots, gradient),
+    M(convolved, left), M(convolved, right), M(convolved, result), M(convolved, bias),
+    M(convolved, maps.of), M(convolved, maps.images), M(convolved, maps.groups),
+    M(convolved, maps.channels), M(convolved, maps.filters), M(convolved, maps.data),
+    M(convolved, maps.result), M(convolved, maps.kernel), M(convolved, maps.stride),
+    M(convolved, maps.dilate), M(convolved, maps.pad),
+    M(indexed, source), M(indexed, index), M(indexed, result), M(indexed, operation),
+    M(indexed, mode), M(indexed, outer), M(indexed, number), M(indexed, inner), M(indexed, each),
+    M(indexed, lenient), M(indexed, axes),
+    M(ranked, source), M(ranked, result), M(ranked, order), M(ranked, outer), M(ranked, count),
+    M(ranked, inner), M(ranked, number),
+    M(loop, width), M(loop, registers), M(loop, n_loads), M(loop, n_stores),
+    M(loop, n_instructions),
+    M(access, reg), M(access, place), M(access, mode), M(access, order), M(access, value),
+    M(instruction, code), M(instruction, target), M(instruction, a), M(instruction, b),
+    M(instruction, c), M(instruction, value), M(instruction, value2),
+    {0},
+};
