@@ -46,7 +46,7 @@ def is_recorded(tape: Tape) -> bool:
 
 def _calls_by_entry(tape: Tape) -> List[Tuple[Entry, int]]:
     counts, entries = np.bincount(tape.node_entry).tolist(), cast("Dict[int, Entry]", tape.entries)
-    return [(entry, counts[number]) for number, entry in entries.items()]
+    return list(zip(entries.values(), map(counts.__getitem__, entries)))
 
 
 def _first_block(tape: Tape) -> Optional[int]:
@@ -73,18 +73,19 @@ def costs_of(tape: Tape, plan: Plan) -> Costs:
     calls = _calls_by_entry(tape)
     backward = is_recorded(tape)
     call, operator = CALL[backward], OPERATOR[backward]
-    by_mxnet = [isinstance(kernels, str) for kernels in plan.kernels]
-    launches = sum(
-        call + operator * count_operators(plan.graph.segments[number].ops)
-        if by_mxnet[number]
-        else LAUNCH[backward]
-        for number in plan.segment.tolist()
-    )
+    launches = LAUNCH[backward] * len(plan.segment)
+    by_mxnet = [number for number, kernels in enumerate(plan.kernels) if isinstance(kernels, str)]
+    if by_mxnet:
+        counts = np.bincount(plan.segment, minlength=len(plan.kernels)).tolist()
+        for number in by_mxnet:
+            operators = count_operators(plan.graph.segments[number].ops)
+            launches += counts[number] * (call + operator * operators - LAUNCH[backward])
     return Costs(
         first_block=_first_block(tape),
         nodes=len(tape.node_entry),
         calls=sum(count for entry, count in calls if entry.block_id is not None),
-        at_once=sum(n * (call + operator * entry.program.operators) for entry, n in calls),
+        at_once=call * len(tape.node_entry)
+        + operator * sum([n * entry.program.operators for entry, n in calls]),
         recorded=FLUSH[backward] + RECORDED[backward] * len(tape.node_entry) + launches,
         plan=PLAN[backward],
     )
@@ -126,7 +127,9 @@ class Account:
 
         The engine then works while Python records and plans the rest of the scope.
         """
-        work = sum(count * entry.work for entry, count in _calls_by_entry(tape))
+        work = sum([count * entry.work for entry, count in _calls_by_entry(tape)])
+        if work < min(WORK_AHEAD):
+            return False
         backward = is_recorded(tape)
         cost = FLUSH[backward] + PLAN[backward]
         return work >= WORK_AHEAD[backward] and TO_RECORD * self._left(tape) >= WORTH_AHEAD * cost

@@ -142,14 +142,19 @@ def _calls_of(
 
 def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Uneven]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
-    counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
+    count_of: Dict[Any, int] = {}
+    several = set()
     for entry in entries:
-        counts_of[entry.token].add(len(entry.in_types))
+        count = len(entry.in_types)
+        if count_of.setdefault(entry.token, count) != count:
+            several.add(entry.token)
+    if not several:
+        return
     #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.
     families_of: DefaultDict[Any, DefaultDict[str, Set[int]]]
     families_of = defaultdict(lambda: defaultdict(set))
     for entry, cut in zip(entries, graph.cuts):
-        for segment in cut.segments if len(counts_of[entry.token]) > 1 else ():
+        for segment in cut.segments if entry.token in several else ():
             if segment.layout != "unbatched":
                 families_of[entry.token][segment.family].add(len(entry.in_types))
     for token, families in families_of.items():

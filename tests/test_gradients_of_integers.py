@@ -50,6 +50,32 @@ def test_gradients_of_integers(name, dtype, grad_req):
         loop_and_scope(run, granularity="block", policy="depth")
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("name", ["take", "gather_nd", "a sum by index"])
+def test_gradients_of_integers_that_are_gathered(name, grad_req, dtype):
+    """They are computed in double precision, and only loops convert them."""
+    choose = {
+        "take": lambda a, index: nd.take(a, index[0]),
+        "gather_nd": nd.gather_nd,
+        "a sum by index": lambda a, index: nd._internal._backward_gather_nd(
+            a, index * 0 + nd.array([[0, 1, 1]]), shape=(3, 2)
+        ),
+    }[name]
+
+    def run(scope):
+        arrays = [nd.array(np.arange(6).reshape(3, 2) * k, dtype=dtype) for k in (2, 3, 4)]
+        for x in arrays:
+            x.attach_grad(grad_req)
+        with autograd.record(), scope:
+            results = [choose(a, nd.array([[0, 2, k]])) for k, a in enumerate(arrays)]
+        autograd.backward(results)
+        return [*results, *(x.grad for x in arrays)]
+
+    for granularity in GRANULARITIES:
+        loop_and_scope(run, granularity=granularity, policy="depth", analysis_budget=None)
+
+
 def test_casts_of_integers_have_kernels_unless_all_rows_share_the_integers():
     for batch, reason in [(casts(False), None), (casts(True), "all rows share its integers")]:
         for launch in batch.plan.launches:

@@ -142,6 +142,66 @@ def test_indices_that_do_not_fit_are_errors_of_the_first_reader(name, late):
         assert all(np.isin(x.asnumpy(), (0, 2)).all() for x in right)
 
 
+TAKEN = {
+    "rows of its own": lambda x, table, i: mx.nd.take(x, i, mode="raise"),
+    "columns of its own": lambda x, table, i: mx.nd.take(x.T, i, axis=1, mode="raise").T,
+    "rows of a table": lambda x, table, i: mx.nd.take(table, i + x[0, :1] - x[0, 0], mode="raise"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("bad", [4, -1, 3.5, -0.5])
+def test_take_fails_as_the_loop_does(name, bad):
+    """Even for what would be a fitting index without its fraction; gradients are of the others."""
+    table, arrays = mx.nd.array(np.arange(12).reshape(4, 3)), []
+    for k in range(3):
+        arrays.append(mx.nd.array(np.arange(12).reshape(4, 3) + k))
+
+    def results(indices, **options):
+        for x in [table, *arrays]:
+            x.attach_grad()
+        with autograd.record():
+            samples = zip(arrays, indices)
+            if not options:
+                return [TAKEN[name](twice(x), table, mx.nd.array([i])) for x, i in samples]
+            with gdb.batching(**options) as batch:
+                got = [TAKEN[name](twice(x), table, mx.nd.array([i])) for x, i in samples]
+        assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+        return got
+
+    with pytest.raises(mx.MXNetError, match="take operator contains indices out of bound"):
+        results([bad])[0].asnumpy()
+    wanted = results([0, 3.0, 1])
+    autograd.backward([wanted[0], wanted[2]])
+    gradients = [x.grad.copy() for x in [table, *arrays]]
+    got = results([0, bad, 1], **FIXED)
+    text = f"take operator contains indices out of bound: index {int(bad)} does not fit size 4"
+    with pytest.raises(mx.MXNetError, match=text):
+        got[0].asnumpy()
+    equal([got[0], got[2]], [wanted[0], wanted[2]])
+    assert np.isnan(got[1].asnumpy()).all()
+    autograd.backward([got[0], got[2]])
+    equal([x.grad for x in [table, *arrays]], gradients)
+
+
+def test_equal_rows_of_a_strict_table_are_computed_once():
+    """Those of a failing index, too, which is equal to itself."""
+    table = mx.nd.array(np.arange(512).reshape(4, 128) / 512)
+    wide = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=64, no_bias=True)))
+    weight = mx.nd.array(np.random.RandomState(0).uniform(size=(64, 128)) / 128)
+    for index in ([0, 2] * 8, [0, 7] * 8):
+        with gdb.batching(**FIXED) as batch:
+            rows = [mx.nd.take(table, mx.nd.array([i]), mode="raise") for i in index]
+            got = [wide(x, weight) for x in rows]
+        assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+        if 7 in index:
+            with pytest.raises(mx.MXNetError, match="index 7 does not fit size 4"):
+                got[0].asnumpy()
+        for x, i in zip(got, index):
+            wanted = wide(table[i : i + 1], weight) if i < 4 else mx.nd.full((1, 64), np.nan)
+            equal([x], [wanted])
+
+
 def passes(F, states, source, target):
     """Gather the ends of edges, and add up what is computed of them at the nodes."""
     ends = F.take(states, source, mode="wrap"), F.take(states, F.cast(target, dtype="int32"))

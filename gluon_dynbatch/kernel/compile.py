@@ -89,7 +89,9 @@ class Compiler:
         """Compute values directly in the places where they must be stored, if possible."""
         for place, node in stores:
             source, _, step = node.column_run()
-            if source.kind == "read" or not step:
+            # Only loops convert numbers: gradients of integers are computed in double precision.
+            converts = self._arrays[place.slot].dtype != node.dtype
+            if source.kind == "read" or not step or converts:
                 continue
             self.stored.setdefault(node, place)
             for target, piece in placed_pieces(place, node):

@@ -33,7 +33,7 @@ def take(call: Call) -> Tensor:
     index, table = (0, 1) if call.op == "Embedding" else (1, 0)
     chosen, data = call.tensors[index], call.tensors[table]
     mode, shape = call.attrs.get("mode", CLIP), data.shape
-    require(mode in (CLIP, WRAP), f"its mode is {mode}")
+    _require_errors(mode)
     axis = 0 if call.op == "Embedding" else call.axis("axis", 0)
     if axis == 0 and not data.per_row:
         return _from_table(call, index, table, mode)
@@ -57,13 +57,13 @@ def _gathered(call: Call, index: Index, shape: Shape) -> Tensor:
     # The gradient of a shared array is a row of its own for each sample.
     small = data.per_row or not call.build.recorded or index.width <= 4 * index.gathered
     require(small, "samples choose from a large array that they share")
-    _require_errors(index)
+    _require_errors(index.mode)
     node = call.build.gathered(data.elements(), chosen.node(INDEX_DTYPES), index)
     return data.with_node(node, shape, chosen.per_row)
 
 
-def _require_errors(index: Index) -> None:
-    checks = index.mode in (CHECKED, TRUNCATED)
+def _require_errors(mode: str) -> None:
+    checks = mode not in (CLIP, WRAP)
     require(executing.can_fail() or not checks, "native code cannot report indices that do not fit")
 
 
@@ -77,7 +77,7 @@ def scatter_nd(call: Call) -> Tensor:
     (data, chosen), shape = call.tensors, call.integers("shape")
     axes, *numbers = chosen.shape
     index = Index(1, shape[:axes], prod(numbers), prod(shape[axes:]), TRUNCATED)
-    _require_errors(index)
+    _require_errors(index.mode)
     nodes = data.elements(), chosen.node(INDEX_DTYPES)
     node = call.build.scattered(*nodes, index, adds=call.op != "scatter_nd")
     return data.with_node(node, shape, chosen.per_row)

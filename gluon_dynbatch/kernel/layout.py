@@ -40,8 +40,9 @@ class Columns(NamedTuple):
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
 
 
-#: How indices beyond either end of a table select a row: the nearest, or from the other end on.
-CLIP, WRAP = "clip", "wrap"
+#: How indices beyond either end of a table select a row: the nearest, or from the other end on, or
+#: they fail.
+CLIP, WRAP, STRICT = "clip", "wrap", "raise"
 
 
 class Weight(NamedTuple):
@@ -53,8 +54,8 @@ class Weight(NamedTuple):
     columns: int
     #: Whether rows are multiplied with its transpose, as in ``FullyConnected``.
     transposed: bool
-    #: `CLIP` or `WRAP` if each row of the left operand is one-hot, given as the index of the one.
-    #: The product then gathers rows of the matrix.
+    #: `CLIP`, `WRAP` or `STRICT` if each row of the left operand is one-hot, given as the index of
+    #: the one.  The product then gathers rows of the matrix.
     gathered: str = ""
 
     @property
@@ -128,7 +129,7 @@ class Index(NamedTuple):
     sizes: Tuple[int, ...]
     number: int
     inner: int
-    #: `CLIP`, `WRAP`, `CHECKED` or `TRUNCATED`.
+    #: `CLIP`, `WRAP`, `CHECKED`, `TRUNCATED` or `STRICT`.
     mode: str
     #: Whether each chosen element has an index of its own, along the only indexed axis.
     each: bool = False

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 
 from ..native import assembling, executing
-from .layout import CLIP, IDENTITY, KEY, WRAP, Columns, Slot, Weight
-from .step import Kernel, Product, Sum, Wanted
+from .layout import CLIP, IDENTITY, KEY, STRICT, Columns, Slot, Weight
+from .step import MODES, Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
 WORTH = 16
@@ -187,7 +187,7 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
         record, last, right = executing.ROW, 0, {"number": left["number"], "first": 0, "pitch": 0}
     elif weight.gathered:
         record, right = executing.SCATTER, read(s.rows, weight.inputs)
-        last = int(weight.gathered == WRAP) + 2 * _kind(kernel, s.rows.slot)
+        last = MODES.index(weight.gathered) + len(MODES) * _kind(kernel, s.rows.slot)
     else:
         record, right = executing.MATRIX, read(s.rows, weight.inputs)
         last = int(not weight.transposed) + 2 * s.columns
@@ -224,12 +224,12 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
 
 
 def _only_gathers(kernel: Kernel) -> bool:
-    """Return whether a kernel only gathers rows of a parameter, by indices that it clips."""
+    """Return whether a kernel only gathers rows of a parameter, by indices that do not wrap."""
     step, index, result = kernel.steps[0], Slot("in", 0), Slot("out", 0)
     return (
         len(kernel.steps) == 1
         and isinstance(step, Product)
-        and step.weight.gathered == CLIP
+        and step.weight.gathered in (CLIP, STRICT)
         and step.weight.place.slot.kind == "param"
         and (step.left, step.result, step.parts) == (Columns(index), Columns(result), 1)
         and not step.adds

@@ -20,6 +20,7 @@ from .layout import (
     CLIP,
     IDENTITY,
     KEY,
+    STRICT,
     TRUNCATED,
     WRAP,
     Columns,
@@ -35,7 +36,7 @@ from .layout import (
 #: Kinds of steps, modes of indices, and patterns of accesses, by the numbers that
 #: `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED, RANKED = range(7)
-MODES = (CLIP, WRAP, CHECKED, TRUNCATED)
+MODES = (CLIP, WRAP, CHECKED, TRUNCATED, STRICT)
 PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform")
 
 
@@ -81,7 +82,7 @@ class Product(NamedTuple):
             GATHER if weight.gathered else PRODUCT, self.dtype,
             *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
             weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
-            weight.gathered == WRAP,
+            MODES.index(weight.gathered or CLIP),
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -96,9 +96,9 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`Embedding`, `take`, `pick`, `gather_nd`, `scatter_nd`, `one_hot`",
-        "tables are shared, or shapes are equal; not `take` with `mode='raise'`",
+        "tables are shared, or shapes are equal",
         each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
-        each("take", TAKE, not_with="mode=raise", no_gradient=(1,), own=True),
+        each("take", TAKE, no_gradient=(1,), own=True),
         each("pick", along(axis=-1), no_gradient=(1,)),
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,), own=True),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_dynbatch.kernel.layout import Columns, Slot, Weight
-from gluon_dynbatch.kernel.step import Kernel, Product, SlotArray
+from gluon_dynbatch.kernel.layout import CLIP, STRICT, WRAP, Columns, Slot, Weight
+from gluon_dynbatch.kernel.step import MODES, Kernel, Product, SlotArray
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
 from tests.common import output_of
@@ -98,8 +98,9 @@ def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
     assert_equal_bits(compute)
 
 
-@given(SEEDS, DTYPES, st.integers(0, 3000), st.integers(1, 300))
-def test_gradients_of_biases_and_tables(seed, dtype, rows, n):
+@given(SEEDS, DTYPES, st.integers(0, 3000), st.integers(1, 300),
+       st.sampled_from([CLIP, WRAP, STRICT]))  # fmt: skip
+def test_gradients_of_biases_and_tables(seed, dtype, rows, n, mode):
     dy = draw(seed, dtype, rows, n)
     index = np.random.RandomState(seed % 1000).randint(-3, 50, (rows, 1)).astype(np.int32)
 
@@ -107,12 +108,17 @@ def test_gradients_of_biases_and_tables(seed, dtype, rows, n):
         bias, table = draw(1, dtype, n), draw(2, dtype, 40, n)
         add_up(executing.ROW, bias, [dy], [dy])
         program = Code()
-        option = 2 * executing.DTYPES["int32"] + 1
+        option = len(MODES) * executing.DTYPES["int32"] + MODES.index(mode)
         program.code += [executing.SCATTER, executing.DTYPES[dtype], 40, n, program.base(table), 0]
         program.code += [option, 1, rows, -1, 0, program.base(dy), 0, n, program.base(index), 0, 1]
         program.run(scratch=executing.sum_scratch(executing.DTYPES[dtype], 40, n, 1))
         return np.concatenate([bias[None], table])
 
+    got, wanted = compute()[1:], draw(2, dtype, 40, n)
+    chosen = {CLIP: index.clip(0, 39), WRAP: index % 40, STRICT: index}[mode][:, 0]
+    fits = (chosen >= 0) & (chosen < 40)
+    np.add.at(wanted, chosen[fits], dy[fits])
+    np.testing.assert_array_equal(got, wanted)
     assert_equal_bits(compute)
 
 

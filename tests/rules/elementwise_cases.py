@@ -150,14 +150,14 @@ def tables(a, b, c):
         yield case("one_hot", Array(shape, "index", a), depth=a, on_value=2)
     yield case("one_hot", Array((R, a), "wild", b), depth=b)
     cube = Array((R, a, b))
-    for mode in ("clip", "wrap"):
-        rows = Array((R, b), "wild", a)
+    for mode, kind in (("clip", "wild"), ("wrap", "wild"), ("raise", "index")):
+        rows = Array((R, b), kind, a)
         yield case("take", Array((a, b, c)), rows, mode=mode)
-        yield case("take", cube, Array((c,), "wild", a), axis=1, mode=mode)
-        yield case("take", cube, Array((c, 2), "wild", b), axis=-1, mode=mode)
-        yield case("take", Array((a,)), Array((b,), "wild", a), mode=mode)
+        yield case("take", cube, Array((c,), kind, a), axis=1, mode=mode)
+        yield case("take", cube, Array((c, 2), kind, b), axis=-1, mode=mode)
+        yield case("take", Array((a,)), Array((b,), kind, a), mode=mode)
     yield case("take", Array((a, b)), Array((c,), "index", a), axis=-2)
-    yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise", **NEVER)
+    yield case("take", Array((a, b)), Array((c,), "index32", a), mode="raise")
 
 
 def picks(a, b, c):

@@ -12,13 +12,18 @@ static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
 static char failure[128];
 static int failed; /* read without the lock, so that programs without failures take none */
 
-static void fail(int64_t index, int64_t axis, int64_t size) {
+static void fail(int64_t mode, int64_t index, int64_t axis, int64_t size) {
     pthread_mutex_lock(&failure_lock);
     if (!failed) {
         /* As MXNet words it; Python finds the class of the error at the beginning. */
-        snprintf(failure, sizeof failure,
-                 "IndexError: index %" PRId64 " is out of bounds for axis %" PRId64
-                 " with size %" PRId64, index, axis, size);
+        if (mode == GDB_STRICT)
+            snprintf(failure, sizeof failure,
+                     "MXNetError: take operator contains indices out of bound: index %" PRId64
+                     " does not fit size %" PRId64, index, size);
+        else
+            snprintf(failure, sizeof failure,
+                     "IndexError: index %" PRId64 " is out of bounds for axis %" PRId64
+                     " with size %" PRId64, index, axis, size);
         __atomic_store_n(&failed, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&failure_lock);
@@ -47,6 +52,20 @@ static inline int64_t whole(const gdb_array *array, int64_t row, int64_t column,
     return index;
 }
 
+int64_t gdb_table_row(const gdb_array *index, int64_t row, int64_t column, int64_t table_rows,
+                      int64_t mode, int lenient) {
+    const int64_t chosen = gdb_load_index(index, row, column);
+    if (mode != GDB_STRICT)
+        return gdb_row_at(chosen, table_rows, mode == GDB_WRAP);
+    /* Compared before fractions are cut off, as MXNet does; a number that is none does not fit. */
+    const double number = gdb_load(index, row, column);
+    if (number >= 0 && number <= (double)(table_rows - 1))
+        return chosen;
+    if (!lenient)
+        fail(mode, chosen, 0, table_rows);
+    return -1;
+}
+
 /* Return the product of the sizes of the indexed axes. */
 static inline int64_t count_of(const gdb_indexed *d) {
     int64_t count = 1;
@@ -60,13 +79,13 @@ static inline int64_t position(const gdb_indexed *d, const gdb_array *array, int
                                int64_t column, int64_t axis) {
     const int64_t size = d->each ? count_of(d) : d->sizes[axis];
     int64_t index;
-    if (d->mode == GDB_CLIP || d->mode == GDB_WRAP)
-        return gdb_row_at(gdb_load_index(array, row, column), size, d->mode == GDB_WRAP);
+    if (d->mode != GDB_CHECKED && d->mode != GDB_TRUNCATED)
+        return gdb_table_row(array, row, column, size, d->mode, d->lenient);
     index = whole(array, row, column, d->mode);
     if (index >= -size && index < size)
         return index < 0 ? index + size : index;
     if (!d->lenient)
-        fail(index, axis, size);
+        fail(d->mode, index, axis, size);
     return -1;
 }
 

@@ -577,7 +577,8 @@ static void scatter_some(void *context, int64_t number, char *scratch) {
     (void)scratch;
     for (int64_t i = 0; i < s->record->count; i++)
         gdb_scatter_add(s->record->dtype, s->target, s->record->rows, s->record->columns, first,
-                        last, &s->chunks[i], s->record->option >> 1, s->record->option & 1);
+                        last, &s->chunks[i], s->record->option / GDB_INDEX_MODES,
+                        s->record->option % GDB_INDEX_MODES);
 }
 
 /* Run a MATRIX, ROW or SCATTER record. */

@@ -85,8 +85,8 @@ typedef struct {
 
 /* MATRIX, ROW and SCATTER: `count` chunks follow. MATRIX adds left^T right to a matrix, ROW the rows
  * of left to a vector, SCATTER each row of left to the row of a matrix that an index in right
- * chooses. For SCATTER, `option` is 2 times the type of the indices, plus 1 if they wrap. For MATRIX
- * it is 1 if the gradient is right instead of left, plus twice the number of columns if rows are
+ * chooses. For SCATTER, `option` is the type of the indices times GDB_INDEX_MODES, plus their mode.
+ * For MATRIX it is 1 if the gradient is right instead of left, plus twice the number of columns if rows are
  * matrices whose columns are multiplied. */
 typedef struct {
     int64_t record, dtype, rows, columns;

@@ -93,11 +93,12 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
     for (int64_t row = 0; row < rows; row++) {
         char *to = address_of(slots, p->result, row);
         for (int64_t part = 0; part < p->parts; part++, to += size) {
-            const int64_t index =
-                gdb_load_index(&slots[p->left.slot], row, p->left.column + part);
-            const char *from = address_of(slots, p->matrix, 0)
-                + size * gdb_row_at(index, p->table_rows, p->wrap);
-            if (p->accumulate)
+            const int64_t chosen = gdb_table_row(&slots[p->left.slot], row, p->left.column + part,
+                                                 p->table_rows, p->mode, 0);
+            const char *from = address_of(slots, p->matrix, 0) + size * chosen;
+            if (chosen < 0)
+                memset(to, 0xff, size); /* not a number */
+            else if (p->accumulate)
                 gdb_add(p->step.dtype, to, from, p->units);
             else
                 memcpy(to, from, size);
@@ -106,11 +107,14 @@ static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t row
 }
 
 void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units, int64_t first,
-                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap) {
+                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t mode) {
     const int64_t size = gdb_size_of(dtype);
     const gdb_array indices = {(char *)chunk->x, chunk->x_row, index_dtype};
     for (int64_t row = 0; row < chunk->rows; row++) {
-        const int64_t index = gdb_row_at(gdb_load_index32(&indices, row, 0), table_rows, wrap);
+        const int64_t index = mode == GDB_STRICT
+            ? gdb_table_row(&indices, row, 0, table_rows, mode, 1)
+            : gdb_row_at(gdb_load_index32(&indices, row, 0), table_rows, mode == GDB_WRAP);
+        if (index < 0) continue;
         gdb_add(dtype, table + (index * units + first) * size,
                 (const char *)chunk->dy + (row * chunk->dy_row + first) * size, last - first);
     }

@@ -79,12 +79,12 @@ typedef struct {
 
 /* GDB_PRODUCT: rows times a matrix, which is packed unless `unpacked`. A row of the launch has
  * `parts` rows of the product.
- * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row, which beyond
- * either end start again at the other if they `wrap`, or else are clipped. */
+ * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row; `mode` says
+ * what those beyond either end choose, see gdb_indexed. */
 typedef struct {
     gdb_step step;
     gdb_place left, matrix, result, bias; /* no bias: slot -1 */
-    int64_t table_rows, inputs, units, parts, accumulate, unpacked, wrap;
+    int64_t table_rows, inputs, units, parts, accumulate, unpacked, mode;
 } gdb_product;
 
 /* Products of matrices of which each row has its own: see `kernel.layout.Dot`. */
@@ -111,10 +111,11 @@ typedef struct {
  *
  * Indices beyond either end: GDB_CLIP takes the nearest, GDB_WRAP begins again at the other end.
  * GDB_CHECKED and GDB_TRUNCATED count negative ones from the end, and fail for others; the former
- * rounds down, the latter towards zero. What such an index chooses is not a number (of integers, -1),
+ * rounds down, the latter towards zero. GDB_STRICT fails for negative ones, too, and for fractions
+ * beyond the last element. What an index that fails chooses is not a number (of integers, -1),
  * and so is each sum that it is for. If `lenient`, it does not fail, and chooses zero or nothing. */
 enum { GDB_GATHERED, GDB_ADDED, GDB_WRITTEN };
-enum { GDB_CLIP, GDB_WRAP, GDB_CHECKED, GDB_TRUNCATED };
+enum { GDB_CLIP, GDB_WRAP, GDB_CHECKED, GDB_TRUNCATED, GDB_STRICT, GDB_INDEX_MODES };
 typedef struct {
     gdb_step step;
     gdb_place source, index, result;
@@ -139,11 +140,16 @@ typedef struct {
 void gdb_run_ranked(const gdb_ranked *ranked, const gdb_array *slots, int64_t rows);
 void gdb_run_indexed(const gdb_indexed *indexed, const gdb_array *slots, int64_t rows);
 
+/* Return the number of the row of a table that an index chooses, which is clipped, wrapped or strict;
+ * -1 if it does not fit, which is a failure unless `lenient`. */
+int64_t gdb_table_row(const gdb_array *index, int64_t row, int64_t column, int64_t table_rows,
+                      int64_t mode, int lenient);
+
 /* If an index failed since the last call, copy the message, of at most `size` bytes, and return 1.
  * Programs that run at the same time share failures: one of them reports it. */
 int gdb_take_failure(char *message, int64_t size);
 
-/* Return the number of a row in [0, rows) that an index stands for. */
+/* Return the number of a row in [0, rows) that an index stands for, clipped or wrapped. */
 static inline int64_t gdb_row_at(int64_t index, int64_t rows, int64_t wrap) {
     if (wrap) {
         index %= rows;
@@ -262,8 +268,8 @@ void gdb_add(int64_t dtype, char *to, const char *from, int64_t count);
 
 /* Add columns [first, last) of each row of dY of a chunk to the row of a table that an index in X, of
  * type `index_dtype`, selects; see GDB_GATHER. Like MXNet, this takes indices as integers of 32
- * bits. */
+ * bits. Strict indices that do not fit, which the gather has reported, select none. */
 void gdb_scatter_add(int64_t dtype, char *table, int64_t table_rows, int64_t units, int64_t first,
-                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t wrap);
+                     int64_t last, const gdb_chunk *chunk, int64_t index_dtype, int64_t mode);
 
 #endif
