@@ -19,6 +19,11 @@ from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]
 
+RANDOM = (
+    "two runs of the plain loop differ as well: if the program draws random numbers, compare a "
+    "model without them, such as one with Dropout(0)"
+)
+
 
 def check_against_loop(
     fn: Callable[[Any], Any],
@@ -57,7 +62,8 @@ def check_against_loop(
     Raises
     ------
     AssertionError
-        A value or a gradient differs; the message says which one.
+        A value or a gradient differs; the message says which one.  Programs that draw random
+        numbers, as by Dropout, differ in any two runs; the message says so, too.
     ArgumentError
         A result holds an object that cannot be compared, such as a generator.
 
@@ -85,6 +91,11 @@ def check_against_loop(
     expected = _run(lambda: list(map(fn, samples)), variables)
     before.restore()
     difference = find_difference(expected, _run(scope, variables), tolerance)
+    if difference is not None:
+        before.restore()
+        again = _run(lambda: list(map(fn, samples)), variables)
+        if find_difference(expected, again, tolerance) is not None:
+            difference += f"; {RANDOM}"
     assert difference is None, difference
     return batch
 

@@ -113,7 +113,7 @@ def test_results_of_all_kinds(kind):
 
 
 def test_the_path_to_a_value_and_tolerances():
-    values = iter([1.0, 1.1])
+    values = iter([1.0, 1.1, 1.0])
     fn = lambda x: Pair({"k": [0, Plain(values.__next__())]}, 2)  # noqa: E731
     with pytest.raises(AssertionError) as caught:
         check_against_loop(fn, inputs(1))
@@ -205,3 +205,19 @@ def test_both_fronts(front, debug):
             np.testing.assert_allclose(x.asnumpy(), y, 1e-5, 1e-6)
     with pytest.raises(AssertionError):
         check_against_loop(lambda x: model(x) + isinstance(net(x), Lazy), samples)
+
+
+def test_the_message_says_that_a_program_draws_random_numbers():
+    drop = mx.gluon.nn.Dropout(0.5)
+    drop.hybridize()
+    with pytest.raises(AssertionError, match="two runs of the plain loop differ as well.* Dropout"):
+        check_against_loop(lambda x: drop(x * 2), [mx.nd.ones((1, 40)) for _ in range(3)])
+
+
+def test_the_message_says_nothing_of_random_numbers_if_runs_of_the_loop_agree():
+    def fn(x):
+        return x * 2 if isinstance(mx.nd.zeros((1,)), Lazy) else x
+
+    with pytest.raises(AssertionError, match="result 0") as caught:
+        check_against_loop(fn, [mx.nd.ones((1, 2)) for _ in range(3)])
+    assert "random" not in str(caught.value)

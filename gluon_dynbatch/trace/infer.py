@@ -23,6 +23,10 @@ Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack", "_npi_hstack", "_npi_dstack"])
 #: Operators for which MXNet forgets extents of inputs, so that it cannot infer all shapes.
 FORGETTING = frozenset(["_npi_hstack", "_npi_dstack"])
+LEAVE_OUT = (
+    "leave empty arrays out: do without this call in samples that have none, or compute with them "
+    "outside of the scope"
+)
 INCOMPLETE = "the shapes of the results cannot be inferred; is an argument empty?"
 
 
@@ -106,13 +110,14 @@ def infer(
             raise
         text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
         advice = "check the shapes of this call"
-        if any(len(t.shape) == 1 for t in types):
+        if any(0 in t.shape for t in types):
+            advice = LEAVE_OUT
+        elif any(len(t.shape) == 1 for t in types):
             advice += "; axis 0 counts rows, so a vector has the shape (1, size), like x[i : i + 1]"
         fail(ShapeError, text, advice)
     for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
         if 0 in shape and not numpy:
-            advice = "leave empty arrays out, or compute with them outside of the scope"
-            fail(ShapeError, f"an array of shape {shape} is empty", advice)
+            fail(ShapeError, f"an array of shape {shape} is empty", LEAVE_OUT)
     if any(not t.shape for t in types) and not numpy:
         text = "an array of shape () has no axis along which calls could be merged"
         fail(ShapeError, text, "call npx.set_np() before, which allows such arrays")
