@@ -41,13 +41,13 @@ STEPS = [
         Product(LEFT, WEIGHT, RESULT, BIAS, adds=True, parts=7, dtype="float64"),
         "product",
         dict(left=LEFT, matrix=(4, 0), result=RESULT, bias=BIAS, table_rows=31, inputs=32, units=31,
-             parts=7, accumulate=1, unpacked=0, wrap=0),
+             parts=7, accumulate=1, unpacked=0, mode=0),
     ),
     (
         Product(LEFT, TABLE, RESULT, None, adds=False, parts=5, dtype="float32"),
         "product",
         dict(left=LEFT, matrix=RIGHT, result=RESULT, bias=(-1, 0), table_rows=33, inputs=1,
-             units=34, parts=5, accumulate=0, unpacked=0, wrap=1),
+             units=34, parts=5, accumulate=0, unpacked=0, mode=1),
     ),
     (
         Dots(LEFT, RIGHT, RESULT, Dot(41, 42, 43, 44, (True, False), 1), "float32"),
