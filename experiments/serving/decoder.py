@@ -8,6 +8,7 @@ the time at which a request is due.
 import asyncio
 import json
 import random
+import time
 from itertools import islice
 from typing import NamedTuple
 
@@ -91,13 +92,16 @@ def _answer(model, vocab, words):
 
 
 def arrivals(rate, seconds, seed, lengths=LENGTHS):
-    """Draw requests: `rate` a second on average, of uniform lengths."""
+    """Draw requests: `rate` a second on average, of uniform lengths.
+
+    They are due in whole milliseconds, as the timers of an event loop are.
+    """
     rng, due, requests = random.Random(seed), 0.0, []
     while True:
         due += rng.expovariate(rate)
         if due > seconds:
             return requests
-        requests.append(Request(due, rng.randrange(SENTENCES), rng.randint(*lengths)))
+        requests.append(Request(round(due, 3), rng.randrange(SENTENCES), rng.randint(*lengths)))
 
 
 class Connection(asyncio.Protocol):
@@ -114,11 +118,11 @@ class Connection(asyncio.Protocol):
         if self.done.done():  # the body of an error
             return
         if not self.parts:
-            self.first = asyncio.get_running_loop().time()
+            self.first = time.monotonic()
         self.parts.append(data)
         # An error has a length; a stream ends with an empty chunk.
         if data.endswith(b"0\r\n\r\n") or self.parts[0][9:12] != b"200":
-            self.done.set_result(asyncio.get_running_loop().time())
+            self.done.set_result(time.monotonic())
 
     def connection_lost(self, error):  # noqa: D102
         if self.done is not None and not self.done.done():
