@@ -164,6 +164,9 @@ class Expressions:
             return self.join(self.cast(piece, dtype, pattern) for piece in x.args)
         if (x.dtype, pattern) == (dtype, "row"):
             return x
+        if pattern == "index" and x.kind == "columns" and not x.attrs[1]:
+            # Loads of indices read adjacent columns: as results of a function, these are stored.
+            x = self.function("maximum", x, x)
         return self._intern("cast", (x,), (dtype, pattern), x.width, dtype)
 
     def part(self, x: Node, start: int, width: int) -> Node:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import HybridBlock, nn
 
 from gluon_dynbatch.testing import check_against_loop
+from tests.cells import attached
 
 #: Loops and copies take up to 16 pieces of a row one by one, and treat more of them otherwise.
 ROWS = st.sampled_from([1, 2, 3, 15, 16, 17, 18, 33])
@@ -30,6 +31,8 @@ class Drawn(HybridBlock):
                 width += widths[second]
             elif name == "attend":
                 width = widths[second]
+            elif name == "mean":
+                width = 1
             widths.append(width)
             self._steps.append((name, first, second, number))
 
@@ -42,6 +45,11 @@ class Drawn(HybridBlock):
                 x = next(layers)(x)
             elif name == "concat":
                 x = F.concat(x, y, dim=1)
+            elif name == "mean":
+                x = F.mean(x, axis=1, keepdims=True)
+            elif name == "pick":
+                largest = F.pick(y, F.argmax(y, axis=1), axis=1)
+                x = F.broadcast_add(x, F.expand_dims(largest, 1))
             elif name == "times":
                 x = F.broadcast_mul(x, F.mean(y, axis=1, keepdims=True))
             elif name == "attend":
@@ -53,7 +61,7 @@ class Drawn(HybridBlock):
 
 
 STEPS = st.tuples(
-    st.sampled_from(["dense", "dense", "concat", "times", "attend", "unary"]),
+    st.sampled_from(["dense", "dense", "concat", "times", "attend", "mean", "pick", "unary"]),
     *(st.integers(0, 9),) * 2,
     st.integers(1, 4),
 )
@@ -74,7 +82,7 @@ def test_values_and_gradients_are_those_of_the_loop(widths, steps, heights, seed
     net.initialize(mx.init.Uniform(0.5))
     net.hybridize()
     samples = [
-        tuple(mx.nd.array(random.uniform(-1, 1, (height, width))) for width in widths)
+        tuple(attached([mx.nd.array(random.uniform(-1, 1, (height, w))) for w in widths]))
         for height in heights
         for _ in range(2)
     ]
@@ -82,6 +90,15 @@ def test_values_and_gradients_are_those_of_the_loop(widths, steps, heights, seed
         lambda sample: net(*sample), samples, net.collect_params(), granularity="operator"
     )
     assert not batch.report.alone
+
+
+def test_an_index_of_a_column_that_is_repeated():
+    """The largest of a single column, as an index into it."""
+    for height in (1, 3, 16, 33):
+        net = Drawn([4], [("mean", 0, 0, 1), ("pick", 0, 1, 1)])
+        net.hybridize()
+        samples = attached([mx.nd.random.uniform(-1, 1, (height, 4)) for _ in range(3)])
+        check_against_loop(net, samples, granularity="operator")
 
 
 def test_an_operand_that_is_also_part_of_a_concatenation():
