@@ -16,8 +16,11 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER, Flight
+from gluon_dynbatch.native import planning
+from gluon_dynbatch.run.buffers import write_pieces
+from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER, Flight, push_notice
 from gluon_dynbatch.run.execute import Pass
+from gluon_dynbatch.run.gradient import record_function
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, many_parts, output_of
@@ -335,3 +338,58 @@ def test_backward_passes_after_the_last_flush_need_no_memory(retained):
         autograd.backward(losses, retain_graph=retained)
         mx.nd.waitall()
     assert all(len(notices) <= 3 for notices in FLIGHT._flushes)
+
+
+class Reader:
+    """A function of MXNet's tape that reads an array of its backward pass once the gate is open."""
+
+    def __init__(self, x, reads_target, fails):
+        self.inputs, self._reads_target, self._fails = [x], reads_target, fails
+        self.has_run, self.read = threading.Event(), gated(mx.nd.zeros(x.shape))
+
+    def starts(self, heads):
+        return False
+
+    def reached(self):
+        return None
+
+    def backward(self, head_gradients, requests, training):
+        target, (gradient,) = requests[0].target, head_gradients
+        target[:] = 7
+        piece = [[planning.COPY, 0, 0, 0, gradient.size]]
+        write_pieces(self.read, [target if self._reads_target else gradient], np.array(piece))
+        self.has_run.set()
+        assert not self._fails, "on purpose"
+        return [target]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "fails"])
+@pytest.mark.parametrize("reads_target", [False, True], ids=["gradient of result", "of input"])
+def test_mxnet_keeps_what_a_backward_pass_reads(reads_target, fails, caplog):
+    """It lends arrays to a node of its tape, and alone would wait for what writes them only."""
+    x = mx.nd.array([1, 2])
+    x.attach_grad()
+    got = x.grad
+    GATE.clear()
+    try:
+        reader, y = Reader(x, reads_target, fails), x * 1
+        record_function([x], [y], reader)
+        with autograd.record():
+            z = y * mx.nd.array([3, 5])
+        z.backward()
+        done = push_notice([got.handle.value])
+        assert reader.has_run.wait(PATIENCE)
+        deadline = time.monotonic() + 0.2
+        while time.monotonic() < deadline:
+            assert not done.given
+            time.sleep(0.01)
+    finally:
+        GATE.set()
+        done.wait()
+    if fails:  # MXNet gives the error to the first operator in Python that ends
+        with pytest.raises(mx.MXNetError, match="CustomFunction"):
+            reader.read.asnumpy()
+    else:
+        equal([reader.read], [np.float32([7, 7] if reads_target else [3, 5])])
+        equal([got], [np.float32([7, 7])])
+    assert len(caplog.records) == fails

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, List, Tuple
 
+from ..native import executing
 from ..native.executing import Bases, Notice
 from ..record.intercept import replace_for_good
 
@@ -67,6 +68,8 @@ PUSHES = Pushes()
 MOST_EARLIER = 2
 #: Returns a new `Notice`, for which an operation is pushed.
 push_notice = PUSHES.one_at_a_time(Notice)
+#: Pushes an operation that comes after all uses of some arrays so far, see `executing.give_back`.
+give_back = PUSHES.one_at_a_time(executing.give_back)
 #: Graphs whose backward pass is watched: the last ones.
 MOST_GRAPHS = 16
 

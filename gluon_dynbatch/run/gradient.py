@@ -48,7 +48,7 @@ from ..record.intercept import HOOKS, replace_for_good
 from ..record.types import NODE_AT, is_leaf
 from ..record.where import user_line
 from .buffers import add_to
-from .engine import FLIGHT
+from .engine import FLIGHT, give_back
 from .pool import address_of
 from .profiling import PROFILER
 
@@ -368,14 +368,19 @@ def _write_gradients(
     heads: int, count: int, pointers: Any, grad_reqs: Any, training: bool, number: int
 ) -> int:
     """Write the gradients of a function, or add them, as requested per input."""
-    arrays = recording.arrays_of(pointers[: heads + count])
+    lent = pointers[: heads + count]
+    arrays = recording.arrays_of(lent)
     try:
-        function = _ALIVE[number][0]
-        slots = _slots(function.inputs)
-        targets = [arrays[heads + slot] for slot in slots]
-        requests = _requests(function, slots, grad_reqs[:count], targets)
-        gradients = function.backward(arrays[:heads], requests, training)
-        deliver(gradients, requests, targets)
+        try:
+            function = _ALIVE[number][0]
+            slots = _slots(function.inputs)
+            targets = [arrays[heads + slot] for slot in slots]
+            requests = _requests(function, slots, grad_reqs[:count], targets)
+            gradients = function.backward(arrays[:heads], requests, training)
+            deliver(gradients, requests, targets)
+        finally:
+            # MXNet waits for what writes these arrays; those that are only read it would free.
+            check_call(give_back(lent))
     except BaseException:
         # No exception may leave a callback from C; MXNet learns of it by the returned 0.
         LOGGER.exception("the backward pass of a batching scope failed")
