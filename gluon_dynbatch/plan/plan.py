@@ -49,6 +49,9 @@ from .launch import (
     pieces_in,
 )
 
+#: Most letters of a native step in the text of a plan.
+MOST_LETTERS = 160
+
 if TYPE_CHECKING:
     from mxnet import Context
 
@@ -243,7 +246,8 @@ class Plan(NamedTuple):
             for i, (rows, a) in enumerate(zip(self.sizes, self.arenas))
         ]
         for fill in self.fills:
-            lines.append(f"fill    {fill.region} <- {len(fill.externals)} external arrays")
+            count = len(fill.externals)
+            lines.append(f"fill    {fill.region} <- {count} external array{'s' * (count > 1)}")
         for launch in self.launches:
             written, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
             layout = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
@@ -258,19 +262,29 @@ class Plan(NamedTuple):
         return "\n".join(lines)
 
     def _steps(self) -> Iterator[str]:
-        """Yield lines with the native steps of each segment, or the reason why it has none."""
-        launches: dict[int, List[int]] = {}
+        """Yield lines with the native steps of launches, or the reason why they have none.
+
+        Segments of other sizes often have the same steps, which are shown once.
+        """
+        launches: dict[Tuple[str, ...], List[int]] = {}
         for number in self.order.tolist():
             parts = slice(*self.members.part0[number : number + 2])
-            for segment in self.members.segment[parts].tolist():
-                launches.setdefault(segment, []).append(number)
-        for segment, numbers in launches.items():
-            kernels = self.kernels[segment]
+            for segment in dict.fromkeys(self.members.segment[parts].tolist()):
+                kernels = self.kernels[segment]
+                if isinstance(kernels, str):
+                    lines = (f"by MXNet: {kernels}",)
+                else:
+                    lines = tuple(_shortened(str(step)) for step in kernels.forward.steps)
+                numbers = launches.setdefault(lines, [])
+                numbers += [number] * (number not in numbers[-1:])
+        for lines, numbers in launches.items():
             yield f"launch{'es' * (len(numbers) > 1)} {ranges(numbers)}:"
-            if isinstance(kernels, str):
-                yield f"    by MXNet: {kernels}"
-            else:
-                yield from (f"    {step}" for step in kernels.forward.steps)
+            yield from (f"    {line}" for line in lines)
+
+
+def _shortened(line: str) -> str:
+    """Return a line, or its beginning and how many characters follow."""
+    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]} ... ({len(line)} letters)"
 
 
 class NoPlan:
