@@ -272,14 +272,14 @@ class Plan(NamedTuple):
             for segment in dict.fromkeys(self.members.segment[parts].tolist()):
                 kernels = self.kernels[segment]
                 if isinstance(kernels, str):
-                    lines = (f"by MXNet: {kernels}",)
+                    lines = [f"by MXNet: {kernels}"]
                 else:
-                    lines = tuple(_shortened(str(step)) for step in kernels.forward.steps)
-                numbers = launches.setdefault(lines, [])
+                    lines = [_shortened(str(step)) for step in kernels.forward.steps]
+                numbers = launches.setdefault(tuple(lines), [])
                 numbers += [number] * (number not in numbers[-1:])
-        for lines, numbers in launches.items():
+        for steps, numbers in launches.items():
             yield f"launch{'es' * (len(numbers) > 1)} {ranges(numbers)}:"
-            yield from (f"    {line}" for line in lines)
+            yield from (f"    {step}" for step in steps)
 
 
 def _shortened(line: str) -> str:
