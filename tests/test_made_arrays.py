@@ -213,3 +213,23 @@ def test_equal_calls_that_fill_arrays_are_found_by_all_arguments(front, name):
             np.testing.assert_array_equal(x.asnumpy(), y.asnumpy())
     first[0][:] = 7  # equal calls share values, not memory
     np.testing.assert_array_equal(again[0].asnumpy(), wanted[0].asnumpy())
+
+
+@pytest.mark.parametrize("shape", [
+    3, [2, 3], (), (True, 2), (2.0,), [[2]], "ab", np.int32(4), (np.int64(2), 3), np.array([2, 3]),
+], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+@pytest.mark.parametrize("module", [mx.nd, mx.np], ids=["nd", "np"])
+def test_shapes_of_all_kinds_give_what_they_give_without_a_scope(module, name, shape):
+    """Also a second time, and errors of the same class."""
+
+    def outcome():
+        try:
+            made = getattr(module, name)(shape, dtype="int32")
+            return made.shape, made.dtype, made.asnumpy().tolist()
+        except Exception as error:
+            return type(error)
+
+    expected = outcome()
+    with gdb.batching():
+        assert [outcome(), outcome()] == [expected] * 2

@@ -283,7 +283,7 @@ class Plan(NamedTuple):
 
 
 def _shortened(line: str) -> str:
-    """Return a line, or its beginning and how many characters follow."""
+    """Return a line, or its beginning and how long it is."""
     return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]} ... ({len(line)} letters)"
 
 

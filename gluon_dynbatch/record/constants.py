@@ -160,14 +160,24 @@ def filled_hook(original: Any) -> Any:
     def fill(*args: Any, **kwargs: Any) -> Any:
         if STATE.recorder is None or args or kwargs.keys() != FILLED:
             return original(*args, **kwargs)
-        shape = kwargs["shape"]
-        shape = tuple(shape) if type(shape) is list else shape
+        shape = plain_shape(kwargs["shape"])
+        if shape is None:
+            return original(*args, **kwargs)
         return made_before(
             (original.__name__, shape, kwargs["ctx"], kwargs["dtype"]),
             functools.partial(original, **kwargs),
         )
 
     return fill
+
+
+def plain_shape(shape: Any) -> Optional[Tuple[int, ...]]:
+    """Return a shape as a tuple, or None if it is not of Python's own whole numbers."""
+    if type(shape) is int:
+        return (shape,)
+    if type(shape) not in (tuple, list) or any([type(extent) is not int for extent in shape]):
+        return None
+    return tuple(shape)
 
 
 def made_before(key: Any, create: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet.util import is_np_shape
 
 from ..native import recording
-from .constants import made_before
+from .constants import made_before, plain_shape
 from .state import STATE
 
 
@@ -31,11 +31,11 @@ def zeros_hook(original: Any) -> Any:
     """Call the operator."""
 
     def zeros(shape: Any, dtype: Any, ctx: Any) -> Any:
-        if STATE.recorder is None:
+        plain = None if STATE.recorder is None else plain_shape(shape)
+        if plain is None:
             return original(shape, dtype, ctx)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        create = partial(mx.nd.np._internal.zeros, shape=shape, ctx=ctx, dtype=dtype or "float32")
-        return made_before(("zeros", shape, ctx, dtype), create)
+        create = partial(mx.nd.np._internal.zeros, shape=plain, ctx=ctx, dtype=dtype or "float32")
+        return made_before(("zeros", plain, ctx, dtype), create)
 
     return zeros
 
