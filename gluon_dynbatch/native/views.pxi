@@ -229,16 +229,16 @@ def empty(tuple shape not None, int dtype, int device, int number, bint numpy=Fa
     return new_array(handle, numpy)
 
 
-def arrays_like(array_, tuple shape not None, int64_t count, bint numpy=False):
-    """Return `count` uninitialized arrays of a shape, with the dtype and the context of another.
+def arrays_like(array_, list kinds not None):
+    """Return uninitialized arrays with the dtype and the context of another one.
 
-    With `numpy`, they are arrays of ``mx.np``.
+    Kinds are pairs: the shape, and whether it is an array of ``mx.np``.
     """
     cdef int dtype = 0, device = 0, number = 0
     cdef void *handle = handle_of(array_)
     mxnet.dtype(handle, &dtype)
     mxnet.context(handle, &device, &number)
-    return [empty(shape, dtype, device, number, numpy) for _ in range(count)]
+    return [empty(shape, dtype, device, number, numpy) for shape, numpy in kinds]
 
 
 def are_numpy(list arrays not None):

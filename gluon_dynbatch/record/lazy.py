@@ -63,18 +63,15 @@ class Lazy:
     # C that does nothing takes a third of the time of one in Python.
     __del__ = object.__hash__
 
-    @property
-    def handle(self) -> Any:
-        """Handle of the real array; reading it computes the value."""
-        return self.real().handle
-
-    @handle.setter
-    def handle(self, value: Any) -> None:
+    def _restore(self, value: Any) -> None:
         """Give the array other memory, as restoring a pickled state does."""
         lazy: Any = self
         real = self._class(value)
         lazy._type = TYPES.of(real)
         recording.become([lazy], [real])
+
+    #: Handle of the real array; reading it computes the value.
+    handle = property(recording.handle_of_lazy, _restore)
 
     def real(self) -> NDArray:
         """Return the computed array; if it is pending, compute everything that is pending."""
