@@ -144,7 +144,8 @@ def flush(
     backward = None if operators is None else BackwardPass(programs, execution, operators)
     arenas, size = execution.arenas.arrays, planned.report.arena_bytes
     connected = None if backward is None else chain
-    kept = Kept(arenas, execution.bases, planned.recorded, size, connected)
+    places = execution.bases.handles, execution.bases.addresses
+    kept = Kept(arenas, places, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)

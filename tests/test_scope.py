@@ -250,3 +250,15 @@ def test_documents_give_the_numbers_of_replacements():
         text = " ".join((ROOT / document).read_text("utf-8").split())
         assert f"{others} functions of MXNet" in text, document
         assert f"{good} for good" in text, document
+
+
+def test_arenas_are_freed_once_their_values_are_dropped_while_the_scope_is_open():
+    """Each flush reads values of the one before: a scope must not keep all that it has computed."""
+    cell = dense(4, 4, activation="tanh")
+    with gdb.batching(policy="depth") as batch:
+        h, alive = array(1, 4), []
+        for _ in range(12):
+            h = cell(h)
+            h.asnumpy()
+            alive.append(len(batch.scope._still_kept()))
+    assert len(batch.report.flushes) == 12 and max(alive) <= 2

@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 import weakref
+from array import array
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
-from ..native import executing, recording
+from ..native import recording
 from ..native.assembling import itemsize
 from ..record.lazy import Lazy
 from ..record.state import STATE
@@ -174,22 +175,23 @@ class Kept(recording.Keeper):
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
-    there.  Arenas are not written to any more; code that needs a handle gets a copy.  The bases
-    begin with the arenas, of `size` bytes.  If the arrays may get gradients, `chain` makes them
-    results of a node of MXNet's tape.
+    there.  Arenas are not written to any more; code that needs a handle gets a copy.  `places` are
+    the handles and addresses of the bases of the flush, which begin with its arenas, of `size`
+    bytes.  The other bases are not held: among them are arrays in arenas of the flush before, which
+    would hold those of the one before it, and so all since the scope was opened.  If the arrays may
+    get gradients, `chain` makes them results of a node of MXNet's tape.
     """
 
     def __init__(
         self,
         arenas: List[NDArray],
-        bases: executing.Bases,
+        places: Tuple[array[int], array[int]],
         recorded: bool,
         size: int,
         chain: Optional[Connecting],
     ):
         itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
-        self._bases = bases
-        self.memory = bases.handles, bases.addresses, itemsizes
+        self.memory = (*places, itemsizes)
         super().__init__(*self.memory)
         self._arenas = arenas
         #: Returns the `Detached` of these arenas, if there is one.
@@ -228,7 +230,7 @@ class Kept(recording.Keeper):
         if len(arrays) == len(self.held()):
             self.recorded = False
             return
-        freed = Kept(self._arenas, self._bases, False, self.bytes, None)
+        freed = Kept(self._arenas, self.memory[:2], False, self.bytes, None)
         for lazy in arrays:
             if lazy._owner is self:
                 freed.lazies.append(weakref.ref(lazy))
