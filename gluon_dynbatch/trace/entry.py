@@ -154,6 +154,28 @@ class Library:
                 callee.entries[key] = entry
             return callee.entries[key]  # type: ignore[no-any-return]
 
+    def trial(
+        self,
+        block: HybridBlock,
+        mode: int,
+        spec: Any,
+        type_ids: Any,
+        places: Tuple[int, ...],
+        where: Where,
+    ) -> Union[Entry, str]:
+        """Return what `entry` would return for a call of a block, and leave the block as it is."""
+        fields = vars(block)
+        names = "_cached_graph", "_in_format", "_out_format"
+        kept = {name: fields[name] for name in names if name in fields}
+        arguments = [*block._cached_op_args]
+        try:
+            return self.entry(None, BlockCallee(block), mode, spec, type_ids, places, where)
+        finally:
+            for name in names:
+                fields.pop(name, None)
+            fields.update(kept)
+            block._cached_op_args[:] = arguments
+
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> CallProgram:
         """Trace a callee for one structure of arguments, once."""
         # Gluon's name scopes do not support several threads in one block.
