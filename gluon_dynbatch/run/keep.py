@@ -75,9 +75,9 @@ class Memories(NamedTuple):
     def wholes(self) -> List[List[Lazy]]:
         """Return per memory the kept arrays that are all of it, in one shape."""
         wholes: List[List[Lazy]] = [[] for _ in self.size]
-        for array, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
+        for lazy, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
             if kind == self.whole[memory]:
-                wholes[memory].append(array)
+                wholes[memory].append(lazy)
         return wholes
 
     def numpy(self, scalars: bool) -> Array:
