@@ -17,7 +17,7 @@ import mxnet as mx
 from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
 from .errors import Where
 from .observe import Line, Observer, ScopeSite, short
-from .record.lazy import Lazy
+from .record.lazy_base import Lazy
 from .record.recorder import Recorder
 from .report import Report
 from .scope import RUNTIME
