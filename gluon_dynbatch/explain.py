@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
 from .errors import Where
 from .observe import Observer, ScopeSite, short
-from .record.lazy import Lazy
+from .record.lazy_base import Lazy
 from .record.recorder import Recorder
 from .report import Report
 from .scope import RUNTIME

@@ -7,7 +7,7 @@ from typing import Any, FrozenSet
 from .native.recording import current_mode
 from .reach import ProgramReach
 from .record.idle import IdleCell
-from .record.intercept import set_mode
+from .record.types import set_mode
 from .trace.entry import Library
 
 #: No argument is one array for all calls.

@@ -25,10 +25,11 @@ from .native.recording import (
 from .options import DEFAULTS, Options
 from .plan.plan import NoPlan, Plan
 from .record.idle import IdleCell
-from .record.intercept import HOOKS, set_mode
+from .record.intercept import HOOKS
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
+from .record.types import set_mode
 from .record.where import may_be_abandoned
 from .report import Report
 from .run.chain import Chain

@@ -68,6 +68,8 @@ def kind_of(str dtype not None):
     return executing.DTYPES.get(dtype, COPIED)
 
 
+# Plain values, in tables that the `Assembler` holds.
+
 cdef struct Arena:
     # A base, the bytes of an element, and the elements of a row.
     int64_t base, size, row_size
@@ -87,7 +89,11 @@ include "copying.pxi"
 
 
 cdef class Assembler:
-    """Assembles the program of one pass."""
+    """Assembles the program of one pass.
+
+    It lives until that is assembled, and holds the plan, which it does not change.  A `Program`
+    copies its code; an address in the code is valid until the code grows.
+    """
 
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases

@@ -35,7 +35,9 @@ cdef array room_for(Py_ssize_t count):
 cdef class Bases:
     """The arrays that a program works on, in any number of pushes.
 
-    Each has a letter for its use: see `recording.addresses_and_handles`.
+    Each has a letter for its use: see `recording.addresses_and_handles`.  The run of a plan owns
+    this and pushes from it; nothing in it changes.  The engine may still work on the arrays when it
+    is gone: each `Push` copies the addresses, and holds the memory that the engine does not.
     """
 
     #: Keeps the arrays alive.

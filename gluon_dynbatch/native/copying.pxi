@@ -2,7 +2,7 @@
 
 
 cdef struct CopyRecord:
-    # A record of one piece.
+    # A record of one piece: a plain value, which is copied to the code of a program.
     RowsRecord record
     Piece piece
 

@@ -1,9 +1,12 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
-    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`."""
+    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
-    #: Per arena; those of other arrays may follow.
+    Its lazy arrays own it.
+    """
+
+    #: Per arena; those of other arrays may follow.  The subclass holds all of these arrays.
     cdef array handles, addresses
     #: Bytes per element of each arena.
     cdef array sizes

@@ -27,7 +27,7 @@ from ..native import recording
 from ..report import Report
 from .constants import constant_number, constant_of
 from .idle import IdleCell
-from .lazy import Lazy
+from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape

@@ -16,7 +16,7 @@ from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..plan.launch import Launch, Whole
 from ..plan.plan import Plan
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
 from .draws import draw_key

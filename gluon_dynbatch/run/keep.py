@@ -16,7 +16,7 @@ from mxnet.util import is_np_shape
 
 from ..native import recording
 from ..native.assembling import itemsize
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from ..record.state import STATE
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
