@@ -17,8 +17,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where, hide_frames
-from .native.recording import thread_settings
-from .record.intercept import set_mode
+from .native.recording import set_mode, thread_settings
 from .record.state import STATE, Scope
 from .record.where import user_line
 from .turns import Guards, View, await_turn

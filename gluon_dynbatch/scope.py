@@ -18,12 +18,13 @@ from .flush import Runtime, flush
 from .native.recording import (
     current_mode,
     free_spares,
+    set_mode,
     user_place,
     without_collector,
 )
 from .options import DEFAULTS, Options
 from .plan.plan import NoPlan, Plan
-from .record.intercept import HOOKS, set_mode
+from .record.intercept import HOOKS
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape

@@ -16,17 +16,15 @@ from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register, utils
 from mxnet.ndarray.numpy import _api_internal
-from mxnet.util import is_np_shape
 
-from ..modes import NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 from . import hazards, numpy_functions
+from .chosen import chosen_by
 from .constants import create_hook, filled_hook
 from .hooks import Hooks, Replaced
-from .lazy import Lazy, LazyNDArray, as_index, chosen_by
+from .lazy import Lazy, as_index
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
-from .types import set_numpy
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -120,8 +118,8 @@ recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_c
 def _chosen_by_lazy(array: NDArray, key: Any) -> Optional[NDArray]:
     """Record the part of an array that pending index arrays choose, if `chosen_by` can."""
     parts = key if type(key) is tuple else (key,)
-    pending = any(type(part) is LazyNDArray and part.pending for part in parts)
-    return chosen_by(array, parts) if pending else None
+    pending = any(isinstance(part, Lazy) and part.pending for part in parts)
+    return chosen_by(array, key) if pending else None
 
 
 def _index_hook(original: Any) -> Any:
@@ -198,14 +196,6 @@ def _named_hook(original: Any) -> Any:
         return original(**arguments)
 
     return call
-
-
-def set_mode(mode: int) -> None:
-    """Set autograd's mode and NumPy's semantics in this thread."""
-    autograd.set_recording(bool(mode & RECORDING))
-    autograd.set_training(bool(mode & TRAINING))
-    if is_np_shape() != bool(mode & NUMPY_SHAPE):
-        set_numpy(bool(mode & NUMPY_SHAPE), bool(mode & NUMPY_ARRAY))
 
 
 def _c_functions(why: str, make: Any, *names: str) -> Tuple[Replaced, ...]:

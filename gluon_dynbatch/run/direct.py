@@ -19,8 +19,8 @@ from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
 from ..native import recording
-from ..native.recording import current_mode
-from ..record.intercept import replace_for_good, set_mode
+from ..native.recording import current_mode, set_mode
+from ..record.intercept import replace_for_good
 from ..record.lazy import Lazy
 from ..record.state import STATE
 from ..record.types import TYPES, ArrayType, name_of
