@@ -17,9 +17,8 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where, hide_frames
-from .native.recording import thread_settings
+from .native.recording import set_mode, thread_settings
 from .record.state import STATE, Scope
-from .record.types import set_mode
 from .record.where import user_line
 from .turns import Guards, View, await_turn
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, FrozenSet
 
-from .native.recording import current_mode
+from .native.recording import current_mode, set_mode
 from .reach import ProgramReach
 from .record.idle import IdleCell
-from .record.types import set_mode
 from .trace.entry import Library
 
 #: No argument is one array for all calls.

@@ -22,6 +22,7 @@ from .advice import page
 from .errors import Where
 from .findings import READS, Finding
 from .lower.graph import Graph
+from .record.lazy_base import Lazy
 from .record.recorder import Recorder
 from .record.state import STATE, ThreadScope
 from .record.tape import Tape, parameters_of
@@ -290,7 +291,7 @@ class Observer:
         """
         started = time.perf_counter()
         for array in tape.externals:
-            if type(array) is mx.nd.NDArray:  # a lazy one is the result of an earlier launch
+            if not isinstance(array, Lazy):  # a lazy one is the result of an earlier launch
                 array.wait_to_read()
         for parameter in parameters_of(tape.entries.values()):
             for array in parameter.list_data():

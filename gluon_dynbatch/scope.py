@@ -19,6 +19,7 @@ from .idle import helps
 from .native.recording import (
     current_mode,
     free_spares,
+    set_mode,
     user_place,
     without_collector,
 )
@@ -29,7 +30,6 @@ from .record.intercept import HOOKS
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
-from .record.types import set_mode
 from .record.where import may_be_abandoned
 from .report import Report
 from .run.chain import Chain

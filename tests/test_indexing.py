@@ -12,9 +12,10 @@ from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal
-from tests.common import FIXED
+from tests.common import FIXED, semantics
 from tests.strategies import examples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*has been renamed:DeprecationWarning")
 twice = cell(lambda F, x: x * 2)
 
 
@@ -34,51 +35,98 @@ def outcome(arrays, choose, **options):
 
 @st.composite
 def keys(draw):
-    """Draw the shape of an array, and for three samples keys of one form that it takes."""
+    """Draw the shape of an array, and for three samples keys of one form that it takes.
+
+    Keys are numbers, or whole slices, and NumPy's arrays behind them.
+    """
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)))
     dtype = draw(st.sampled_from(["float32", "int32", "int64", "uint8"]))
     seed = draw(st.integers(0, 99))
     axis = draw(st.integers(0, len(shape) - 1))
-    count = draw(st.integers(1, len(shape))) if axis == 0 else 1
-    slices = (slice(None),) * (axis if count == 1 else 0)
-    behind = (slice(None),) * draw(st.integers(0, len(shape) - len(slices) - 1)) * (count == 1)
+    numbers = draw(st.booleans())
+    count = draw(st.integers(1, len(shape) - axis)) if axis == 0 or numbers else 1
+    before = (0 if numbers else slice(None),) * axis
+    behind = (slice(None),) * draw(st.integers(0, len(shape) - axis - 1)) * (count == 1)
     rng = np.random.RandomState(seed)
 
     def indices(extent):
         # MXNet adds the gradient of negative indices to other memory.
-        return mx.nd.array(rng.randint(0, extent, sizes), dtype=dtype)
+        return rng.randint(0, extent, sizes).astype(dtype)
 
-    axes = range(len(slices), len(slices) + count)
-    return shape, [(*slices, *(indices(shape[i]) for i in axes), *behind) for _ in range(3)]
+    axes = range(axis, axis + count)
+    return shape, [(*before, *(indices(shape[i]) for i in axes), *behind) for _ in range(3)]
 
 
+#: Ways to write index arrays, and the types of indices that they take.
+INDICES = {
+    "arrays": lambda make, index: make(index, dtype=index.dtype),
+    "arrays of NumPy": lambda make, index: index.astype("int64"),
+    "lists": lambda make, index: index.astype("int64").tolist(),
+}
+
+
+@pytest.mark.parametrize("front", ["nd", "np"])
 @examples(60)
-@given(keys())
-def test_index_arrays_are_recorded(drawn):
+@given(drawn=keys(), written=st.sampled_from(sorted(INDICES)))
+def test_index_arrays_are_recorded(front, drawn, written):
     shape, chosen = drawn
-    arrays = [mx.nd.array(np.random.RandomState(k).uniform(size=shape)) for k in range(3)]
+    make = getattr(mx, front).array
+    with semantics(front):
+        arrays = [make(np.random.RandomState(k).uniform(size=shape)) for k in range(3)]
+        write = INDICES[written]
+        keys_ = [
+            tuple(write(make, x) if isinstance(x, np.ndarray) else x for x in key) for key in chosen
+        ]
 
-    def choose(k, x):
-        return x[chosen[k] if len(chosen[k]) > 1 else chosen[k][0]] * 3
+        def choose(k, x):
+            return x[keys_[k] if len(keys_[k]) > 1 else keys_[k][0]] * 3
 
-    got, batch = outcome(arrays, choose, **FIXED)
-    wanted, _ = outcome(arrays, choose)
+        got, batch = outcome(arrays, choose, **FIXED)
+        wanted, _ = outcome(arrays, choose)
     equal(got, wanted)
     assert len(batch.report.flushes) == 1 and not batch.report.forced
     assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
 
 
-def test_pending_indices_choose_from_ordinary_arrays():
-    table = mx.nd.array(np.arange(12).reshape(4, 3))
-    arrays = [mx.nd.array([n, 1]) for n in (0, 1, 0.5)]
+@pytest.mark.parametrize("front", ["nd", "np"])
+def test_pending_indices_choose_from_ordinary_arrays(front):
+    make = getattr(mx, front).array
+    with semantics(front):
+        table = make(np.arange(12).reshape(4, 3))
+        arrays = [make([n, 1]) for n in (0, 1, 0.5)]
 
-    def choose(k, x):
-        return table[x.detach()] + x.sum()
+        def choose(k, x):
+            return table[x.detach()] + x.sum()
 
-    got, batch = outcome(arrays, choose, **FIXED)
-    equal(got, outcome(arrays, choose)[0])
+        got, batch = outcome(arrays, choose, **FIXED)
+        equal(got, outcome(arrays, choose)[0])
     assert len(batch.report.flushes) == 1 and not batch.report.forced
+
+
+@pytest.mark.parametrize("kind", ["array", "array of NumPy", "list"])
+def test_masks_read_values(kind):
+    """They are no index arrays: how many elements they choose depends on their values."""
+    mask = np.array([True, False, True, True])
+    with semantics("np"):
+        given_mask = {"array": mx.np.array(mask), "list": mask.tolist()}.get(kind, mask)
+        arrays = [mx.np.array(np.arange(8).reshape(4, 2)) + k for k in range(3)]
+        got, batch = outcome(arrays, lambda k, x: x[given_mask], **FIXED)
+        equal(got, outcome(arrays, lambda k, x: x[given_mask])[0])
+    assert batch.report.forced
+
+
+def test_keys_that_are_no_index_arrays_give_what_mxnet_gives():
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    with semantics("np"):
+        i, none = mx.np.array([1, 0], dtype="int32"), mx.np.zeros((0,), dtype="int32")
+        keys_ = [(0, slice(None), i), (None, i), (..., i), (i, 0), (slice(0, 1), i), none]
+        for key in keys_:
+            with gdb.batching(**FIXED):
+                y = twice(mx.np.array(x))[key]
+            wanted = mx.np.array(x * 2)[key]
+            assert y.shape == wanted.shape
+            np.testing.assert_array_equal(y.asnumpy(), wanted.asnumpy())
 
 
 def test_arrays_that_are_made_in_a_scope_choose_and_are_chosen_from():
@@ -98,14 +146,17 @@ def test_arrays_that_are_made_in_a_scope_choose_and_are_chosen_from():
 NEGATIVE = [[-1, 0, -4], [3.0, -2.0, 1.0], [-0.5, 2.7, -3.9]]
 
 
+@pytest.mark.parametrize("front", ["nd", "np"])
 @pytest.mark.parametrize("values", NEGATIVE)
-def test_negative_indices_count_from_the_end(values):
+def test_negative_indices_count_from_the_end(values, front):
     """Gradients go to the elements that were read."""
-    index = mx.nd.array(values)
-    arrays = [mx.nd.array(np.arange(12).reshape(4, 3)) + k for k in range(3)]
-    got, _ = outcome(arrays, lambda k, x: x[index], **FIXED)
-    with autograd.pause():
-        wanted = [(x * 2)[index].asnumpy() for x in arrays]
+    make = getattr(mx, front).array
+    with semantics(front):
+        index = make(np.array(values, dtype="float32"))
+        arrays = [make(np.arange(12, dtype="float32").reshape(4, 3)) + k for k in range(3)]
+        got, _ = outcome(arrays, lambda k, x: x[index], **FIXED)
+        with autograd.pause():
+            wanted = [(x * 2)[index].asnumpy() for x in arrays]
     equal(got[:3], wanted)
     total = np.zeros((4, 3), np.float32)
     np.add.at(total, index.asnumpy().astype("int32"), 2)
@@ -140,6 +191,18 @@ def test_indices_that_do_not_fit_are_errors_of_the_first_reader(name, late):
         with gdb.batching(**FIXED):
             right = [choose(twice(mx.nd.ones((4, 3))), mx.nd.array([i])) for i in (0, 1, 2)]
         assert all(np.isin(x.asnumpy(), (0, 2)).all() for x in right)
+
+
+def test_index_arrays_of_numpy_that_do_not_fit():
+    with semantics("np"):
+        for bad in (4, -5):
+            with gdb.batching(**FIXED):
+                results = [
+                    twice(mx.np.ones((4, 3)))[mx.np.array([i], dtype="int64")] for i in (0, bad, 1)
+                ]
+            with pytest.raises(IndexError, match=f"index {bad} is out of bounds for axis 0"):
+                results[0].asnumpy()
+            np.testing.assert_array_equal(results[2].asnumpy(), np.full((1, 3), 2))
 
 
 TAKEN = {

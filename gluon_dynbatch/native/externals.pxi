@@ -66,19 +66,24 @@ cdef int64_t type_id_of(object array_) except -1:
     return type_id
 
 
+cdef bint has_axes(object array_) except -1:
+    """Return whether a real array has a shape, and this has an axis."""
+    cdef int axes
+    cdef const int64_t *sizes
+    return not mxnet.shape(handle_of(array_), &axes, &sizes) and axes > 0
+
+
 cpdef object plain_array(object array_):
     """Return an array of ``mx.np`` as an array of ``mx.nd`` with the same memory and gradient.
 
     An array without axes gets one: without NumPy's semantics, MXNet does not know such arrays.  Any
     other one lends its handle, as to make and to free one takes longer than to record a call.
     """
-    cdef int[1] axes
-    cdef const int64_t *sizes
     if not is_numpy(array_):
         return array_
     if is_lazy(array_):
         array_ = array_.real()
-    if mxnet.shape(handle_of(array_), &axes[0], &sizes) or axes[0] < 1:
+    if not has_axes(array_):
         return without_axes(array_)
     borrowed = PyType_GenericAlloc(borrowed_type, 0)
     fill_slot(borrowed, handle_at, <object>slot(array_, handle_at)[0])
@@ -108,7 +113,10 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
     elif type(array_) is not array_type:
         if type(array_) is not numpy_type:
             check_array(array_)
-        operand = plain_array(array_)
+        # An array of `mx.np` with axes stays one: native code reads its memory, and MXNet's operators
+        # `Execution.external`.
+        if not has_axes(array_):
+            operand = plain_array(array_)
     if type_id < 0:
         type_id = type_id_of(array_)
     cdef Py_ssize_t result = tape.value_type.ob_size

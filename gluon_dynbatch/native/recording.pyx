@@ -79,7 +79,9 @@ cdef struct Functions:
     int (*is_recording)(unsigned char *) noexcept
     int (*is_training)(unsigned char *) noexcept
     int (*set_recording)(int, int *) noexcept nogil
+    int (*set_training)(int, int *) noexcept
     int (*is_numpy_shape)(int *) noexcept
+    int (*set_numpy_shape)(int, int *) noexcept
     int (*share)(void *, void **) noexcept
 
 
@@ -101,8 +103,9 @@ cdef dict known_types = {}
 cdef int recording_bit = RECORDING, training_bit = TRAINING
 cdef int numpy_shape_bit = NUMPY_SHAPE, numpy_array_bit = NUMPY_ARRAY, mode_bits = MODE_BITS
 #: MXNet's object with the NumPy semantics of each thread; the semantics that were seen last, which
-#: never change, and their bits.
+#: never change, and their bits; and the semantics without NumPy's arrays, and with them.
 cdef object numpy_scopes, numpy_scope = None
+cdef tuple numpy_choices
 cdef int numpy_scope_bits = 0
 #: `record.state.STATE`.
 cdef object state
@@ -127,8 +130,8 @@ known_numpy_views = {}
 
 
 def connect(
-    state_, tuple lazy not None, tuple arrays not None, handle, numpy_scopes_, Py_ssize_t node,
-    array functions not None,
+    state_, tuple lazy not None, tuple arrays not None, handle, numpy_scopes_,
+    tuple choices not None, Py_ssize_t node, array functions not None,
 ):
     """Set the classes of arrays and the addresses of MXNet's functions; once per process.
 
@@ -137,8 +140,8 @@ def connect(
     """
     global mxnet, state, lazy_type, array_type, handle_type, node_at, lazy_numpy_type, numpy_type
     global owner_at, value_at, offset_at, type_at, detached_from_at, handle_at, writable_at, weak_at
-    global numpy_scopes, weak_numpy_at, borrowed_type, lender_at
-    state, handle_type, numpy_scopes = state_, handle, numpy_scopes_
+    global numpy_scopes, numpy_choices, weak_numpy_at, borrowed_type, lender_at
+    state, handle_type, numpy_scopes, numpy_choices = state_, handle, numpy_scopes_, choices
     lazy_type, lazy_numpy_type = lazy
     array_type, numpy_type, borrowed_type = arrays
     slots = [
@@ -186,6 +189,22 @@ cdef int mode_in(dict numpy_settings) except -1:
             numpy_scope = scope
         mode |= numpy_scope_bits
     return mode
+
+
+def set_mode(int mode):
+    """Set autograd's mode and NumPy's semantics in this thread, as bits of `modes`.
+
+    MXNet's own functions in Python take ten times as long.
+    """
+    cdef int before = 0
+    cdef bint shapes = (mode & numpy_shape_bit) != 0, arrays = (mode & numpy_array_bit) != 0
+    mxnet.set_recording((mode & recording_bit) != 0, &before)
+    mxnet.set_training((mode & training_bit) != 0, &before)
+    mxnet.is_numpy_shape(&before)
+    if (before != 0) != shapes:
+        # MXNet refuses to switch off shapes before arrays.
+        check_call(mxnet.set_numpy_shape(shapes, &before))
+        numpy_scopes.value = numpy_choices[1 if arrays else 0]
 
 
 def thread_settings(list dictionaries not None, missing):

@@ -15,6 +15,7 @@ from mxnet.ndarray.ndarray import indexing_key_expand_implicit_axes
 from mxnet.util import _NumpyArrayScope, is_np_shape
 
 from ..native import recording
+from .chosen import chosen_by
 from .constants import remade
 from .lazy_base import Lazy, recordable
 from .state import STATE
@@ -56,7 +57,7 @@ class LazyNDArray(Lazy, NDArray):
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
         if not basic:
-            chosen = chosen_by(self, parts)
+            chosen = chosen_by(self, key)
             return self.real()[as_index(key)] if chosen is None else chosen
         if not recording.has_views(self._owner) or not self.shape:
             return recordable(self.real()[key])
@@ -144,7 +145,8 @@ class LazyNumPy(Lazy, mx.np.ndarray):
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC_INDICES or isinstance(k, np.integer) for k in parts)
         if not basic:
-            return self.real()[as_index(key)]
+            chosen = chosen_by(self, key)
+            return self.real()[as_index(key)] if chosen is None else chosen
         if not recording.has_views(self._owner):
             return recordable(self.real()[key])
         view = TYPES.view(self._type, key, numpy=True)
@@ -215,35 +217,6 @@ class Borrowed(NDArray):
     __del__ = object.__hash__  # as for `Lazy`
 
 
-def chosen_by(array: NDArray, parts: Tuple[Any, ...]) -> Any:
-    """Record ``array[parts]`` for index arrays, as MXNet's own indexing calculates it.
-
-    Returns None without a scope, and for other keys: MXNet's own indexing then reads values.  A key
-    has arrays of one shape for the first axes, or one array for any axis, and whole slices.
-    """
-    indices = [part for part in parts if type(part) in (NDArray, LazyNDArray)]
-    others, ndim = len(parts) - len(indices), len(array.shape)
-    axis = next((i for i, part in enumerate(parts) if part is indices[0]), 0) if indices else 0
-    whole = all(part == slice(None) for part in parts if type(part) is slice)
-    fits = whole and others == sum(type(part) is slice for part in parts) and len(parts) <= ndim
-    alike = len({(index.shape, index.context) for index in indices}) == 1
-    if STATE.recorder is None or not (fits and alike and (not others or len(indices) == 1)):
-        return None
-    if indices[0].context != array.context or 0 in (*indices[0].shape, *array.shape):
-        return None
-    indices = [i if i.dtype is np.int32 else mx.nd.cast(i, dtype="int32") for i in indices]
-    shape, count = indices[0].shape, len(indices[0].shape)
-    index = mx.nd.stack(*indices) if len(indices) > 1 else indices[0].reshape((1, *shape))
-    if not axis:
-        return mx.nd.gather_nd(array, index)
-    behind = range(axis + 1, ndim)
-    turned = mx.nd.transpose(array, (axis, *range(axis), *behind))
-    chosen = mx.nd.gather_nd(turned, index)
-    # The axes of the index, those before the indexed one, and those behind it.
-    moved = range(count, count + axis), range(count), range(count + axis, count + ndim - 1)
-    return mx.nd.transpose(chosen, [i for axes in moved for i in axes])
-
-
 def as_index(key: Any) -> Any:
     """Return a key of ``x[key]`` with computed arrays, which are in no graph, for lazy ones.
 
@@ -287,11 +260,12 @@ _CALLED = (
     *("MXNDArrayWaitToRead", "MXNDArraySlice", "MXNDArrayAt", "MXNDArrayCreateEx64"),
     *("MXNDArrayReshape64",),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
-    *("MXIsNumpyShape", "MXShallowCopyNDArray"),
+    *("MXAutogradSetIsTraining", "MXIsNumpyShape", "MXSetIsNumpyShape", "MXShallowCopyNDArray"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call
 recording.connect(
     *(STATE, (LazyNDArray, LazyNumPy), (NDArray, mx.np.ndarray, Borrowed), NDArrayHandle),
-    *(_NumpyArrayScope._current, NODE_AT, array("Q", _ADDRESSES)),
+    *(_NumpyArrayScope._current, (_NumpyArrayScope(False), _NumpyArrayScope(True))),
+    *(NODE_AT, array("Q", _ADDRESSES)),
 )

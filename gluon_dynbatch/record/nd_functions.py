@@ -13,7 +13,8 @@ from mxnet.ndarray import NDArray
 
 from ..native import recording
 from . import hazards
-from .lazy import LazyNDArray, as_index, chosen_by
+from .chosen import chosen_by
+from .lazy import as_index
 from .lazy_base import Lazy
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
@@ -70,8 +71,8 @@ def invoke_hook(original: Any) -> Any:
 def _chosen_by_lazy(array: NDArray, key: Any) -> Optional[NDArray]:
     """Record the part of an array that pending index arrays choose, if `chosen_by` can."""
     parts = key if type(key) is tuple else (key,)
-    pending = any(type(part) is LazyNDArray and part.pending for part in parts)
-    return chosen_by(array, parts) if pending else None
+    pending = any(isinstance(part, Lazy) and part.pending for part in parts)
+    return chosen_by(array, key) if pending else None
 
 
 def index_hook(original: Any) -> Any:

@@ -13,13 +13,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
-from mxnet.util import _NumpyArrayScope, is_np_array, is_np_shape
 from numpy.typing import NDArray as Numbers
 
-from ..modes import FLOATS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
+from ..modes import FLOATS, NUMPY_ARRAY, NUMPY_SHAPE
 from ..native import recording
 
 #: Number of elements of an array of a shape.
@@ -37,37 +35,19 @@ def in_host_memory(context: mx.Context) -> bool:
     return context.device_type in ("cpu", "cpu_pinned", "cpu_shared")
 
 
-def set_numpy(shapes: bool, arrays: bool) -> None:
-    """Switch NumPy's shapes, without axes or without elements, and arrays on or off in this thread.
-
-    MXNet refuses to switch off shapes before arrays.
-    """
-    check_call(_LIB.MXSetIsNumpyShape(int(shapes), ctypes.byref(ctypes.c_int())))
-    _NumpyArrayScope._current.value = _NumpyArrayScope(arrays)
-
-
-def set_mode(mode: int) -> None:
-    """Set autograd's mode and NumPy's semantics in this thread."""
-    autograd.set_recording(bool(mode & RECORDING))
-    autograd.set_training(bool(mode & TRAINING))
-    if is_np_shape() != bool(mode & NUMPY_SHAPE):
-        set_numpy(bool(mode & NUMPY_SHAPE), bool(mode & NUMPY_ARRAY))
-
-
 @contextlib.contextmanager
 def numpy_shapes(active: bool) -> Iterator[None]:
     """Switch NumPy's shapes on or off in this thread for a ``with`` statement.
 
     Without them, there are no arrays of ``mx.np``, either.
     """
-    before = is_np_shape(), is_np_array()
-    if before[0] != active:
-        set_numpy(active, active and before[1])
+    before = recording.current_mode()
+    mode = before | NUMPY_SHAPE if active else before & ~(NUMPY_SHAPE | NUMPY_ARRAY)
+    recording.set_mode(mode)
     try:
         yield
     finally:
-        if before[0] != active:
-            set_numpy(*before)
+        recording.set_mode(before)
 
 
 @functools.lru_cache(maxsize=10_000)

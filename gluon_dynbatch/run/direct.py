@@ -19,11 +19,11 @@ from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
 from ..native import recording
-from ..native.recording import current_mode
+from ..native.recording import current_mode, set_mode
 from ..record.intercept import replace_for_good
 from ..record.lazy_base import Lazy
 from ..record.state import STATE
-from ..record.types import TYPES, ArrayType, name_of, set_mode
+from ..record.types import TYPES, ArrayType, name_of
 from .chain import Chain
 from .profiling import PROFILER
 

@@ -124,7 +124,7 @@ class Execution(Pass):
     def fill_devices(self) -> None:
         """Fill the arenas that the program cannot."""
         for fill in self._assembled.device_fills:
-            sources = [self._external(number) for number in fill.externals.tolist()]
+            sources = [self.external(number) for number in fill.externals.tolist()]
             pieces = fill.pieces(np.arange(len(sources)))
             write_pieces(self.arenas.region(fill.region), sources, pieces)
 
@@ -137,14 +137,17 @@ class Execution(Pass):
             return draw_key()
         return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
 
-    def _external(self, number: int) -> NDArray:
-        """Return an external array for MXNet's operators; a kept one is copied out of its arena.
+    def external(self, number: int) -> NDArray:
+        """Return an external array for MXNet's operators, as one of ``mx.nd``.
 
-        If a view of a kept array is made first, the view ends the `Chain` of this flush.
+        A kept one is copied out of its arena.  If a view of it is made first, the view ends the
+        `Chain` of this flush.
         """
         array = self.externals[number]
         if isinstance(array, Lazy):
             array.real()
+        else:
+            array = self.externals[number] = recording.plain_array(array)
         return array
 
     def launch(self, launch: Launch) -> None:
@@ -161,7 +164,7 @@ class Execution(Pass):
         arrays = []
         for operand, port in zip(launch.operands, launch.segment.inputs):
             if isinstance(operand, Whole):
-                array = self._external(operand.external)
+                array = self.external(operand.external)
             else:
                 array = self.arenas.operand(operand, port.dtype, launch.segment.context)
             # Reshape here and not in the symbol: there, MXNet's BatchNorm would get statistics that

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, Sequence
 
 from ..numpy import ndarray
 
@@ -6,3 +6,4 @@ _api_internal: Any
 _internal: Any
 
 def copy(a: ndarray) -> ndarray: ...
+def transpose(a: ndarray, axes: Sequence[int]) -> ndarray: ...
