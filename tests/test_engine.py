@@ -17,6 +17,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import planning
+from gluon_dynbatch.run import buffers
 from gluon_dynbatch.run.buffers import write_pieces
 from gluon_dynbatch.run.engine import FLIGHT, MOST_EARLIER, Flight, push_notice
 from gluon_dynbatch.run.execute import Pass
@@ -393,3 +394,14 @@ def test_mxnet_keeps_what_a_backward_pass_reads(reads_target, fails, caplog):
         equal([reader.read], [np.float32([7, 7] if reads_target else [3, 5])])
         equal([got], [np.float32([7, 7])])
     assert len(caplog.records) == fails
+
+
+def test_results_of_many_shapes_leave_their_arena_by_one_push(monkeypatch):
+    names, push, net = [], buffers.push, dense()
+    monkeypatch.setattr(buffers, "push", lambda *args: (names.append(args[2]), push(*args)))
+    arrays = [mx.nd.arange(4 * n).reshape((n, 4)) for n in range(1, 6)]
+    with gdb.batching(**FIXED):
+        results = [net(array) for array in arrays]
+    assert len({memory_of(result) for result in results}) == len(results)
+    assert names.count(" copies") == 1
+    equal(results, [net(array) for array in arrays])

@@ -60,7 +60,11 @@ class Bases:
 
 class Program:
     def __init__(
-        self, code: Union[array[int], Array], kernels: Iterable[Kernel] = (), scratch: int = 0
+        self,
+        code: Union[array[int], Array],
+        kernels: Iterable[Kernel] = (),
+        scratch: int = 0,
+        together: bool = True,
     ) -> None: ...
     def push(
         self, bases: Bases, name: bytes, low: int = 0, high: int = -1, forward: bool = True

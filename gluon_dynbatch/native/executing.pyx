@@ -201,13 +201,14 @@ cdef inline void **handles_in(array numbers) noexcept:
 cdef class Program:
     """Records without addresses, and all kernels whose addresses its LAUNCH records contain.
 
-    `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.
+    `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.  Unless records may run
+    `together`, they run one after another, and which of them could is not looked for.
     """
 
     #: This object's reference.
     cdef NativeProgram *program
 
-    def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0):
+    def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0, bint together=True):
         cdef Kernel kernel
         cdef int64_t i
         self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
@@ -223,9 +224,10 @@ cdef class Program:
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
         self.program.scratch = round_to_lines(scratch)
-        self.program.groups = gdb_inspect(self.program.code, self.program.length)
-        if self.program.groups == NULL:
-            raise MemoryError()
+        if together:
+            self.program.groups = gdb_inspect(self.program.code, self.program.length)
+            if self.program.groups == NULL:
+                raise MemoryError()
 
     def __dealloc__(self):
         if self.program != NULL:

@@ -222,7 +222,11 @@ def empty(tuple shape not None, int dtype, int device, int number, bint numpy=Fa
 
     With `numpy`, it is one of ``mx.np``.
     """
-    cdef array sizes = array("q", shape)
+    return empty_of(array("q", shape), dtype, device, number, numpy)
+
+
+cdef object empty_of(array sizes, int dtype, int device, int number, bint numpy):
+    """Do as `empty`, given the sizes of the axes."""
     cdef void *handle = NULL
     cdef int failed
     with nogil:
@@ -242,7 +246,12 @@ def arrays_like(array_, list kinds not None):
     cdef void *handle = handle_of(array_)
     mxnet.dtype(handle, &dtype)
     mxnet.context(handle, &device, &number)
-    return [empty(shape, dtype, device, number, numpy) for shape, numpy in kinds]
+    last, found = None, []
+    for kind in kinds:
+        if kind is not last:
+            last, sizes = kind, array("q", kind[0])
+        found.append(empty_of(sizes, dtype, device, number, kind[1]))
+    return found
 
 
 def are_numpy(list arrays not None):

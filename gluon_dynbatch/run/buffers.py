@@ -25,6 +25,8 @@ from .team import use_threads
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
+#: Fewer elements are copied by one thread: to find out what others could do takes longer.
+MOST_ALONE = 1 << 18
 #: ``std::__throw_out_of_range`` of GNU's C++ library, which MXNet is linked to on Linux.
 _THROW = "_ZSt20__throw_out_of_rangePKc"
 
@@ -159,7 +161,8 @@ def copy_out(
     copies = allocate_like(source, kinds)
     code = assembling.code_of_copies(name_of(source.dtype), starts, sizes)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
-    push(executing.Program(code), bases, " copies")
+    together = int(sizes.sum()) >= MOST_ALONE
+    push(executing.Program(code, together=together), bases, " copies")
     return copies
 
 

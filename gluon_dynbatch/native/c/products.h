@@ -10,6 +10,7 @@
 #define LINE 64             /* bytes of a cache line, and of the widest vector */
 #define SMALL_BYTES 16384   /* size at most of a B that fits into the L1 cache */
 #define PREFETCH_BYTES 1024 /* distance of prefetches from B, which is in the L2 cache or beyond */
+#define FEW_BYTES 4096      /* distance of prefetches from a matrix that is not packed */
 
 /* Rows, and vectors per row, of a tile of C in registers. */
 #define MR GDB_TILE_ROWS
@@ -240,6 +241,20 @@ INLINE T F(sum_vector)(VECTOR vector) {
     return part[0];
 }
 
+/* Store the sums of the elements of four vectors, which have at least four elements. */
+INLINE void F(sum_four)(const VECTOR *vectors, T *sums) {
+    QUAD quads[4];
+    UNROLL for (int u = 0; u < 4; u++) {
+        T part[LANES > 4 ? LANES : 4];
+        *(VECTOR *)part = vectors[u];
+        quads[u] = *(QUAD *)part;
+        UNROLL for (int i = 4; i < LANES; i += 4) quads[u] += *(QUAD *)(part + i);
+    }
+    QUAD first = SHUFFLE(quads[0], quads[1], 0, 4, 1, 5) + SHUFFLE(quads[0], quads[1], 2, 6, 3, 7);
+    QUAD last = SHUFFLE(quads[2], quads[3], 0, 4, 1, 5) + SHUFFLE(quads[2], quads[3], 2, 6, 3, 7);
+    *(QUAD *)sums = SHUFFLE(first, last, 0, 1, 4, 5) + SHUFFLE(first, last, 2, 3, 6, 7);
+}
+
 /* Compute the dot products of `a` with `count` rows of W. The last of several vectors overlaps the
  * one before: the bits of `tail_mask` are ones for the elements that only the last one has. */
 INLINE void F(dot_products)(const int count, int64_t k, BIT_VECTOR tail_mask, const T *a,
@@ -254,22 +269,29 @@ INLINE void F(dot_products)(const int count, int64_t k, BIT_VECTOR tail_mask, co
         UNROLL for (int u = 0; u < count; u++)
             sum[u] += end * (VECTOR)((BIT_VECTOR)LOAD(w + u * w_row + last) & tail_mask);
     }
+    if (count == 4 && LANES >= 4)
+        F(sum_four)(sum, total);
+    else
+        for (int u = 0; u < count; u++) total[u] = F(sum_vector)(sum[u]);
     for (int u = 0; u < count; u++) {
-        total[u] = F(sum_vector)(sum[u]);
         for (int64_t p = 0; p < k && !whole; p++) total[u] += a[p] * w[u * w_row + p];
     }
 }
 
-/* Four rows of W at a time stay in the L1 cache for all rows of A. */
+/* Four rows of W at a time stay in the L1 cache for all rows of A. W is in memory or far caches, and
+ * each of its pages starts the processor's own prefetches anew. */
 static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                             const void *weight, int64_t w_row, void *to, int64_t c_row,
                             const void *bias, int accumulate) {
     const T *b = bias;
     BIT_VECTOR tail_mask;
     for (int i = 0; i < LANES; i++) tail_mask[i] = i < LANES - k % LANES ? 0 : ~(BITS)0;
+    int64_t ahead = FEW_BYTES / (int64_t)sizeof(T) / (w_row + 1) + 4;
     for (int64_t j = 0; j < n; j += 4) {
         const T *w = (const T *)weight + j * w_row;
         int count = n - j < 4 ? (int)(n - j) : 4;
+        for (int64_t p = 0; p < 4 * w_row && j + ahead + 4 <= n; p += LINE / (int64_t)sizeof(T))
+            __builtin_prefetch(w + ahead * w_row + p);
         for (int64_t i = 0; i < m; i++) {
             const T *a = (const T *)left + i * a_row;
             T *c = (T *)to + i * c_row + j, total[4];
