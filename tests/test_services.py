@@ -9,6 +9,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -107,6 +108,16 @@ def test_concurrent_requests_get_the_words_of_the_loop(app, checkpoint):
     assert app.batcher.stats().completed == 2 * len(wanted)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17])
+def test_memories_are_padded_with_rows_that_nobody_attends_to(count):
+    memory = np.random.RandomState(count).uniform(-1, 1, (count, 3)).astype("float32")
+    rows, padding = serve_decoder.padded(mx.nd.array(memory))
+    assert rows.shape == (16 if count < 17 else 32, 3) and padding.shape == (1, rows.shape[0])
+    weights = mx.nd.softmax(padding).asnumpy()[0]
+    assert (weights > 0).tolist() == [True] * count + [False] * (rows.shape[0] - count)
+    assert (rows.asnumpy()[:count] == memory).all()
+
+
 #: Bodies that the decoder refuses, with the status and the error.
 REFUSED = [
     (b"{", 400, "the body is not JSON"),
@@ -154,6 +165,9 @@ class Batcher:
         for word in self.words:
             yield word
         await self("sample")
+
+    def available(self):
+        return []
 
     async def aclose(self):
         self.ended = True
