@@ -364,3 +364,15 @@ def test_words_at_a_latency_are_interpolated():
     assert {p99: contest.words_at(points, p99) for p99 in wanted} == wanted
     assert str(contest.Bar("a", 2, 1)).startswith("MISSED")
     assert str(contest.Bar("a", 2, 1, at_least=True)).startswith("holds")
+    for unknown in (np.nan, np.inf):  # such as 0/0: no rate had so short times
+        assert str(contest.Bar("a", unknown, 1, at_least=True)).startswith("UNKNOWN")
+
+
+def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
+    slow = dict.fromkeys(decoder.Figures._fields, 1.0)
+    figures = {way: [decoder.Figures(**{**slow, "p99": 9.0})] for way in contest.WAYS}
+    light = dict.fromkeys(contest.WAYS, 0.05)
+    shares = dict.fromkeys(contest.WAYS, 0.2)
+    told = []
+    bars = contest.bars(figures, light, shares, told.append)
+    assert [str(bar).split()[0] for bar in bars] == ["UNKNOWN", "holds", "UNKNOWN", "holds"]
