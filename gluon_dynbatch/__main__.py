@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 from . import explain
 
@@ -17,6 +17,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
+def _count(text: str) -> Optional[int]:
+    """Return a number of lines; None for all."""
+    if text == "all":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 'all' nor a whole number from 1 on")
+    return int(text)
+
+
 def main() -> None:
     """Run the command that the command line names."""
     parser = Parser(prog="gluon-dynbatch", description=__doc__)
@@ -24,6 +33,13 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=f"gluon_dynbatch {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("explain", help=(explain.__doc__ or "").splitlines()[0])
+    command.add_argument(
+        "--lines",
+        type=_count,
+        default=explain.MOST_LINES,
+        metavar="N",
+        help="most lines of code to show of each scope, or 'all' (default: %(default)s)",
+    )
     command.add_argument("script", help="a Python program that opens scopes")
     rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     rest.required = False
@@ -31,7 +47,7 @@ def main() -> None:
     problem = explain.unreadable(options.script)
     if problem:
         command.error(problem)
-    explain.main(options.script, options.arguments)
+    explain.main(options.script, options.arguments, options.lines)
 
 
 if __name__ == "__main__":

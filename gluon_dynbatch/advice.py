@@ -37,6 +37,12 @@ EACH_TIME = "each time, the calls recorded so far are run"
 #: In the order in which they are shown.
 KINDS: Dict[str, Kind] = {
     "ordinary": Kind("at once"),
+    "idle": Kind(
+        "hybridize",
+        "",
+        "call hybridize() on the outermost block, which does not reach blocks in Python lists and "
+        "dictionaries: hold these in nn.HybridSequential, or pass them to register_child",
+    ),
     "alone": Kind("ran alone"),
     "split": Kind("split"),
     "unkept": Kind("not kept"),
@@ -113,15 +119,12 @@ KINDS: Dict[str, Kind] = {
         'set analysis_budget, or use policy="depth"',
     ),
 }
-#: What to do if operators on ordinary arrays run at once, and if a block around them is at fault.
+#: The reason for operators on ordinary arrays if they are within a cell that is not hybridized.
+IN_IDLE_CELL = "within a block that is not hybridized"
+#: What to do if operators on ordinary arrays run at once.
 FUNCTIONS = (
     "a scope records operators on the results of hybridized blocks; put others into "
     "hybrid_forward of a HybridBlock, hybridize it, and call it in the scope"
-)
-INACTIVE = (
-    "block {} is not hybridized; call hybridize() on the outermost block, which does not reach "
-    "blocks in Python lists and dictionaries: hold these in nn.HybridSequential, or pass them to "
-    "register_child"
 )
 AT_ONCE = "{} calls of blocks, because recording them costs more than it saves"
 EARLIER = "what follows is from the last scope here that recorded calls"
@@ -164,14 +167,9 @@ def remedy(reason: str) -> str:
     return f"use operators that merge: see {page('operators', 'Operators')}"
 
 
-def ordinary(name: str, where: Where, inactive: str) -> Finding:
-    """Return a finding for an operator on ordinary arrays, within a block that is not hybridized.
-
-    `inactive` is the name of that block; or empty.
-    """
-    return Finding(
-        "ordinary", name, "", 1, where, INACTIVE.format(inactive) if inactive else FUNCTIONS
-    )
+def ordinary(name: str, where: Where, in_idle_cell: bool) -> Finding:
+    """Return a finding for an operator on ordinary arrays, perhaps within an `IdleCell`."""
+    return Finding("ordinary", name, IN_IDLE_CELL * in_idle_cell, 1, where, FUNCTIONS)
 
 
 def completed(finding: Finding) -> Finding:

@@ -13,9 +13,9 @@ from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
 from .options import DEFAULTS, Options, check_names, check_options
-from .record.intercept import FORWARDS
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
+from .record.stock import FORWARDS
 from .record.types import TYPES
 from .record.where import user_line
 from .scope import RUNTIME

@@ -10,31 +10,30 @@ import os
 import runpy
 import sys
 import traceback
-from typing import Any, Callable, Iterator, List, Tuple
-
-import mxnet as mx
+from fractions import Fraction
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
 from .errors import Where
-from .observe import Line, Observer, ScopeSite, short
-from .record.lazy import Lazy
+from .observe import Observer, ScopeSite, short
+from .record.lazy_base import Lazy
 from .record.recorder import Recorder
 from .report import Report
 from .scope import RUNTIME
 from .summary import summary
 
-#: Most lines of code on a page.
+#: Most lines of code on a page, unless the user says how many.
 MOST_LINES = 8
 
 
-def pages(observer: Observer) -> str:
-    """Return a page of text for each place that opened scopes."""
+def pages(observer: Observer, lines: Optional[int] = MOST_LINES) -> str:
+    """Return a page of text for each place that opened scopes, with so many lines of code."""
     if not observer.sites:
         return "no scope was opened: put `with gluon_dynbatch.batching():` around a minibatch"
-    return "\n\n".join("\n".join(_page(*item)) for item in observer.sites.items())
+    return "\n\n".join("\n".join(_page(*item, lines)) for item in observer.sites.items())
 
 
-def _page(where: Where, sites: List[ScopeSite]) -> Iterator[str]:
+def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator[str]:
     first, site = sites[0], sites[-1]
     reports = [report for each in sites for report in each.reports]
     at_once = sum(report.at_once for report in reports)
@@ -55,16 +54,18 @@ def _page(where: Where, sites: List[ScopeSite]) -> Iterator[str]:
     if not report.launches:
         yield "no flush succeeded: the error of the script says why"
         return
-    recording, analysis, running, waiting = report.stage_times.values()
+    recording, analysis, dispatch, waiting = report.stage_times.values()
+    running = sum(line.running_ms for line in site.lines.values())
     times = (
         f"recording and the script's own work {recording:.1f} ms, analysis {analysis:.1f} ms,",
-        f"running {running:.1f} ms, waiting {waiting:.1f} ms, "
+        f"preparing launches {max(dispatch - running, 0):.1f} ms, running {running:.1f} ms, "
+        f"waiting {waiting:.1f} ms,",
         f"work from before {site.earlier_ms:.1f} ms",
     )
     rows = dict(summary(report.flushes))
     yield from (wrapped(name, rows[name][:1]) for name in ("calls", "flushes") if name in rows)
     yield wrapped("time", times)
-    yield from _lines(site, recording / report.nodes)
+    yield from _table(site, recording, most)
     report.add_earlier(Report.together(first.reports).findings)
     found = [*site.findings(report)]
     if at_once:  # recording does not pay, however long it takes
@@ -76,20 +77,47 @@ def _page(where: Where, sites: List[ScopeSite]) -> Iterator[str]:
     yield from changes
 
 
-def _lines(site: ScopeSite, recording_ms: float) -> Iterator[str]:
+class Figures(NamedTuple):
+    """A row of the table of lines; those of all lines add up to the totals of the page."""
+
+    calls: int
+    launches: Fraction
+    recording_ms: float
+    running_ms: float
+
+    @classmethod
+    def total(cls, rows: Iterable[Figures]) -> Figures:
+        """Return the sum of rows."""
+        return cls(*map(sum, zip(*rows)))  # type: ignore[arg-type]
+
+    def row(self, shares: bool, text: str) -> str:
+        """Return the row as text; if lines share launches, these are no whole numbers."""
+        launches = f"{float(self.launches):.{int(shares)}f}"
+        figures = f"{self.calls:9}{launches:>10}{self.recording_ms:11.2f}{self.running_ms:9.2f}"
+        row = f"{figures}  {text}"
+        return row if len(row) <= COLUMNS else f"{row[: COLUMNS - 3]}..."
+
+
+def _table(site: ScopeSite, recording_ms: float, most: Optional[int]) -> Iterator[str]:
     """Yield a table of the lines that recorded calls, the most expensive first."""
-
-    def cost(item: Tuple[Where, Line]) -> float:
-        return item[1].running_ms + recording_ms * item[1].calls
-
-    yield f"\n{'calls':>9}{'launches':>10}{'ms':>9}  line"
-    for where, line in sorted(site.lines.items(), key=cost, reverse=True)[:MOST_LINES]:
+    per_call = recording_ms / sum(line.calls for line in site.lines.values())
+    rows = [
+        (Figures(line.calls, line.launches, per_call * line.calls, line.running_ms), where)
+        for where, line in site.lines.items()
+    ]
+    rows.sort(key=lambda row: -row[0].recording_ms - row[0].running_ms)
+    shares = any(figures.launches.denominator > 1 for figures, _ in rows)
+    yield f"\n{'calls':>9}{'launches':>10}{'recording':>11}{'running':>9}  line (times in ms)"
+    for figures, where in rows[:most]:
         text = linecache.getline(where.filename, where.line).strip()
-        figures = f"{line.calls:9}{line.launches:10}{cost((where, line)):9.1f}"
-        row = f"{figures}  {short(where)}: {text}"
-        yield row if len(row) <= COLUMNS else f"{row[: COLUMNS - 3]}..."
-    if len(site.lines) > MOST_LINES:
-        yield f"  and {len(site.lines) - MOST_LINES} more"
+        yield figures.row(shares, f"{short(where)}: {text}")
+    others = [figures for figures, _ in rows[len(rows) if most is None else most :]]
+    if others:
+        text = f"{len(others)} other lines: explain --lines all shows them"
+        yield Figures.total(others).row(shares, text)
+    if len(rows) > 1:
+        text = "all lines" + "; launches of several are divided by their calls" * shares
+        yield Figures.total(figures for figures, _ in rows).row(shares, text)
 
 
 def unreadable(script: str) -> str:
@@ -110,13 +138,15 @@ def unreadable(script: str) -> str:
     return ""
 
 
-def main(script: str, arguments: List[str]) -> None:
-    """Run a script as Python would, then print the pages of its scopes."""
+def main(script: str, arguments: List[str], lines: Optional[int] = MOST_LINES) -> None:
+    """Run a script as Python would, then print the pages of its scopes.
+
+    A page shows at most `lines` lines of code, or all if it is None.
+    """
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     watched: Tuple[Tuple[Any, str, Callable[[Any], Any]], ...] = (
-        (mx.nd, "array", observer.timed),
         (Lazy, "asnumpy", observer.noting),
         (Recorder, "lift_number", observer.calculating),
     )
@@ -137,4 +167,5 @@ def main(script: str, arguments: List[str]) -> None:
         RUNTIME.observer = None
         for (owner, name, _), original in zip(watched, originals):
             setattr(owner, name, original)
-        print(f"\n{pages(observer)}")
+        observer.close()
+        print(f"\n{pages(observer, lines)}")

@@ -18,8 +18,8 @@ from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where, hide_frames
 from .native.recording import thread_settings
-from .record.intercept import set_mode
 from .record.state import STATE, Scope
+from .record.types import set_mode
 from .record.where import user_line
 from .turns import Guards, View, await_turn
 

@@ -6,14 +6,14 @@ Findings are collected while a scope is open, so they are plain data; `advice.py
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .errors import Where
 
 #: Kinds of lines that end a batch early.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
-BY_LINE = (*READS, "turn", "split")
+BY_LINE = (*READS, "turn", "split", "idle")
 
 
 class Finding(NamedTuple):
@@ -25,8 +25,9 @@ class Finding(NamedTuple):
         A key of `advice.KINDS`.  ``alone``: they did not merge.  ``split``: not all merged with
         each other.  ``value``, ``index``, ``change``, ``backward``: they ended a batch early.
         ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
-        earlier ones.  ``ordinary``: they were not recorded.  ``unkept``: they are not traced once.
-        Other kinds are found only by ``explain``.
+        earlier ones.  ``ordinary``: they were not recorded.  ``idle``: they would be one recorded
+        call each if their block was hybridized.  ``unkept``: they are not traced once.  Other kinds
+        are found only by ``explain``.
     name : str
         The block, operator, function or attribute; empty if it is not known.
     reason : str
@@ -70,11 +71,21 @@ class Findings:
     def __init__(self) -> None:
         self._first: Dict[Any, Finding] = {}
         self._calls: Counter[Any] = Counter()
+        #: Findings that hold only if these functions return true, which are called when asked for.
+        self._holds: Dict[Any, Callable[[int], bool]] = {}
 
-    def count(self, key: Any, make: Callable[[], Finding]) -> None:
-        """Count one call, for a finding that `make` returns for the first one."""
+    def count(
+        self, key: Any, make: Callable[[], Finding], holds: Optional[Callable[[int], bool]] = None
+    ) -> None:
+        """Count one call, for a finding that `make` returns for the first one.
+
+        If `holds` is given, it is called with the number of calls when somebody reads the findings,
+        and says whether this is one.
+        """
         if key not in self._first:
             self._first[key] = make()
+            if holds is not None:
+                self._holds[key] = holds
         self._calls[key] += 1
 
     def add(self, findings: Iterable[Finding]) -> Findings:
@@ -87,7 +98,8 @@ class Findings:
     def __iter__(self) -> Iterator[Finding]:
         """Iterate over the findings with the numbers of their calls, most frequent first."""
         for key, calls in self._calls.most_common():
-            yield self._first[key]._replace(calls=calls)
+            if key not in self._holds or self._holds[key](calls):
+                yield self._first[key]._replace(calls=calls)
 
     def __contains__(self, finding: Finding) -> bool:
         return finding.key in self._first

@@ -20,7 +20,7 @@ from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
 from .plan.plan import Plan
 from .plan.transpose import Heads
-from .record.lazy import Lazy
+from .record.lazy_base import Lazy
 from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES

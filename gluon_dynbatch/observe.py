@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
+from fractions import Fraction
 from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
 
 import mxnet as mx
@@ -34,6 +35,12 @@ FEW_ELEMENTS = 64
 NOT_MERGED = "guides/not-merged", "Finding what did not merge"
 #: Calls per launch from which on stacking samples pays.
 MANY_SAMPLES = 8
+#: Functions that make arrays, by the modules that users take them from.
+MAKERS = tuple(
+    (module, f"mx.{name}", maker)
+    for module, name in ((mx.nd, "nd"), (mx.np, "np"))
+    for maker in ("array", "zeros", "ones", "full", "arange", "eye", "linspace")
+)
 #: MXNet's engine is idle if so many new arrays in a row are computed so quickly.
 QUICK_PROBES, QUICK_S, MOST_PROBES = 3, 1e-3, 1000
 
@@ -42,7 +49,9 @@ class Line:
     """Statistics of the calls of one line of the user's code."""
 
     def __init__(self) -> None:
-        self.calls = self.launches = 0
+        self.calls = 0
+        #: Launches of its units; one with units of other lines counts by its share of the units.
+        self.launches = Fraction(0)
         #: Number of calls of operators outside of blocks, by name.
         self.operators: Counter[str] = Counter()
         self.running_ms = 0.0
@@ -58,8 +67,8 @@ class ScopeSite:
         self.compiles = compiles
         self.reports: List[Report] = []
         self.lines: DefaultDict[Where, Line] = defaultdict(Line)
-        #: Milliseconds of each call of ``mx.nd.array``, by line.
-        self.array_ms: DefaultDict[Where, List[float]] = defaultdict(list)
+        #: Milliseconds of each call of a function that makes an array, by line and function.
+        self.array_ms: DefaultDict[Tuple[Where, str], List[float]] = defaultdict(list)
         #: By block and reason: milliseconds of launches that MXNet's operators run, and a line with
         #: the calls in them.
         self.by_mxnet: Dict[Tuple[str, str], Tuple[float, int, Where]] = {}
@@ -98,8 +107,9 @@ class ScopeSite:
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
-            self.lines[where].launches += 1
-            self.lines[where].running_ms += spent * units / len(launch.units)
+            share = Fraction(units, len(launch.units))
+            self.lines[where].launches += share
+            self.lines[where].running_ms += spent * float(share)
         batched = launch.segment.layout in ("rows", "stack") and len(launch.parts) == 1
         self.stacked = math.gcd(self.stacked, len(launch.units)) if batched else 1
         plan, unit = run.plan, launch.units[0]
@@ -130,10 +140,10 @@ class ScopeSite:
                     where,
                     f"native steps are faster: see {page(*NOT_MERGED)}",
                 )
-        for where, times in self.array_ms.items():
+        for (where, name), times in self.array_ms.items():
             if sum(times) > total / 10:
                 reason = f"making arrays takes {sum(times):.1f} ms"
-                yield Finding("arrays", "mx.nd.array", reason, len(times), where)
+                yield Finding("arrays", name, reason, len(times), where)
         yield from self._times(report, bool(report.forced))
 
     def _reads(self, report: Report, found: List[Finding]) -> Iterator[Finding]:
@@ -169,7 +179,7 @@ class ScopeSite:
         reason = "recording takes most of the time"
         operators = {where: sum(line.operators.values()) for where, line in self.lines.items()}
         total, where = sum(operators.values()), max(operators, key=operators.__getitem__)
-        if total > report.nodes / 4:
+        if total > report.nodes / 4 and not report.found_of("idle"):
             names = ", ".join(sorted(self.lines[where].operators)[:3])
             share = f"{reason}; {total} of {report.nodes} calls are operators outside of cells"
             advice = "put operators that always run together into one HybridBlock: its call is one"
@@ -195,6 +205,7 @@ class Observer:
     def __init__(self) -> None:
         #: Per place its first scope, which compiles what the others use, and all others.
         self.sites: Dict[Where, List[ScopeSite]] = {}
+        self._is_making = False
 
     def opened(self, scope: ThreadScope) -> None:
         """Add the report of a scope to its site."""
@@ -202,6 +213,17 @@ class Observer:
         if len(sites) < 2:
             sites.append(ScopeSite(compiles=not sites))
         sites[-1].reports.append(scope.report)
+        # Again for each scope, which has replaced some of them.
+        for module, prefix, name in MAKERS:
+            make = getattr(module, name)
+            if not hasattr(make, "timed"):
+                setattr(module, name, self._timed(make, f"{prefix}.{name}"))
+
+    def close(self) -> None:
+        """Put the functions back that `opened` has wrapped."""
+        for module, _, name in MAKERS:
+            make = getattr(module, name)
+            setattr(module, name, getattr(make, "timed", make))
 
     @property
     def site(self) -> ScopeSite:
@@ -209,17 +231,25 @@ class Observer:
         assert STATE.scope is not None
         return self.sites[STATE.scope.place.where][-1]
 
-    def timed(self, array: Any) -> Any:
-        """Wrap ``mx.nd.array`` to measure its time in scopes."""
+    def _timed(self, make: Any, name: str) -> Any:
+        """Wrap a function that makes an array to measure its time in scopes."""
 
-        @functools.wraps(array)
+        @functools.wraps(make)
         def create(*args: Any, **kwargs: Any) -> Any:
+            # In a flush, neither is set; and one function may call another.
+            is_user = STATE.recorder is not None or STATE.at_once
+            if not is_user or self._is_making:
+                return make(*args, **kwargs)
             started = time.perf_counter()
-            result = array(*args, **kwargs)
-            if STATE.scope is not None:
-                self.site.array_ms[user_line()].append(1e3 * (time.perf_counter() - started))
-            return result
+            self._is_making = True
+            try:
+                return make(*args, **kwargs)
+            finally:
+                self._is_making = False
+                spent = 1e3 * (time.perf_counter() - started)
+                self.site.array_ms[user_line(), name].append(spent)
 
+        create.timed = make  # type: ignore[attr-defined]
         return create
 
     def noting(self, original: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .advice import (
@@ -10,6 +11,7 @@ from .advice import (
     EARLIER,
     FEW_CALLS,
     HYBRIDIZE,
+    IN_IDLE_CELL,
     NOTHING,
     OPEN,
     rows_of,
@@ -134,7 +136,10 @@ class Report:
     @property
     def ordinary(self) -> Dict[str, int]:
         """Numbers of operators on ordinary arrays, which run immediately, by name."""
-        return {finding.name: finding.calls for finding in self.found_of("ordinary")}
+        total: Counter[str] = Counter()
+        for finding in self.found_of("ordinary"):
+            total[finding.name] += finding.calls
+        return dict(total)
 
     @property
     def analysis_share(self) -> float:
@@ -218,9 +223,12 @@ class Report:
     @property
     def unrecorded(self) -> Optional[Finding]:
         """Why most operators were not recorded, and what to do; None if they were."""
-        # Operators on arrays that a line reads have another reason, which these findings tell.
+        # Those on arrays that a line reads, and those within cells that should be hybridized, have
+        # other reasons, which these findings tell.
         forced = self.forced
         ordinary = [x for x in self.found_of("ordinary") if x.where not in forced]
+        if self.found_of("idle"):
+            ordinary = [x for x in ordinary if x.reason != IN_IDLE_CELL]
         calls = sum(finding.calls for finding in ordinary)
         if calls <= self.nodes:
             return None
@@ -234,9 +242,8 @@ class Report:
 
     def _rows(self) -> Iterator[Row]:
         """Yield all rows: first the summary, then what was found."""
-        unrecorded = self.unrecorded
         if not self.flushes and not self.at_once:
-            nothing = [NOTHING] + [f"-> {HYBRIDIZE}"] * (unrecorded is None)
+            nothing = [NOTHING] + [f"-> {HYBRIDIZE}"] * (not self.findings)
             yield "calls", [OPEN] if self.is_open else nothing
         if self.at_once:
             lines = [AT_ONCE.format(self.at_once)]

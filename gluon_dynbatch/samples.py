@@ -15,12 +15,8 @@ from mxnet.util import is_np_array
 from .errors import ArgumentError
 from .native import recording
 from .native.recording import part
-from .record.hooks import REPLACES
-from .record.intercept import FORWARDS
+from .record.stock import FORWARDS
 from .record.where import user_line
-
-#: Gluon's own ``__call__``, which only passes its arguments on to ``forward``.
-PLAIN_CALL = Block.__call__
 
 #: Results that have not run yet, by type: the test for functions that return one, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
@@ -122,9 +118,9 @@ def shapes_of(sample: Any) -> Tuple[Any, ...]:
 def _call_target(fn: Any) -> Tuple[Any, Collection[str]]:
     """Return the function that gets the user's arguments, and the names of those MXNet adds."""
     if isinstance(fn, Block):
-        call = type(fn).__call__
-        if getattr(call, REPLACES, call) is not PLAIN_CALL:
+        if type(fn).__call__ is not Block.__call__:
             return fn.__call__, ()
+        # Gluon's own ``__call__`` only passes its arguments on to ``forward``.
         if type(fn).forward not in FORWARDS:
             return fn.forward, ()
         hybrid: Any = fn

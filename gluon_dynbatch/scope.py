@@ -15,6 +15,7 @@ from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .fibers import park
 from .flush import Runtime, flush
+from .idle import helps
 from .native.recording import (
     current_mode,
     free_spares,
@@ -23,10 +24,12 @@ from .native.recording import (
 )
 from .options import DEFAULTS, Options
 from .plan.plan import NoPlan, Plan
-from .record.intercept import HOOKS, set_mode
+from .record.idle import IdleCell
+from .record.intercept import HOOKS
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
+from .record.types import set_mode
 from .record.where import may_be_abandoned
 from .report import Report
 from .run.chain import Chain
@@ -35,6 +38,7 @@ from .run.engine import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
+from .trace.entry import Library
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -117,6 +121,11 @@ class OpenScope:
         self._earlier = FLIGHT.last
         #: Weak references to the arenas that hold values of earlier flushes, oldest first.
         self._kept: List[Any] = []
+
+    @staticmethod
+    def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
+        """Return whether it would help to hybridize an idle cell; it does not need this scope."""
+        return helps(library, cell)
 
     def _open_account(self) -> Optional[Account]:
         """Return an account for the place of this scope; None if all calls are recorded."""

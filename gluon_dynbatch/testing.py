@@ -118,7 +118,7 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Values
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
         assert array.grad is not None
-        array.grad[:] = 0
+        array.grad[slice(None) if array.ndim else ()] = 0
     with mx.autograd.record():
         values: Values = []
         for number, result in enumerate(run()):

@@ -186,7 +186,7 @@ CASES = {
     ),
     "a block that is not hybridized": (
         script("work = lambda x: idle(x)"),
-        " is not hybridized; call hybridize() on the outermost block",
+        " is not hybridized: it runs at once -> call hybridize() on the outermost block",
         script("idle.hybridize()\nwork = lambda x: idle(x)"),
     ),
     "layers in a Python list of a dynamic block": (

@@ -75,3 +75,16 @@ def test_each_file_of_tests_has_a_contract_on_the_page():
     covered = [f for f in files if {str(f), *(f"{parent}/" for parent in f.parents)} & listed]
     assert sorted(files - set(covered)) == []
     assert [name for name in listed if not (root / name).exists()] == []
+
+
+def test_the_walks_name_what_there_is():
+    """Each file of the walks of a call and a value exists, and defines the names behind it."""
+    page = (ROOT.parent / "docs/design/rooms.md").read_text("utf-8")
+    walks = re.sub(r"\s+", " ", page.split("\n## Files\n")[0])
+    found = re.findall(r"`([\w/]+\.(?:pyx?|pxi|c))`((?:[:,] `\w+`)*)", walks)
+    assert len(found) > 40
+    for file, names in found:
+        text = (ROOT / file).read_text("utf-8")
+        for name in re.findall(r"\w+", names):
+            pattern = rf"^[^#\n]*\b(def|class|cdef|cpdef|void)\b[^(\n]*\b{name}\b|^{name}\b"
+            assert re.search(pattern, text, re.MULTILINE), f"{name} is not in {file}"

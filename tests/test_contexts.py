@@ -205,10 +205,12 @@ def test_mxnets_operators_gather_an_operand_at_once(name, dtype, monkeypatch):
 def test_mxnets_operators_copy_results_out_at_once(monkeypatch):
     monkeypatch.setattr(buffers, "in_host_memory", lambda context: False)
     source, copies = mx.nd.arange(24).reshape((4, 6)), []
-    starts = [6, 0, 9]
-    called = operators(
-        monkeypatch, lambda: copies.extend(buffers.copy_out(source, (3, 2), starts))
-    )
+    starts, kinds = [6, 0, 9], [((3, 2), False)] * 3
+
+    def copy():
+        copies.extend(buffers.copy_out(source, kinds, np.array(starts), np.full(3, 6)))
+
+    called = operators(monkeypatch, copy)
     for copy, first in zip(copies, starts):
         np.testing.assert_array_equal(copy.asnumpy().ravel(), np.arange(first, first + 6))
     assert called == ["take", "SliceChannel"]

@@ -10,7 +10,7 @@ import mxnet as mx
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import __main__, explain, observe
+from gluon_dynbatch import __main__, advice, explain, observe
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT, semantics
 
@@ -40,12 +40,12 @@ def explained(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
-    def run(program, *arguments):
+    def run(program, *arguments, lines=explain.MOST_LINES):
         script = tmp_path / "script.py"
         script.write_text(MODEL + textwrap.dedent(program))
         code = None
         try:
-            explain.main("script.py", [*arguments])
+            explain.main("script.py", [*arguments], lines)
         except SystemExit as end:
             code = end.code
         assert RUNTIME.observer is None
@@ -60,8 +60,48 @@ def explained(tmp_path, monkeypatch, capsys):
 
 def table(page):
     """Return the calls and launches of each line of a program, by its text."""
-    rows = re.findall(r"^ +(\d+) +(\d+) +[\d.]+  .*?: (.*)$", page, re.MULTILINE)
-    return {text: (int(calls), int(launches)) for calls, launches, text in rows}
+    return {text: row[:2] for text, row in figures(page).items() if not text.startswith("all ")}
+
+
+def figures(page):
+    """Return the rows of a table: calls, launches, and milliseconds of recording and running."""
+    row = r"^ +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)  (?:\S+ in \S+: )?(.*)$"
+    return {text: tuple(map(float, row)) for *row, text in re.findall(row, page, re.MULTILINE)}
+
+
+SHARING = """
+for _ in range(3):
+    with gdb.batching(granularity="block", policy="depth"):
+        for n, x in enumerate(xs):
+            if n % 3:
+                y = cell(x)
+            else:
+                y = cell(x * 2)
+            y = y * y
+            y = mx.nd.relu(y)
+            y = mx.nd.tanh(y)
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 2, 8, None])
+def test_columns_add_up_to_the_totals_of_the_page(explained, lines):
+    """Two lines share the launch of `cell`."""
+    _, out, _ = explained(SHARING, lines=lines)
+    *rows, (text, total) = figures(out).items()
+    assert text == "all lines; launches of several are divided by their calls"
+    end = "other lines: explain --lines all shows them"
+    others = [text for text, _ in rows if text.endswith(end)]
+    assert len(rows) - len(others) == min(lines or 8, 5) and len(others) == (lines in (1, 2))
+    for place, column in enumerate(zip(*(row for _, row in rows))):
+        assert sum(column) == pytest.approx(total[place], abs=0.05 * len(rows))
+    calls, launches, recording, running = total
+    assert f"calls       {calls:.0f} in {launches:.0f} launches" in out
+    times = dict(re.findall(r"(recording|running)[a-z' ]* ([\d.]+) ms", out))
+    assert float(times["recording"]) == pytest.approx(recording, abs=0.06)
+    assert float(times["running"]) == pytest.approx(running, abs=0.06)
+    if not others:
+        shared = [row[1] for text, row in rows if "cell(" in text]
+        assert sum(shared) == pytest.approx(2, abs=0.11), "one for each scope"
 
 
 def test_an_operator_that_does_not_merge(explained):
@@ -92,22 +132,43 @@ def test_values_that_are_read(explained, front):
                 {call}
         """)
         assert f"calls       16 in {launches} launches" in out
-        advice = re.search(rf"value read  8 x {read}\(\) at script.py:\d+ in", out)
-        assert bool(advice) == (launches == 16)
+        told = re.search(rf"value read  8 x {read}\(\) at script.py:\d+ in", out)
+        assert bool(told) == (launches == 16)
 
 
-def test_arrays_that_are_created_in_scopes(explained, monkeypatch):
-    array = mx.nd.array
-    monkeypatch.setattr(mx.nd, "array", lambda *args: time.sleep(0.02) or array(*args))
-    slow = mx.nd.array
-    _, out, _ = explained("""
+MADE = {
+    "array": "[[k] * 4]",
+    "zeros": "(1, 4)",
+    "ones": "(1, 4)",
+    "full": "(1, 4), k",
+    "arange": "4).reshape((1, 4)",
+    "eye": "4, 4",
+    "linspace": "0, k, 4).reshape((1, 4)",
+}
+
+
+def test_arrays_that_are_created_in_scopes(explained, monkeypatch, front):
+    """The time that counts is that of a call, also of one that finds what an equal call made."""
+    times = dict(recording=1e-4, analysis=1e-4, dispatch=1e-4, waiting=0.0)
+    monkeypatch.setattr(gdb.Report, "stage_times", times)
+    monkeypatch.setattr(advice, "MOST", len(MADE))
+    module = getattr(mx, front)
+    originals = [getattr(module, name) for name in MADE]
+    calls = (f"apply(F.{name}({args}), 1)" for name, args in MADE.items())
+    made = "\n".join(f"                    {call}" for call in calls)
+    _, out, _ = explained(f"""
+        F.array([1])
         for _ in range(2):
-            mx.nd.array([1])
             with gdb.batching(granularity="block", policy="depth"):
-                ys = [apply(mx.nd.array([[k] * 4]), 1) for k in range(10)]
+                for k in range(10):
+{made}
     """)
-    assert re.search(r"10 x mx.nd.array at script.py:\d+ in ", " ".join(out.split()))
-    assert mx.nd.array is slow
+    found = re.findall(r"^arrays +(\d+) x (\S+) at script.py:(\d+) in ", out, re.MULTILINE)
+    assert {name for _, name, _ in found} == {f"mx.{front}.{name}" for name in MADE}
+    assert {calls for calls, *_ in found} == {"10"}
+    assert len({line for *_, line in found}) == len(MADE)
+    assert "making arrays takes" in out and "more: see" not in out
+    assert [getattr(module, name) for name in MADE] == originals
 
 
 ADVICE = [
@@ -129,20 +190,20 @@ NUMPY_ADVICE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("calls, advice", NUMPY_ADVICE)
-def test_advice_for_mx_np(explained, calls, advice):
+@pytest.mark.parametrize("calls, text", NUMPY_ADVICE)
+def test_advice_for_mx_np(explained, calls, text):
     with semantics("np"):
-        test_advice(explained, calls, advice)
+        test_advice(explained, calls, text)
 
 
-@pytest.mark.parametrize("calls, advice", ADVICE)
-def test_advice(explained, calls, advice):
+@pytest.mark.parametrize("calls, text", ADVICE)
+def test_advice(explained, calls, text):
     _, out, _ = explained(f"""
         for _ in range(2):
             with gdb.batching(granularity="block", policy="depth"):
                 ys = [{calls}]
     """)
-    assert re.search(advice, " ".join(out.split()))
+    assert re.search(text, " ".join(out.split()))
 
 
 def test_operators_of_several_lines_belong_in_a_cell(explained, monkeypatch):
@@ -208,6 +269,10 @@ WRONG = {
     "explain": "required: script",
     "explian x.py": "invalid choice: 'explian'",
     "--verbose": "required: command",
+    "explain --lines 0 x.py": "'0' is neither 'all' nor a whole number",
+    "explain --lines many x.py": "'many' is neither 'all' nor a whole number",
+    "explain --lines -1 x.py": "--lines",
+    "explain --lines": "--lines: expected one argument",
 }
 
 

@@ -61,3 +61,16 @@ def test_no_two_functions_have_one_name():
     twice = named_twice(ast.FunctionDef, r"^(?:cdef|cpdef|def)\b(?! class)[^(=\n]*?(\w+)\(")
     public = {name: files for name, files in twice.items() if not name.startswith("_")}
     assert set(public) == set(SAME_FUNCTIONS), public
+
+
+def test_each_word_has_one_row_and_a_file_that_defines_it():
+    page = (ROOT.parent / "docs/design/words.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\w.*?) \| .+ \| (`.+`) \|$", page, re.MULTILINE)
+    words = [word for row, _ in rows for word in row.split(", ")]
+    assert [word for word in set(words) if words.count(word) > 1] == []
+    assert len(rows) == len(re.findall(r"^\| (?!word |-)", page, re.MULTILINE)) > 50
+    for row, where in rows:
+        file, *names = re.findall(r"`(.+?)`", where)
+        text = (ROOT / file).read_text("utf-8")
+        for name in names:
+            assert re.search(rf"\b(class|struct) {name}\b", text), f"{row}: {name} in {file}"

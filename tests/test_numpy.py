@@ -363,6 +363,25 @@ def test_empty_arrays_run_at_once():
     assert "an array is empty" in str(batch.report.alone)
 
 
+def test_blocks_with_parameters_without_axes_are_recorded_by_operator():
+    class Scaled(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.params.get("scale", shape=(), init=mx.init.Uniform())
+
+        def hybrid_forward(self, F, x, scale):
+            return F.np.exp(x) * scale, scale * 2
+
+    net, before = Scaled(), cell(lambda F, x: x * 2)
+    net.initialize()
+    net.hybridize()
+    samples = [mnp.ones((n, 2)) for n in (1, 2, 2)]
+    gdb.testing.check_against_loop(lambda x: net(before(x)), samples, net.collect_params(), **FIXED)
+    with gdb.batching(**FIXED) as batch:
+        [net(before(x)) for x in samples]
+    assert batch.report.nodes > len(samples)  # not only those of `before`
+
+
 def test_without_numpy_shapes_calls_run_at_once():
     net = cell(lambda F, x: x * 2)
     with gdb.batching(**FIXED) as batch:

@@ -13,7 +13,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.plan.transpose import transpose
-from gluon_dynbatch.show.draw import bars
+from gluon_dynbatch.show.draw import BAR_FILL, bars
 from tests.cells import dense, heads_of, inputs
 from tests.test_plan import PLANS, plan_of
 
@@ -62,6 +62,9 @@ def test_edges_of_the_picture_agree_with_the_reads_of_the_plan(name):
     assert set(edges) == set(wanted)
     # A part of a row counts as a row.
     assert all(edges[edge] >= wanted[edge] for edge in wanted)
+    for limit in (1, 3, 10_000):
+        nodes = plan.picture(limit).nodes
+        assert len({node.title for node in nodes.values()}) == len(nodes)
     backward = transpose(plan, heads_of(plan))
     reversed_edges = {
         (reader, writer)
@@ -86,8 +89,8 @@ def test_a_drawn_plan_has_launches_and_the_rows_between_them():
 def test_many_launches_of_one_segment_are_one_node():
     plan = chain([*range(1, 40)]).plan
     source = plan.draw().source
-    assert source.count("cell × 780") == 1 and "39 launches, 0 to " in source and "█" in source
-    assert bars([8, 1, 0]) == "█▁▁" and len(bars([*range(1, 1000)])) == 16
+    assert source.count("cell × 780") == 1 and "39 launches, 0 to " in source
+    assert bars([8, 1, 0]) == [16, 2, 1] and len(bars([*range(1, 1000)])) == 16
     merged = plan.picture(1).nodes
     assert [group.name for group in merged.values()] == ["cell", "other calls"]
     assert sum(sum(group.widths) for group in merged.values()) == plan.graph.dependencies.size
@@ -109,6 +112,28 @@ def test_graphviz_renders_a_plan(monkeypatch):
         pytest.skip("no Graphviz on this machine")
     svg = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
     assert len(re.findall('class="node"', svg)) == 5 + 4  # with what comes from outside
+    titles = re.findall("<title>(.*?)</title>", svg)
+    assert titles[0] == "plan" and {"launch 0", "launch 0&#45;&gt;launch 1"} < set(titles)
+
+
+def test_bars_in_pictures_are_shapes_to_scale(monkeypatch, capfd):
+    """Not characters, which fonts draw at different heights, or as black boxes."""
+    monkeypatch.undo()
+    if shutil.which("dot") is None:
+        pytest.skip("no Graphviz on this machine")
+    drawing = chain([*range(1, 15)]).plan.draw()
+    svg = drawing.pipe("svg").decode()
+    points = re.findall(rf'<polygon fill="{BAR_FILL}"[^>]* points="([^"]*)"', svg)
+    corners = [[tuple(map(float, pair.split(","))) for pair in x.split()] for x in points]
+    heights = [max(y for _, y in x) - min(y for _, y in x) for x in corners]
+    assert heights == bars([*range(14, 0, -1)])
+    assert len({max(y for _, y in x) for x in corners}) == 1, "they stand on one line"
+    texts = "".join(re.findall(r">([^<]*)</text>", svg))
+    assert "cell × 105" in texts and set(texts) - set(map(chr, range(256))) == set()
+    # Viewers that do not know this colour would fill with black.
+    assert 'fill="transparent"' not in svg
+    assert drawing.pipe("png")[:4] == b"\x89PNG"
+    assert capfd.readouterr().err == ""
 
 
 def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():

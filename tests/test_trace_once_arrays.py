@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH
 from tests.common import FIXED
 from tests.strategies import examples
@@ -212,3 +213,21 @@ def test_pieces_count_the_values_that_they_hold():
         scope(block, [(x(), count)])
         sizes.append(block._pieces.held.bytes - before)
     assert sizes[1] - sizes[0] >= 4 * 1000
+
+
+def test_arguments_that_an_earlier_flush_computed_are_kept():
+    """Their values are still in an arena; calls read them there, and get gradients from there."""
+    block = traced(lambda block, x, y: (block.net(x) - y, y))
+
+    def apply(reads):
+        rows = [block.net(x(seed)) for seed in range(3)]
+        if reads:
+            rows[0].asnumpy()
+        return [block(row, other) for row in rows for other in (row, rows[0], x(9))]
+
+    for reads, counts in ((False, (3, 6)), (True, (3, 6)), (True, (0, 9))):
+        params = block.collect_params()
+        batch = check_against_loop(apply, [reads], params, **FIXED)
+        traced_once = batch.report.traced
+        assert (traced_once.new, traced_once.known) == counts
+        assert not [found for found in batch.report.findings if found.kind == "unkept"]

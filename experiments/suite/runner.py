@@ -54,10 +54,9 @@ class Runner:
                 losses = self.batched.differentiate(samples)
             else:
                 with mx.autograd.record(), self._scope() as scope:
-                    each = [self.workload.loss(sample) for sample in samples]
-                mx.autograd.backward(each)
+                    losses = _joined([self.workload.loss(sample) for sample in samples])
+                losses.backward()
                 self._note(scope)
-                losses = _joined(each)
             # Not every minibatch calls every block.
             self.workload.trainer.step(whole or len(samples), ignore_stale_grad=True)
             return losses
@@ -68,9 +67,9 @@ class Runner:
             if self.batched is not None:
                 return self.batched.score(samples)
             with self._scope() as scope:
-                each = self.workload.predict(samples)
+                results = _joined(self.workload.predict(samples))
             self._note(scope)
-            return _joined(each)
+            return results
 
     @contextlib.contextmanager
     def _minibatch(self, samples):

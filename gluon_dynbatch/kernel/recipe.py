@@ -67,8 +67,7 @@ def _forward(
 ) -> assembling.Direction:
     """Return what a recipe says of a forward kernel; the backward one needs the `used` slots."""
     outputs, use = _slots_of(kernel, "out"), KEPT if gathers else TEMPORARY
-    equal = (Slot("in", single), *outputs, *_slots_of(kernel, "work")) if single >= 0 else ()
-    records = dict.fromkeys(("out", "work"), executing.REPEAT)
+    equal = (Slot("in", single), *outputs) if single >= 0 else ()
     return assembling.Direction(
         native,
         order=[numbers[slot] for slot in native.slots],
@@ -77,7 +76,7 @@ def _forward(
             for slot in _slots_of(kernel, "in")
         ],
         results=[numbers[slot] for slot in outputs],
-        apart=_apart(kernel, equal, records, numbers),
+        apart=_apart(kernel, equal, {"out": executing.REPEAT}, numbers),
     )
 
 
@@ -86,7 +85,12 @@ def _backward(kernel: Kernel, native: executing.Kernel, numbers: Numbers) -> ass
     arrays = kernel.arrays
     heads = [Slot("head", k) for k in range(len(_slots_of(kernel, "out")))]
     gradients = [Slot("grad", p) for p in range(len(_slots_of(kernel, "in")))]
-    per_row = [slot for slot, array in arrays.items() if not array.every and slot in kernel.used]
+    # Nothing else reads what the forward kernel leaves, so that stays compact.
+    per_row = [
+        slot
+        for slot, array in arrays.items()
+        if not array.every and slot in kernel.used and slot.kind != "work"
+    ]
     records = {"grad": executing.SINGLE, "head": executing.TOTAL}
     unread = {"number": -1, "kind": 0, "size": 0, "use": TEMPORARY}
     return assembling.Direction(

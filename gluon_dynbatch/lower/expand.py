@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Sequence, Tuple, cast
 
 import numpy as np
 
 from ..native import lowering, recording
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array, Dependencies
-from ..trace.entry import Entry
+from ..trace.entry import NONE, Entry
 from .cut import cut_call
 from .graph import Graph
 from .segment import Cut, Segment, find_root
 
-NONE: FrozenSet[int] = frozenset()
 #: Layouts in which segments of different sizes can share launches.
 MERGED = "rows", "stack"
 
@@ -70,22 +69,23 @@ def expand(
 
 
 def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
-    """Cut the calls of an entry, or adapt the cut of its `representative`; cache the result."""
+    """Cut the calls of an entry, like all of its kind if they share no arguments; keep the cut."""
     shared, recurrent, uneven = (
         frozenset(i for i, own_marks in enumerate(marks) if own_marks & mark)
         for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN)
     )
     # At least one array must belong to each call.
     shared = shared if len(shared) < len(marks) else NONE
-    if shared or granularity == "unbatched" or entry.representative is entry:
+    if shared or granularity == "unbatched":
         variant = entry.variant(shared)
         if shared and variant.reason and not entry.variant(NONE).reason:
             variant = entry.variant(NONE)
         cut = cut_call(variant, granularity, recurrent, uneven)
     else:
-        first = entry.representative
-        cut = first.cuts.get((granularity, marks)) or _cut(first, granularity, marks)
-        cut = replace(cut, rows=entry.in_types[0].shape[0])
+        cuts, key = entry.kind.cuts, (granularity, recurrent, uneven)
+        if key not in cuts:
+            cuts[key] = cut_call(entry.kind.variant, *key)
+        cut = replace(cuts[key], rows=entry.variant(NONE).rows)
     entry.cuts[granularity, marks] = cut
     return cut
 

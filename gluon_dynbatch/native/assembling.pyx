@@ -8,6 +8,7 @@
 cimport cython
 from cpython.array cimport array, clone, resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -67,6 +68,8 @@ def kind_of(str dtype not None):
     return executing.DTYPES.get(dtype, COPIED)
 
 
+# Plain values, in tables that the `Assembler` holds.
+
 cdef struct Arena:
     # A base, the bytes of an element, and the elements of a row.
     int64_t base, size, row_size
@@ -86,7 +89,11 @@ include "copying.pxi"
 
 
 cdef class Assembler:
-    """Assembles the program of one pass."""
+    """Assembles the program of one pass.
+
+    It lives until that is assembled, and holds the plan, which it does not change.  A `Program`
+    copies its code; an address in the code is valid until the code grows.
+    """
 
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
@@ -106,10 +113,13 @@ cdef class Assembler:
     #: All segments; per launch its first part; per part, the number of its segment, and its rows.
     cdef list segments
     cdef const int64_t[::1] part0, part_segment, part_rows
-    #: The kernels of the program, by address.
+    #: The kernels of the program, by address, and the last one.
     cdef dict natives
-    #: Numbers of bases, by key or by a key that is faster to hash.
-    cdef dict numbers
+    cdef Direction added
+    #: Numbers of bases; and those of parameters and gradients by device, kind and identity, with the
+    #: device looked up last.
+    cdef dict numbers, devices, on_device
+    cdef object context
     #: Number of the first base.  The bases of a backward program follow those of the forward one.
     cdef int64_t first
     #: Entries of `Arena`.
@@ -126,6 +136,7 @@ cdef class Assembler:
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
+        self.devices = {}
         self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
@@ -161,21 +172,33 @@ cdef class Assembler:
         """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
 
-    cdef int64_t base(self, tuple base, object key=None) except -1:
-        """Return the number of a base, a new one if there is none under its key."""
-        key = base if key is None else key
-        number = self.numbers.get(key)
+    cdef int64_t base(self, tuple base) except -1:
+        """Return the number of a base, a new one if it has none."""
+        number = self.numbers.get(base)
         if number is None:
-            number = self.numbers[key] = self.first + len(self.bases)
-            self.bases.append(base)
-            self.uses.append(USES.get(base[0], ord("w")))
+            number = self.numbers[base] = self.add_base(base)
         return number
+
+    cdef int64_t add_base(self, tuple base) except -1:
+        """Add a base; return its number."""
+        self.bases.append(base)
+        self.uses.append(USES.get(base[0], ord("w")))
+        return self.first + len(self.bases) - 1
 
     cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
         """Return the number of the base of a parameter, or of its gradient, on a device."""
-        # A context itself is slow to look up: its hash is a function in Python.
-        key = kind, id(parameter), context.device_typeid, context.device_id
-        return self.base((kind, parameter, context), key)
+        if context is not self.context:
+            # A context itself is slow to look up: its hash is a function in Python.
+            device = context.device_typeid, context.device_id
+            self.context, self.on_device = context, self.devices.setdefault(device, {})
+        key = <size_t><PyObject *>parameter
+        numbers = self.on_device.get(kind)
+        if numbers is None:
+            numbers = self.on_device[kind] = {}
+        number = (<dict>numbers).get(key)
+        if number is None:
+            number = (<dict>numbers)[key] = self.add_base((kind, parameter, context))
+        return number
 
     cdef Spot reserve(self, int64_t use, int64_t count) except *:
         """Reserve bytes of memory."""
@@ -242,7 +265,8 @@ cdef class Assembler:
         """
         cdef Run first = runs[0], before = first, run
         cdef Direction direction = first.recipe.direction(backward)
-        cdef array operands = direction.operands, results = direction.results, others, placed = array("q")
+        cdef array operands = direction.operands, results = direction.results, others
+        cdef list placed = None if len(runs) == 1 else []
         cdef const Operand *operand
         cdef const TableRow *place
         cdef int64_t k, number, use
@@ -251,18 +275,20 @@ cdef class Assembler:
             if place.what == NOTHING:
                 continue
             use = operand.use
-            for run in runs[1:]:
-                others = run.recipe.direction(backward).operands
-                use = max(use, (<const Operand *>data_of(others))[k].use)
+            if placed is not None:
+                for run in runs:
+                    others = run.recipe.direction(backward).operands
+                    use = max(use, (<const Operand *>data_of(others))[k].use)
+                placed.append(operand.number)
             first.spots[operand.number] = self.spot_of_operand(
                 place, operand.kind, operand.size, use)
-            placed.append(operand.number)
         for k in range(len(results)):
             place, number = self.output_of(launch, k), data_of(results)[k]
             if place.what != NOTHING and number >= 0:
                 first.spots[number] = self.spot_of_region(place)
-                placed.append(number)
-        for run in runs[1:]:
+                if placed is not None:
+                    placed.append(number)
+        for run in () if placed is None else runs[1:]:
             for number in placed:
                 run.spots[number] = before.spots[number]
                 run.spots[number].offset += before.bytes_of(number)
@@ -280,7 +306,9 @@ cdef class Assembler:
         for run in runs:
             direction = run.recipe.direction(backward)
             order = direction.order
-            self.natives[direction.address] = direction.kernel
+            if direction is not self.added:
+                self.added = direction
+                self.natives[direction.address] = direction.kernel
             self.work += run.rows * direction.work
             code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
             code[0], code[1] = direction.address, run.rows
@@ -324,8 +352,10 @@ cdef class Assembler:
     def assemble(self):
         """Add the code of all launches."""
         cdef bint native, ends
-        cdef int64_t number
-        for number in self.plan.order:
+        cdef int64_t number, i
+        cdef const int64_t[:] order = self.plan.order
+        for i in range(order.shape[0]):
+            number = order[i]
             native = self.is_native(number)
             if native:
                 self.add_launch(number)

@@ -82,11 +82,14 @@ def call_hook(original):
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if not fields.get("_active"):
-            if (<tuple>classify_forward(type(block)))[1] and is_one_call(block, args):
+            is_cell, is_stock = <tuple>classify_forward(type(block))
+            if is_stock and is_one_call(block, args):
                 try:
                     return Calls.call_block(<Calls?>recorder, block, args)
                 except Exception:
                     pass  # the original may still accept the arguments; if not, it raises
+            if is_cell:
+                return recorder.run_idle(original, block, args)
             return original(block, *args)
         if fields.get("_scope_defaults") is not None:
             state.scope.use_defaults(fields["_scope_defaults"])

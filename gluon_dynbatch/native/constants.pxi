@@ -35,8 +35,12 @@ cdef class Layout:
 
 @cython.final
 cdef class Chunk:
-    """An external array of a tape that has the values of constants, end to end."""
+    """An external array of a tape that has the values of constants, end to end.
 
+    The tape owns it until it is closed.
+    """
+
+    #: The memory of the array, which the tape holds.  No other thread writes to it.
     cdef char *data
     cdef int64_t room, used
     cdef Py_ssize_t value

@@ -2,7 +2,7 @@
 
 
 cdef struct CopyRecord:
-    # A record of one piece.
+    # A record of one piece: a plain value, which is copied to the code of a program.
     RowsRecord record
     Piece piece
 
@@ -28,7 +28,9 @@ def code_of_pieces(
     return code
 
 
-def code_of_copies(str dtype not None, list starts not None, int64_t elements):
+def code_of_copies(
+    str dtype not None, const int64_t[::1] starts not None, const int64_t[::1] elements not None
+):
     """Return code that copies elements of base 0 to bases 1, 2, ..., for each from a start on."""
     cdef int64_t i, count = len(starts), size = itemsize(dtype), kind = kind_of(dtype)
     cdef array code = clone(LONG, numbers_in(count * sizeof(CopyRecord)), False)
@@ -38,5 +40,5 @@ def code_of_copies(str dtype not None, list starts not None, int64_t elements):
             record=ROWS, dtype=kind, element_size=size, count=1, target=Spot(i + 1, 0),
             in_order=0, elements=0, end=0)
         copy[i].piece = Piece(
-            operation=COPY, target=0, source=Spot(0, <int64_t>starts[i] * size), count=elements)
+            operation=COPY, target=0, source=Spot(0, starts[i] * size), count=elements[i])
     return code

@@ -31,7 +31,8 @@ cdef Throw throw_error
 cdef struct Memory:
     # The first members of MXNet's record of a memory: the address and the size in bytes; and the
     # layout, a ``std::shared_ptr``, whose second word counts references.  The layout is NULL unless
-    # oneDNN has used the memory.
+    # oneDNN has used the memory.  MXNet owns it; a `Push` that reads it has a reference to the
+    # array.
     char *address
     size_t size
     char[40] between

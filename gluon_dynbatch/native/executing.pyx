@@ -9,9 +9,9 @@ and kernels are counted natively.  Records that do not depend on each other run 
 (`c/phases.h`), shared by the team of `c/team.h`.
 """
 
-from cpython.array cimport array
+from cpython.array cimport array, clone
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdio cimport fputs, stderr
 from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -63,6 +63,7 @@ cdef extern from "c/phases.h" nogil:
 
 include "kernels.pxi"
 include "engine.pxi"
+include "bases.pxi"
 
 
 cdef struct NativeProgram:
@@ -191,58 +192,6 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
     gdb_leave_team(&crew)
     if run_context != NULL:
         raise_failure(push.reports)
-
-
-cdef class Bases:
-    """The arrays that a program works on, in any number of pushes.
-
-    Each has a letter for its use: see `recording.addresses_and_handles`.
-    """
-
-    #: Keeps the arrays alive.
-    cdef object arrays
-    #: Address (0 if it is deferred) and handle of each array; arrays may share memory.
-    cdef readonly array addresses, handles
-    #: Handles of arrays that are read, and written, one for each memory.
-    cdef readonly array read, written
-    #: Those that are read and not deferred.
-    cdef array held
-    #: Handles and bases of arrays whose addresses are unknown until the program runs; those that
-    #: are read, `deferred_read`, come first.
-    cdef array deferred, deferred_bases
-    cdef int64_t deferred_read
-    #: Whether a base that is written shares memory with another one.
-    cdef bint shares_memory
-
-    def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
-        cdef dict read = {}, written = {}, lent = {}
-        cdef Py_ssize_t i, count = len(uses), writes = 0
-        cdef const char *use = uses
-        cdef uintptr_t handle
-        cdef list deferred = [], restored = []
-        self.arrays, self.addresses, self.handles = arrays, addresses, handles
-        for i in range(count):
-            # The engine accepts each memory only once, either as read or as written.  Arrays that
-            # share memory have equal first members, which point to MXNet's record of the memory.
-            handle = handles.data.as_ulonglongs[i]
-            if use[i] in b"wW":
-                written[(<uintptr_t *>handle)[0]] = handle
-                writes += 1
-            elif use[i] == b"R":
-                read[(<uintptr_t *>handle)[0]] = handle
-            elif use[i] in b"ra":
-                read[(<uintptr_t *>handle)[0]] = lent[(<uintptr_t *>handle)[0]] = handle
-            if use[i] == b"R":
-                deferred.append(i)
-            elif use[i] == b"W":
-                restored.append(i)
-        self.deferred_read = len(deferred)
-        self.deferred_bases = array("q", deferred + restored)
-        self.deferred = array("Q", [handles[i] for i in self.deferred_bases])
-        self.written = array("Q", written.values())
-        self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
-        self.held = array("Q", [lent[memory] for memory in lent.keys() - written.keys()])
-        self.shares_memory = writes > len(written) or len(self.read) < len(read)
 
 
 cdef inline void **handles_in(array numbers) noexcept:

@@ -1,9 +1,12 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper(Owner):
-    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`."""
+    """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
-    #: Per arena; those of other arrays may follow.
+    Its lazy arrays own it.
+    """
+
+    #: Per arena; those of other arrays may follow.  The subclass holds all of these arrays.
     cdef array handles, addresses
     #: Bytes per element of each arena.
     cdef array sizes
@@ -143,6 +146,20 @@ def keep(
         change_slot(lazy, offset_at, first + <object>slot(lazy, offset_at)[0])
 
 
+def held_by(list references not None, owner, other):
+    """Return the lazy arrays of some weak references that belong to one of two owners."""
+    cdef list held = []
+    cdef PyObject *lazy
+    cdef PyObject *its_owner
+    for reference in references:
+        lazy = PyWeakref_GetObject(reference)
+        if lazy is not <PyObject *>None:
+            its_owner = slot(<object>lazy, owner_at)[0]
+            if its_owner is <PyObject *>owner or its_owner is <PyObject *>other:
+                held.append(<object>lazy)
+    return held
+
+
 def kept_heads(list heads not None):
     """Return the arenas that hold some lazy arrays, as a set, and the numbers of the arrays' types.
 
@@ -173,6 +190,33 @@ def become(list lazies not None, list reals not None):
 cpdef bint is_unrealised(object array_) except -1:
     """Return whether an array is lazy and not real yet: it has no handle."""
     return is_lazy(array_) and isinstance(owner_of(array_), Owner)
+
+
+def arrays_of_bases(tuple bases not None, array_at):
+    """Return the array of each base of a program.
+
+    That of a parameter is taken from it, which is faster than ``data`` if it is on one device only.
+    Those at other bases are what `array_at` returns for their kind and key.
+    """
+    cdef list arrays = []
+    for base in bases:
+        if (<tuple>base)[0] == "parameter":
+            copies = (<tuple>base)[1]._data
+            if type(copies) is list and len(<list>copies) == 1:
+                arrays.append((<list>copies)[0])
+            else:
+                arrays.append((<tuple>base)[1].data((<tuple>base)[2]))
+        else:
+            arrays.append(array_at(*<tuple>base))
+    return arrays
+
+
+def handle_of_lazy(lazy):
+    """Return the handle of the real array, an object; a pending array is computed first."""
+    real = owner_of(lazy)
+    if isinstance(real, Owner):
+        real = lazy.real()
+    return real.handle
 
 
 def addresses_and_handles(list arrays not None, bytes uses not None):

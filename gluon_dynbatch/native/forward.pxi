@@ -19,8 +19,11 @@ cdef class Forward(Assembler):
     cdef dict launches
     #: Per family of segments, the rows of all its launches.
     cdef dict family_rows
-    #: By segment and backward kernel: a run with the spots that all launches have in common.
+    #: By number of a segment, and backward kernel: a run with the spots that all its launches share.
     cdef dict templates
+    #: What `recipe` was asked for last, and its answer.
+    cdef tuple asked
+    cdef Recipe answered
     #: Spots of copies and of packed matrices of arrays that all rows share, by what they are made
     #: from.
     cdef dict copies
@@ -38,6 +41,7 @@ cdef class Forward(Assembler):
         cdef int64_t k
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
+        self.asked = None, None, False
         self.gathered, self.keys, self.family_rows = Code(), Code(), {}
         self.drawn, self.units, self.unit0 = Code(), plan.members.units, plan.members.first
         self.unit_rows = plan.graph.dependencies.rows
@@ -52,12 +56,15 @@ cdef class Forward(Assembler):
         cdef list runs = self.begin(launch)
         cdef Run first = self.place(runs, launch, 0), run
         cdef Recipe recipe = first.recipe
-        cdef int64_t number
-        packed = {}
+        cdef int64_t number, k
+        cdef dict packed = None
         for run in runs:
-            for number in run.recipe.saved:
+            for k in range(len(run.recipe.saved)):
+                number = data_of(run.recipe.saved)[k]
                 run.spots[number] = self.reserve(SAVED, run.bytes_of(number))
-            self.pack(run, run.recipe.operand_packs, packed)
+            if len(run.recipe.operand_packs):
+                packed = {} if packed is None else packed
+                self.pack(run, run.recipe.operand_packs, packed)
         if len(recipe.draws):
             self.place_draws(launch, runs)
         self.launches[launch] = runs
@@ -108,14 +115,22 @@ cdef class Forward(Assembler):
             number = self.part_segment[k]
             segment = self.segments[number]
             kernel = None if backward is None else backward[k - self.part0[launch]]
-            template = self.templates.get((segment, kernel))
+            key = number if kernel is None else (number, kernel)
+            template = self.templates.get(key)
             if template is None:
                 few = self.family_rows[segment.family] <= FEW
-                template = Run(self.kernels[number].recipe(kernel, few), 0)
-                self.templates[segment, kernel] = template
+                template = Run(self.recipe(self.kernels[number], kernel, few), 0)
+                self.templates[key] = template
                 self.place_parameters(segment, template)
             runs.append(template.resized(self.part_rows[k]))
         return runs
+
+    cdef Recipe recipe(self, kernels, kernel, bint few):
+        """Return the recipe of kernels; many segments in a row may have the same ones."""
+        if self.asked[0] is not kernels or self.asked[1] is not kernel or self.asked[2] != few:
+            self.asked = kernels, kernel, few
+            self.answered = kernels.recipe(kernel, few)
+        return self.answered
 
     cdef int place_parameters(self, segment, Run run) except -1:
         """Set the spots of parameters, pack them, and copy those that the backward pass reads."""

@@ -49,11 +49,13 @@ cdef enum:
     MOST_SPARES = 16384
 
 
-cdef int drop(object lazy, list dropped) except -1:
+cdef int drop(object lazy, Tape tape, list dropped) except -1:
     """Give up the references of a lazy array that only its tape references; keep it if possible.
 
     Runs no Python code: what would be freed is appended to `dropped`.
     """
+    if slot(lazy, owner_at)[0] is not <PyObject *>tape:
+        dropped.append(<object>slot(lazy, owner_at)[0])  # perhaps a real array that it has become
     detached_from = <object>slot(lazy, detached_from_at)[0]
     if detached_from is not None:
         dropped.append(detached_from)

@@ -19,6 +19,8 @@ def find_rows(tape, bytearray has_rows):
     return [k for k in range(len(values)) if has_rows[types.data.as_ints[values.data.as_ints[k]]]]
 
 
+# Plain values, which are words of the code of a cut: `Cut.code` owns it, and never changes.
+
 cdef struct Head:
     #: Numbers of the parts of a cut.
     int64_t uses, slots, inputs, terms, results, arguments
@@ -82,7 +84,10 @@ def code_of_cut(cut):
 
 @cython.final
 cdef class Cuts:
-    """The cuts of all entries, as integers: see `code_of_cut`."""
+    """The cuts of all entries, as integers: see `code_of_cut`.
+
+    It lives while one graph is made.  It holds the codes, whose addresses it uses.
+    """
 
     #: Segments to their numbers, in the order of their first use.
     cdef readonly dict segments

@@ -17,6 +17,7 @@ cdef Py_ssize_t text_bytes = 0
 cdef size_t last_number = 0
 
 cdef struct Numbered:
+    # A tuple, which `held_tuples` keeps alive, or NULL.
     PyObject *item
     size_t number
 

@@ -22,6 +22,7 @@ cdef enum:
 
 
 cdef struct Leader:
+    # A plain value, per unit, in scratch of `find_leaders`.
     #: The term by which the leader of a unit reads it, and the strength of its claim: the launch of
     #: the leader, counted from 1, or the negative of that if others read the same slot.
     int32_t term, claim
@@ -63,7 +64,10 @@ cdef bytearray find_leaders(
 
 @cython.final
 cdef class Ordering:
-    """Orders units by launch, and within a launch by who reads them; see `plan.make`."""
+    """Orders units by launch, and within a launch by who reads them; see `plan.make`.
+
+    It lives while one plan is made, and owns what it writes to; `members` gives that away.
+    """
 
     cdef const int32_t[::1] groups, segment, input0, term0
     #: Per segment: its rank by the size of its arrays, and whether it has inputs that concatenate.

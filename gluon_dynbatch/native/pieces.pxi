@@ -5,13 +5,18 @@ def take_calls(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict num
 
     `numbers` maps values of the tape to those of the new one and is extended by the results.  For
     any other operand, ``find(value, offset, type, place)`` returns its value and offset.
+
+    Returns None if the tape is closed.  It may also be closed meanwhile, by `find` or by what the
+    collector runs: all that is read here is still there.
     """
-    cdef Tape taken = Tape()
-    cdef list operands
+    cdef list operands, places = tape.places
     cdef Py_ssize_t first, i
+    if not tape.open:
+        return None
+    cdef Tape taken = Tape()
     for node in range(node, tape.node_entry.ob_size):
         entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
-        place = tape.places[node]
+        place = places[node]
         for in_type in entry.in_types:
             value, offset = tape.sources[operand], tape.offsets[operand]
             number = numbers.get(value)
@@ -30,6 +35,9 @@ cdef class Piece:
     """Recorded calls that can be appended to any tape, with other inputs.
 
     Values from 0 on are results of its own calls; values from -1 downwards are its inputs.
+
+    The cache of its block owns it, and each call that appends it, in any thread: it never changes.
+    It holds entries and constants, but no array and no tape.
     """
 
     #: Columns of a tape in one place, as most of the time to append them is waiting for memory:

@@ -31,7 +31,8 @@ WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
 
 
 cdef struct Port:
-    # An input or output of a segment; the kind is the number of its dtype and device.
+    # An input or output of a segment; the kind is the number of its dtype and device.  Segments own
+    # tables of them, as bytes; pointers to entries are valid while the caller holds the table.
     int64_t row_size, kind, shared, differentiable, concat
 
 

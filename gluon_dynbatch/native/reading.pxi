@@ -43,6 +43,8 @@ cdef int64_t gcd(int64_t a, int64_t b) noexcept:
     return a
 
 
+# Plain values, in arrays of a `Reader` that are as long as its widest launch, and in its places.
+
 cdef struct Place:
     #: Where a term is: its region, or -1, and its first element there.
     int64_t region, element
@@ -67,7 +69,11 @@ cdef struct Located:
 
 @cython.final
 cdef class Reader:
-    """Collects the reads of all launches, in order; for the arguments, see `plan.make`."""
+    """Collects the reads of all launches, in order; for the arguments, see `plan.make`.
+
+    It lives while one plan is made.  Its columns keep the arrays of graph and plan alive, of which
+    it writes to `operands` and `places`; it owns its output, which `reads` copies.
+    """
 
     cdef const int32_t[::1] term0, term, outside_kind
     cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size

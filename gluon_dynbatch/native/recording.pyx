@@ -16,7 +16,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.weakref cimport PyWeakref_NewRef
+from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -66,6 +66,7 @@ cdef extern from "Python.h":
 # -------------------------------------------------------------- provided by the Python side
 
 cdef struct Functions:
+    # Addresses in MXNet's library, which stays loaded.
     int (*shape)(void *, int *, const int64_t **) noexcept
     int (*dtype)(void *, int *) noexcept
     int (*context)(void *, int *, int *) noexcept
@@ -203,7 +204,10 @@ cdef Py_ssize_t slot_offset(type owner, str name) except -1:
 # ---------------------------------------------------------------------------- flat arrays
 
 cdef class Owner:
-    """The owner of lazy arrays until they are real."""
+    """The owner of lazy arrays until they are real.
+
+    Each of its arrays holds a reference to it, in a slot.
+    """
 
     #: The lazy arrays that were ever added.  A tape holds references, so an array whose reference
     #: count is 1 is held by the tape alone; other owners hold weak references.
@@ -219,7 +223,13 @@ CALLS_PER_CHECK = 1024
 
 
 cdef class Tape(Owner):
-    """The flat arrays of `record.tape.Tape`."""
+    """The flat arrays of `record.tape.Tape`.
+
+    A recorder holds it while it takes calls, and each flush while it computes them.  It is in
+    cycles with its recorder and with its lazy arrays, which the collector does not see; `close`
+    ends both.  The flat arrays only grow, and stay when it is closed; their addresses are valid
+    until they grow.
+    """
 
     #: Whether calls may still be recorded; and whether one of its values may get a gradient.
     cdef public bint open
@@ -289,10 +299,9 @@ cdef class Tape(Owner):
     def close(self, error=None):
         """Stop recording and drop the arrays; `error` says why lazy arrays have no values."""
         self.open, self.error = False, error
-        # Not cleared, as the flush may still use these lists.
-        self.externals, self.lazies = [], []
-        self.originals.clear()
-        self.places.clear()
+        # Not cleared, as others may still use these lists: the flush, and code in the middle of
+        # which the collector has run the flush.
+        self.externals, self.lazies, self.originals, self.places = [], [], [], []
         self.chunks, self.holders = {}, {}
 
     def held(self, Py_ssize_t first=0):
@@ -310,7 +319,7 @@ cdef class Tape(Owner):
             if Py_REFCNT(item) > 1:
                 held.append(<object>item)
             else:
-                drop(<object>item, dropped)
+                drop(<object>item, self, dropped)
         held.reverse()
         PyList_SetSlice(lazies, first, count, held)
         dropped.clear()

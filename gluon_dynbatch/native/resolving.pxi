@@ -20,7 +20,11 @@ def reserve_rows(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t
 
 @cython.final
 cdef class Resolver:
-    """Resolves operands, given their reads."""
+    """Resolves operands, given their reads.
+
+    It lives during one call of `resolve`.  Its columns keep the arrays of the plan alive, which it
+    does not change; it owns the rest.
+    """
 
     cdef const int64_t[:, ::1] regions
     #: Columns of `Reads`.

@@ -4,6 +4,7 @@ from libc.string cimport memcpy, memset
 
 
 cdef struct Keyed:
+    # A plain value, in scratch of the function that sorts.
     int64_t key
     int64_t unit
 

@@ -1,8 +1,9 @@
 # Arguments and attributes as keys of pieces; included by `recording.pyx`.
 
 cdef enum:
-    #: States of an array: not lazy, recorded on this tape, lazy and computed, or of a constant.
-    REAL, RECORDED, COMPUTED, CONSTANT
+    #: States of an array: not lazy, recorded on this tape, lazy and computed, or of a constant; or
+    #: computed and still in an arena.
+    REAL, RECORDED, COMPUTED, CONSTANT, KEPT
     #: Up to so many levels need no other memory.
     FEW_LEVELS = 4
     #: Up to so many leaves are searched one by one.
@@ -314,6 +315,8 @@ cdef class Structure:
                     # `forward` may make the same one, so this cannot be another one.
                     self.walk((<Constant>owner).token)
                     self.whole(offset)
+            elif isinstance(owner, Keeper):
+                state = KEPT
             else:
                 raise TypeError(value)
         else:

@@ -19,6 +19,9 @@ cdef enum:
     EXTERNAL_WEIGHT = -2
 
 
+# Plain values in arrays of a `Survey`, which never grow: pointers to them stay valid as long as the
+# survey.
+
 cdef struct Kind:
     #: Family and callee; numbers of arguments and results; the first argument, and that of the
     #: family.
@@ -35,11 +38,13 @@ cdef struct Argument:
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
 
-    Entries with one `Entry.representative` are of one *kind*.  Calls of one callee with the same
+    Entries with one `CallKind` are of one *kind*.  Calls of one callee with the same
     number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
+
+    It lives during one call of `survey`, holds the entries, and changes neither these nor the tape.
     """
 
-    #: Per kind, its entry, and whether its program has a sum.
+    #: Per kind, its first entry here, and whether its program has a sum.
     cdef list firsts, adds
     #: Per kind a `Kind`; per argument of a family an `Argument`; per family, how many calls it has.
     cdef array kinds, arguments, calls
@@ -57,22 +62,21 @@ cdef class Survey:
         cdef Py_ssize_t count, arguments = 0, kind, number
         self.firsts, self.adds, self.kind_of = [], [], clone(INT, len(entries), False)
         for number, entry in enumerate(entries):
-            first = entry.representative
-            kind = kinds.setdefault(first, len(kinds))
+            kind = kinds.setdefault(entry.kind, len(kinds))
             self.kind_of[number] = kind
             if kind == len(self.adds):
-                token, count = first.token, len(first.in_types)
+                token, count = entry.token, len(entry.in_types)
                 family = families.setdefault((token, count), len(families))
                 if family == len(shared0):
                     shared0.append(arguments)
                     arguments += count
                 callee = callees.setdefault(token, len(callees))
-                results = len(first.out_types)
+                results = len(entry.out_types)
                 columns += (family, callee, count, results, len(place), shared0[family])
-                place += first.argument_of
-                several += first.has_rows
-                self.firsts.append(first)
-                self.adds.append(first.program.has_sum)
+                place += entry.argument_of
+                several += entry.kind.has_rows
+                self.firsts.append(entry)
+                self.adds.append(entry.program.has_sum)
         self.kinds, self.place = array("i", columns), array("i", place)
         self.several = array("b", several)
         self.calls, self.callees = clone(INT, len(families), True), len(callees)

@@ -56,6 +56,8 @@ cpdef bint leaves_graph(array_) except -1:
 cdef bint is_trained(Tape tape, int32_t value) except -1:
     """Return whether a value of a tape may get a gradient."""
     cdef Py_ssize_t node = bisect_right(tape.node_value0, value) - 1
+    if not tape.open:
+        return False  # its external arrays are gone, and it takes no calls
     if node >= 0:
         entry = tape.entries[tape.node_entry.data.as_ints[node]]
         if value < tape.node_value0.data.as_ints[node] + len((<tuple>entry.recorded)[1]):
@@ -149,16 +151,18 @@ def sizes_of(list arrays not None):
     cdef list found = []
     cdef int64_t size
     cdef const int64_t *sizes
-    cdef int dimensions, i
+    cdef int dimensions, i, failed
     for array_ in arrays:
-        check_call(mxnet.shape(handle_of(array_), &dimensions, &sizes))
+        # The sizes are in memory of this thread that its next such call writes to, so no Python
+        # code may run before they are read.
+        failed = mxnet.shape(handle_of(array_), &dimensions, &sizes)
+        if failed:
+            check_call(failed)
         size = 1
         for i in range(dimensions):
             size *= sizes[i]
         found.append(size)
     return found
-
-
 
 
 def shared_array(array_):
@@ -229,16 +233,16 @@ def empty(tuple shape not None, int dtype, int device, int number, bint numpy=Fa
     return new_array(handle, numpy)
 
 
-def arrays_like(array_, tuple shape not None, int64_t count, bint numpy=False):
-    """Return `count` uninitialized arrays of a shape, with the dtype and the context of another.
+def arrays_like(array_, list kinds not None):
+    """Return uninitialized arrays with the dtype and the context of another one.
 
-    With `numpy`, they are arrays of ``mx.np``.
+    Kinds are pairs: the shape, and whether it is an array of ``mx.np``.
     """
     cdef int dtype = 0, device = 0, number = 0
     cdef void *handle = handle_of(array_)
     mxnet.dtype(handle, &dtype)
     mxnet.context(handle, &device, &number)
-    return [empty(shape, dtype, device, number, numpy) for _ in range(count)]
+    return [empty(shape, dtype, device, number, numpy) for shape, numpy in kinds]
 
 
 def are_numpy(list arrays not None):

@@ -96,7 +96,7 @@ class Pieces(recording.Known):
                 piece = trace.piece(seen.leaves, result)
                 trace.pending.append((self.held, key[1], piece, piece.weight + len(key[1])))
         except Refused as refusal:
-            trace.refusal = refusal
+            trace.refusal = trace.refusal or refusal
         except BaseException as error:
             recorder.refuse(f"it ends with {type(error).__name__}", _raised_at(error))
             self._report(recorder, block, trace.refusal)
@@ -138,7 +138,11 @@ class Pieces(recording.Known):
         if seen.state != key[0].state:
             raise Refused("it changes an attribute of a block")
         number = key[0].number << MODE_BITS | recording.current_mode()
-        if recording.Structure(recorder.tape).write(number, args) != key[1]:
+        try:
+            changed = recording.Structure(recorder.tape).write(number, args) != key[1]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _indistinguishable(error, "an argument") from None
+        if changed:
             raise Refused("it changes its arguments, or the mode")
         return seen
 

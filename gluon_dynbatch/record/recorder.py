@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from functools import partial
 from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
@@ -25,12 +26,13 @@ from ..modes import FLOATS
 from ..native import recording
 from ..report import Report
 from .constants import constant_number, constant_of
-from .lazy import Lazy
+from .idle import IdleCell
+from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
 from .state import Library, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
 from .types import TYPES
-from .where import inactive_block, user_call, user_line
+from .where import user_call, user_line
 
 #: Why a call with symbols, from which Gluon infers shapes, is not recorded.
 SYMBOLS = "it is called with symbols"
@@ -47,6 +49,11 @@ class EndedScope:
         """Do nothing."""
 
     connect = run_ahead = flush
+
+    @staticmethod
+    def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
+        """Return False: nothing is recorded."""
+        return False
 
     def await_flush(self, waiting: int = 0) -> bool:
         """Do nothing."""
@@ -83,6 +90,10 @@ class Recorder(recording.Calls):
         self.watch = watch
         #: Results of creation operators, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
+        #: The first call of each class of cells that are not hybridized, and the innermost one that
+        #: is running.
+        self._idle_cells: Dict[type, IdleCell] = {}
+        self._idle: Optional[IdleCell] = None
 
     def compute(self, lazy: Lazy) -> None:
         """Compute the value of a lazy array that is being read."""
@@ -127,9 +138,35 @@ class Recorder(recording.Calls):
 
     def count_ordinary(self, name: str) -> None:
         """Count an operator on ordinary arrays, which runs at once."""
+        in_cell = self._idle is not None
         self.report.found.count(
-            ("ordinary", name, ""), lambda: ordinary(name, user_line(), inactive_block())
+            ("ordinary", name, in_cell), lambda: ordinary(name, user_line(), in_cell)
         )
+
+    def run_idle(self, original: Callable[..., Any], block: Any, args: Tuple[Any, ...]) -> Any:
+        """Call a cell that is not hybridized, and count it if its call could be a recorded one.
+
+        Its operators are calls of their own, or run at once.
+        """
+        if not args or isinstance(args[0], mx.sym.Symbol):
+            return original(block, *args)
+        outer, tape = self._idle, self.tape
+        before = len(tape.node_entry)
+        cell = self._idle_cells.get(type(block))
+        if cell is None:
+            helps = self.scope.hybridizing_helps
+            cell = IdleCell(block, args, user_line(), outer, partial(helps, self.library))
+            self._idle_cells[type(block)] = cell
+        self._idle = cell
+        try:
+            result = original(block, *args)
+        finally:
+            self._idle = outer
+        calls = len(tape.node_entry) - before
+        # A flush means that it has read a value.
+        if calls != 1 and tape is self.tape:
+            self.report.found.count(cell.key, partial(cell.finding, calls), cell.is_told)
+        return result
 
     def run_ahead(self) -> None:
         """Let the scope compute pending calls during recording, if they are enough to pay."""

@@ -32,6 +32,10 @@ class Scope(Protocol):
     def connect(self) -> None:
         """Add the computed calls to MXNet's tape."""
 
+    @staticmethod
+    def hybridizing_helps(library: Any, cell: Any) -> bool:
+        """Return whether it would help to hybridize an `idle.IdleCell`."""
+
 
 class NamedCallee(Protocol):
     """What a recorder knows of a block or operator that is called."""

@@ -22,7 +22,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import ArgumentError
 from ..native import recording
-from .lazy import Lazy
+from .lazy_base import Lazy
 from .types import TYPES, ArrayType, memory_of
 from .where import user_line
 

@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from .lazy import Lazy
+from .lazy_base import Lazy
 from .recorder import Recorder
 from .tape import Tape
 from .types import TYPES, ArrayType
@@ -32,6 +32,11 @@ class Refused(Exception):  # noqa: N818
 
 #: Why an array cannot be found by a later call.
 _UNKNOWN = "it reads an array that is neither an argument nor the block's own"
+
+
+def _closed() -> Refused:
+    """Return the refusal if Python code, such as the collector runs, has flushed the calls."""
+    return Refused("it flushes the scope")
 
 
 def _key_of(constant: recording.Constant) -> Tuple[str, int]:
@@ -118,6 +123,8 @@ class Trace:
         attribute_ids = set(map(id, attributes))
         self._attributes = attributes
         calls = recording.take_calls(tape, node, operand, self._values, self._find)
+        if calls is None:
+            raise _closed()
         for entry in calls.entries.values():
             if entry.block_id is not None and entry.block_id not in attribute_ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
@@ -181,9 +188,11 @@ class Trace:
     def _external_source(self, value: int, place: Any) -> Any:
         """Return the source of an external, from which `give` finds the array of a later call."""
         externals, reason = self._tape.external_values, "it reads an array of another sample"
-        at = bisect.bisect_left(externals, value)
+        at, originals = bisect.bisect_left(externals, value), self._tape.originals
         if at < len(externals) and externals[at] == value:
-            source = self._array_source(self._tape.originals[at])
+            if at >= len(originals):
+                raise _closed()
+            source = self._array_source(originals[at])
             if source is not None:
                 return source
             reason = _UNKNOWN

@@ -19,7 +19,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from mxnet.util import _NumpyArrayScope, is_np_array, is_np_shape
 from numpy.typing import NDArray as Numbers
 
-from ..modes import FLOATS
+from ..modes import FLOATS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 from ..native import recording
 
 #: Number of elements of an array of a shape.
@@ -46,6 +46,14 @@ def set_numpy(shapes: bool, arrays: bool) -> None:
     _NumpyArrayScope._current.value = _NumpyArrayScope(arrays)
 
 
+def set_mode(mode: int) -> None:
+    """Set autograd's mode and NumPy's semantics in this thread."""
+    autograd.set_recording(bool(mode & RECORDING))
+    autograd.set_training(bool(mode & TRAINING))
+    if is_np_shape() != bool(mode & NUMPY_SHAPE):
+        set_numpy(bool(mode & NUMPY_SHAPE), bool(mode & NUMPY_ARRAY))
+
+
 @contextlib.contextmanager
 def numpy_shapes(active: bool) -> Iterator[None]:
     """Switch NumPy's shapes on or off in this thread for a ``with`` statement.
@@ -60,6 +68,20 @@ def numpy_shapes(active: bool) -> Iterator[None]:
     finally:
         if before[0] != active:
             set_numpy(*before)
+
+
+@functools.lru_cache(maxsize=10_000)
+def infer_reshape(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Return the shape that MXNet's ``reshape`` gives; it reshapes an array without memory."""
+    return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
+
+
+@functools.lru_cache(maxsize=10_000)
+def infer_reshape_view(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Do as `infer_reshape` for an array of ``mx.np``."""
+    with numpy_shapes(True):
+        array_: Any = mx.np.ndarray(_new_alloc_handle(old, mx.cpu(), True))
+        return array_.reshape_view(*args, **kwargs).shape
 
 
 class ArrayType(NamedTuple):

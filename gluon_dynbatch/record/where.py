@@ -8,7 +8,6 @@ import sys
 from typing import Any, Iterator, Optional
 
 import mxnet as mx
-from mxnet.gluon import HybridBlock
 
 from ..errors import Where
 from ..native import recording
@@ -57,17 +56,6 @@ def user_call() -> str:
             break
         called = frame.f_code.co_name
     return called
-
-
-def inactive_block() -> str:
-    """Return the name of the outermost block that is running and not hybridized, or nothing."""
-    found = ""
-    for frame in _callers():
-        if frame.f_code.co_name in ("forward", "hybrid_forward"):
-            block = frame.f_locals.get("self")
-            if isinstance(block, HybridBlock) and not block._active:
-                found = block.name
-    return found
 
 
 def may_be_abandoned(frame: Any) -> bool:

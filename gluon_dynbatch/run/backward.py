@@ -17,13 +17,13 @@ from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
 from ..plan.transpose import Reach, externals_read, live_units, touched_units
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
-from .gradient import GradientRequest
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
+from .variables import GradientRequest
 
 #: The kinds of forward bases that the backward pass reads.
 KEPT = frozenset(["arena", "saved", "key", "identities"])

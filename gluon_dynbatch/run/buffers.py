@@ -19,7 +19,7 @@ from ..plan.plan import Plan
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .engine import PUSHES
-from .pool import POOL, Pool, allocate_like
+from .pool import POOL, ArrayKind, Pool, allocate_like
 from .team import use_threads
 
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
@@ -139,23 +139,25 @@ def _on(like: NDArray, values: Array) -> NDArray:
 
 
 def copy_out(
-    source: NDArray, shape: Tuple[int, ...], starts: List[int], numpy: bool = False
+    source: NDArray, kinds: List[ArrayKind], starts: Array, sizes: Array
 ) -> List[NDArray]:
-    """Return copies of the arrays of one shape that start at given elements of an arena.
+    """Return copies of arrays, of these kinds and sizes, that start at given elements of an arena.
 
-    With `numpy`, they are arrays of ``mx.np``, unless the device needs operators for the copies.
+    If the device needs operators for the copies, none is of ``mx.np``, and all have axes.
 
     Each has memory of its own.  MXNet queues operations by memory: if a backward pass in Python
     writes the gradient of one copy and reads another one, these must not be one memory.
     """
-    on_host, size = in_host_memory(source.context), prod(shape)
-    if not on_host:
-        copies = allocate_like(source, shape or (1,), len(starts))
+    if not in_host_memory(source.context):
+        copies = allocate_like(source, [(shape or (1,), False) for shape, _ in kinds])
         with autograd.pause():
-            _copy_by_operators(source, copies, size, starts)
+            for size in np.unique(sizes).tolist():
+                alike = np.flatnonzero(sizes == size).tolist()
+                chosen = [copies[i] for i in alike]
+                _copy_by_operators(source, chosen, size, starts[alike].tolist())
         return copies
-    copies = allocate_like(source, shape, len(starts), numpy)
-    code = assembling.code_of_copies(name_of(source.dtype), starts, size)
+    copies = allocate_like(source, kinds)
+    code = assembling.code_of_copies(name_of(source.dtype), starts, sizes)
     bases = bases_of([source, *copies], b"r" + b"w" * len(copies))
     push(executing.Program(code), bases, " copies")
     return copies
@@ -170,7 +172,7 @@ def _copy_by_operators(
         part(flat, starts[0], starts[0] + size).copyto(out[0])
         return
     stretches = [[planning.COPY, k * size, 0, first, size] for k, first in enumerate(starts)]
-    together = allocate_like(source, (len(out) * size,), 1)[0]
+    together = allocate_like(source, [((len(out) * size,), False)])[0]
     _write_by_operators(together, [source], np.array(stretches))
     mx.nd.SliceChannel(together, num_outputs=len(out), axis=0, out=out)
 

@@ -20,10 +20,10 @@ from mxnet.ndarray import NDArray
 from ..modes import FLOATS
 from ..native import recording
 from ..native.recording import current_mode
-from ..record.intercept import replace_for_good, set_mode
-from ..record.lazy import Lazy
+from ..record.intercept import replace_for_good
+from ..record.lazy_base import Lazy
 from ..record.state import STATE
-from ..record.types import TYPES, ArrayType, name_of
+from ..record.types import TYPES, ArrayType, name_of, set_mode
 from .chain import Chain
 from .profiling import PROFILER
 

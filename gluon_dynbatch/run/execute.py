@@ -8,16 +8,15 @@ from typing import Any, Callable, ContextManager, Iterator, List, Optional, Prot
 import mxnet as mx
 import numpy as np
 from mxnet.base import MXNetError
-from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError, Where
 from ..modes import RECORDING
-from ..native import executing
+from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..plan.launch import Launch, Whole
 from ..plan.plan import Plan
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
 from .draws import draw_key
@@ -118,10 +117,7 @@ class Execution(Pass):
         self.externals = externals
         self._dispatcher, self._where, self._tape = dispatcher, where, tape
         #: The arrays at the program's own bases.
-        self.arrays = [
-            _data(*base[1:]) if base[0] == "parameter" else self.array_at(*base)
-            for base in program.bases
-        ]
+        self.arrays = recording.arrays_of_bases(program.bases, self.array_at)
         copied = [externals[number] for number in program.externals]
         self.bases = bases_of(self.arrays + copied, program.uses)
 
@@ -220,9 +216,3 @@ def execute(
     execution.fill_devices()
     execution.run_launches(watch)
     return execution
-
-
-def _data(parameter: Parameter, context: mx.Context) -> NDArray:
-    """Return the array of a parameter on a device, faster than ``data`` if it has only one."""
-    copies = parameter._data
-    return copies[0] if copies is not None and len(copies) == 1 else parameter.data(context)

@@ -16,12 +16,12 @@ from mxnet.util import is_np_shape
 
 from ..native import recording
 from ..native.assembling import itemsize
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from ..record.state import STATE
 from ..record.types import TYPES, in_host_memory, name_of
 from ..schedule.dependencies import Array
 from .buffers import copy_out
-from .pool import address_of
+from .pool import ArrayKind, address_of
 
 Result = TypeVar("Result")
 
@@ -75,9 +75,9 @@ class Memories(NamedTuple):
     def wholes(self) -> List[List[Lazy]]:
         """Return per memory the kept arrays that are all of it, in one shape."""
         wholes: List[List[Lazy]] = [[] for _ in self.size]
-        for array, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
+        for lazy, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
             if kind == self.whole[memory]:
-                wholes[memory].append(array)
+                wholes[memory].append(lazy)
         return wholes
 
     def numpy(self, scalars: bool) -> Array:
@@ -265,29 +265,27 @@ class Kept(recording.Keeper):
 
     def held(self) -> List[Lazy]:
         """Return the arrays of this flush that are still held and not real yet."""
-        held = [reference() for reference in self.lazies]
-        owners = id(self), id(self._detached() or self)
-        return [lazy for lazy in held if lazy is not None and id(lazy._owner) in owners]
+        return recording.held_by(self.lazies, self, self._detached() or self)
 
     def copies(self, memories: Memories, recorded: bool) -> List[NDArray]:
-        """Return copies of memories, made in groups: those of one arena, size and shape.
+        """Return copies of memories, those of each arena by one push.
 
         If they become results of a node of MXNet's tape (`recorded`), all have axes.
         """
         scalars = is_np_shape() and not recorded
-        columns = memories.arena, memories.size, memories.whole, memories.numpy(scalars)
-        groups: Dict[Any, List[int]] = {}
-        for number, key in enumerate(zip(*(column.tolist() for column in columns))):
-            groups.setdefault(key, []).append(number)
-        copies: Dict[int, NDArray] = {}
-        for (arena, size, whole, numpy), numbers in groups.items():
-            shape = (size,) if whole < 0 else TYPES[whole].shape or (() if numpy else (1,))
-            starts = memories.first[numbers].tolist()
+        codes = 2 * memories.whole + memories.numpy(scalars)
+        codes = np.where(memories.whole < 0, ~memories.size, codes).tolist()
+        kind_of = {code: _kind_of(code) for code in set(codes)}
+        kinds, copies = [kind_of[code] for code in codes], []
+        # Memories are in the order of their arenas.
+        begins = np.flatnonzero(np.diff(memories.arena, prepend=-1)).tolist()
+        for low, high in zip(begins, [*begins[1:], len(codes)]):
+            columns = memories.first[low:high], memories.size[low:high]
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
-                copied = copy_out(self._arenas[arena], shape, starts, bool(numpy))
-                copies.update(zip(numbers, copied))
-        return [copies[number] for number in range(len(memories.arena))]
+                source = self._arenas[int(memories.arena[low])]
+                copies += copy_out(source, kinds[low:high], *columns)
+        return copies
 
     def copy_out(self, arrays: List[Lazy]) -> None:
         """Copy arrays out of their arenas, except for those that are detached from others."""
@@ -320,6 +318,14 @@ class Detached(recording.Keeper):
 
     def detached(self) -> None:
         """Return None: no graph has these arrays."""
+
+
+def _kind_of(code: int) -> ArrayKind:
+    """Return the kind of a copy: flat, of ``~code`` elements, or the type ``code // 2``."""
+    if code < 0:
+        return (~code,), False
+    numpy = bool(code % 2)
+    return TYPES[code // 2].shape or (() if numpy else (1,)), numpy
 
 
 def _elements(array: NDArray) -> Array:

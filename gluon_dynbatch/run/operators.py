@@ -22,14 +22,14 @@ from mxnet.ndarray import NDArray
 
 from ..modes import RECORDING, TRAINING
 from ..plan.launch import Launch, Whole
-from ..record.lazy import Lazy
+from ..record.lazy_base import Lazy
 from ..schedule.dependencies import Array
 from .buffers import Arenas, shaped, zero
 from .dispatch import Executable
-from .gradient import GradientRequest
 from .left_out import Recorded, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Transposed
+from .variables import GradientRequest
 
 
 class Targets:

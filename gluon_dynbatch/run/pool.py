@@ -48,17 +48,17 @@ def _number_of(dtype: Any) -> int:
     return number
 
 
-def allocate_like(
-    array: NDArray, shape: Tuple[int, ...], count: int, numpy: bool = False
-) -> List[NDArray]:
-    """Return uninitialized arrays of a shape, with the dtype and the context of another array.
+#: The shape of an array, and whether it is one of ``mx.np``.
+ArrayKind = Tuple[Tuple[int, ...], bool]
 
-    With `numpy`, they are arrays of ``mx.np``.
-    """
+
+def allocate_like(array: NDArray, kinds: List[ArrayKind]) -> List[NDArray]:
+    """Return uninitialized arrays of these kinds, with the dtype and the context of another one."""
     try:
-        return recording.arrays_like(array, shape, count, numpy)
+        return recording.arrays_like(array, kinds)
     except Exception as error:
-        raise _explained(error, shape, array.dtype, array.context) from error
+        largest = max((shape for shape, _ in kinds), key=prod)
+        raise _explained(error, largest, array.dtype, array.context) from error
 
 
 def address_of(array: NDArray) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter, defaultdict
+from html import escape
 from typing import Any, DefaultDict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ..errors import MissingError
@@ -21,9 +22,11 @@ FILLS = ("#a8c8ec", "#f4c58b", "#aedcae", "#d3b9e3", "#f0b0b0", "#e2d38a", "#9fd
 LINE = "#808080"
 #: Border of calls that did not merge.
 UNMERGED = "#d04040"
-BARS = "▁▂▃▄▅▆▇█"
-#: Most bars in a row.
-MOST_BARS = 16
+#: Colour of bars in a node; their width and greatest height in points, and most bars in a row.
+BAR_FILL = "#505050"
+BAR_WIDTH, BAR_HEIGHT, MOST_BARS = 6, 16, 16
+#: Attributes of a table without lines.
+PLAIN = 'border="0" cellborder="0" cellspacing="0" cellpadding="0"'
 INSTALL = (
     "install Graphviz (apt install graphviz, brew install graphviz or conda install graphviz); "
     "print(plan) shows the plan as text"
@@ -70,9 +73,11 @@ def draw(picture: Picture) -> Any:
     if shutil.which("dot") is None:
         message = "the picture needs the program 'dot', which is not on the path"
         raise MissingError(message, advice=INSTALL)
-    ids = {key: f"n{i}" for i, key in enumerate(nodes)}
+    # Browsers show the names when the mouse is over them; no two nodes have the same launches.
+    ids = {key: node.title for key, node in nodes.items()}
     font = {"fontname": "Helvetica,Arial,sans-serif", "fontsize": "12"}
     graph = graphviz.Digraph(
+        "plan",
         graph_attr={"bgcolor": "transparent", "ranksep": "0.3", "nodesep": "0.2"},
         node_attr={**font, "shape": "box", "style": "rounded,filled", "color": LINE},
         edge_attr={**font, "color": LINE, "fontcolor": LINE, "fontsize": "10"},
@@ -82,15 +87,15 @@ def draw(picture: Picture) -> Any:
     widest = max((max(node.widths) for node in nodes.values()), default=1)
     for key, node in nodes.items():
         lines = [f"{node.full_name} × {sum(node.widths)}", node.title]
-        if len(set(node.widths)) > 1:
-            lines.append(bars(node.widths))
         style = {"fillcolor": FILLS[names.index(node.name) % len(FILLS)]}
         # Logarithmic, so that launches of one call and of a thousand fit into one picture.
         style["width"] = f"{0.8 + 2.2 * math.log(max(node.widths)) / math.log(max(widest, 2)):.2f}"
         if node.reason:
             lines.append("not merged")
             style.update(color=UNMERGED, penwidth="2", style="rounded,filled,dashed")
-        graph.node(ids[key], "\n".join(lines), tooltip=node.reason or node.title, **style)
+        varied = len(set(node.widths)) > 1
+        label = with_bars(lines, node.widths) if varied else "\n".join(lines)
+        graph.node(ids[key], label, tooltip=node.reason or node.title, **style)
     outside: DefaultDict[Tuple[str, bool, str], Counter[int]] = defaultdict(Counter)
     inside = sum(writer in nodes and reader in nodes for writer, reader in picture.edges)
     for (writer, reader), rows in picture.edges.items():
@@ -103,7 +108,7 @@ def draw(picture: Picture) -> Any:
             if inner in nodes:
                 outside[ids[inner], inner is reader, picture.ends[end]].update(rows)
     for (inner, is_read, label), rows in outside.items():
-        name = f"{'to' if is_read else 'from'}_{inner}"
+        name = f"{label} {'to' if is_read else 'from'} {inner}"
         text = "\n".join([label, *_counts(rows)])
         graph.node(name, text, shape="plaintext", style="", fontcolor=LINE, fontsize="10")
         graph.edge(*((name, inner) if is_read else (inner, name)), style="dashed")
@@ -114,15 +119,36 @@ def _counts(rows: Mapping[int, int]) -> List[str]:
     return [count(number, size) for size, number in sorted(rows.items())]
 
 
-def bars(widths: Sequence[int]) -> str:
-    """Draw widths as bars of text; if there are many, the largest of each range.
+def with_bars(lines: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a label with lines of text, and below them a row of bars for widths.
 
-    >>> bars([8, 4, 2, 1])
-    '█▄▂▁'
+    The bars are shapes: fonts draw characters for bars at different heights, or not at all.
+    """
+    row = "".join(f"<td>{_bar(height)}</td>" for height in bars(widths))
+    text = "".join(f"<tr><td>{escape(line)}</td></tr>" for line in lines)
+    return f"<<table {PLAIN}>{text}<tr><td><table {PLAIN}><tr>{row}</tr></table></td></tr></table>>"
+
+
+def _bar(height: int) -> str:
+    """Return a table of one bar, with space above it."""
+    sizes = (BAR_HEIGHT - height, ""), (height, f' bgcolor="{BAR_FILL}"')
+    cells = (
+        f'<tr><td fixedsize="true" width="{BAR_WIDTH}" height="{size}"{fill}></td></tr>'
+        for size, fill in sizes
+        if size
+    )
+    return f"<table {PLAIN}>{''.join(cells)}</table>"
+
+
+def bars(widths: Sequence[int]) -> List[int]:
+    """Return the heights of bars for widths; if there are many, for the largest of each range.
+
+    >>> bars([8, 4, 2, 0])
+    [16, 8, 4, 1]
     """
     step = -(-len(widths) // MOST_BARS)
     shown = [max(widths[i : i + step]) for i in range(0, len(widths), step)]
-    return "".join(BARS[max(-(-len(BARS) * width // max(shown)) - 1, 0)] for width in shown)
+    return [max(round(BAR_HEIGHT * width / max(shown)), 1) for width in shown]
 
 
 def count(count: int, size: int = 0) -> str:

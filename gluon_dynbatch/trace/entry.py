@@ -6,6 +6,7 @@ import itertools
 import threading
 import warnings
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
 
 from mxnet.gluon import HybridBlock
@@ -28,11 +29,47 @@ PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 _ENTRY_IDS = itertools.count()
 
 
-class Entry(TypedProgram):
-    """One kind of call: a callee with exact argument types, in one mode.
+#: Of the arguments of a call, those that all calls share, if there are none.
+NONE: FrozenSet[int] = frozenset()
 
-    If calls merge as rows, entries that differ only in the number of rows share one analysis.
+
+class CallKind:
+    """What calls have in common that differ at most in their number of rows.
+
+    If calls merge as rows, this is found out once, by the first entry; if not, there is a kind for
+    each entry.
     """
+
+    def __init__(self, typed: TypedProgram):
+        #: A program with the types of some of the calls.
+        self.typed = typed
+        #: Per array, whether it has more than one row.
+        self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in typed.in_types)
+        #: Cuts of calls that share no arguments, which `expand` caches here.
+        self.cuts: Dict[Any, Any] = {}
+
+    @cached_property
+    def variant(self) -> Variant:
+        """The variant of calls that share no arguments."""
+        return choose_variant(self.typed, NONE)
+
+    def infer(self, types: Tuple[ArrayType, ...]) -> Optional[Inferred]:
+        """Derive shapes and dtypes for another number of rows; None if calls have no rows."""
+        rows, equal = types[0].shape[:1], len({t.shape[:1] for t in types}) == 1
+        # With one row, the layout may be another.
+        if not equal or not rows > (1,) or not all(self.has_rows):
+            return None
+        if self.variant.layout != "rows":
+            return None
+        shapes = {
+            ref: rows + shape[1:] if self.variant.batched[ref[0]] else shape
+            for ref, shape in self.typed.shapes.items()
+        }
+        return shapes, self.typed.dtypes
+
+
+class Entry(TypedProgram):
+    """Calls of a callee with exact argument types, in one mode."""
 
     def __init__(
         self,
@@ -44,14 +81,17 @@ class Entry(TypedProgram):
         where: Where,
         results: Optional[Tuple[ArrayType, ...]] = None,
     ):
-        """Analyse a kind of call; `results` are the types of lazy arrays, if they are others."""
+        """Analyse such calls; `results` are the types of lazy arrays, if they are others."""
         without_rows = mode, *(t._replace(shape=t.shape[1:]) for t in in_types)
-        first: Optional[Entry] = program.representatives.get(without_rows)
-        inferred: Optional[Inferred] = first.infer_rows(in_types) if first else None
+        kind: Optional[CallKind] = program.kinds.get(without_rows)
+        inferred: Optional[Inferred] = kind.infer(in_types) if kind else None
         if inferred is None:
-            first, inferred = None, infer(program, in_types, callee.name, where)
-        typed = first.program if first else _with_shapes(program, inferred[0])
+            kind, inferred = None, infer(program, in_types, callee.name, where)
+        typed = kind.typed.program if kind else _with_shapes(program, inferred[0])
         super().__init__(callee.name, mode, typed, in_types, inferred)
+        #: What it has in common with entries of other numbers of rows.
+        self.kind = kind or CallKind(self)
+        program.kinds.setdefault(without_rows, self.kind)
         self.id = next(_ENTRY_IDS)
         self.token = callee.token
         #: ``id()`` of the block; None for an operator.
@@ -60,12 +100,8 @@ class Entry(TypedProgram):
         self.draws = any(
             rules.is_random(op.op, op.attrs, bool(mode & TRAINING)) for op in typed.ops
         )
-        #: Per array, whether it has more than one row.
-        self.has_rows = tuple(array_type.shape[:1] > (1,) for array_type in in_types)
         #: Per array, the number of the argument that contains it.
         self.argument_of = places
-        #: The entry that was analysed: this one, or one with another number of rows.
-        self.representative: Entry = first or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
         #: Cuts of its calls, which `expand` caches here.
         self.cuts: Dict[Any, Any] = {}
@@ -78,32 +114,14 @@ class Entry(TypedProgram):
         )
         #: What native code reads for each recorded call.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec, program.numpy)
-        program.representatives.setdefault(without_rows, self)
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return the variant of calls that share these arguments."""
         if shared not in self._variants:
-            if shared or self.representative is self:
-                variant = choose_variant(self, shared)
-            else:
-                variant = replace(self.representative.variant(shared), typed=self)
-            self._variants[shared] = variant
+            self._variants[shared] = (
+                choose_variant(self, shared) if shared else replace(self.kind.variant, typed=self)
+            )
         return self._variants[shared]
-
-    def infer_rows(self, types: Tuple[ArrayType, ...]) -> Optional[Inferred]:
-        """Derive shapes and dtypes for another number of rows; None if calls have no rows."""
-        rows, equal = types[0].shape[:1], len({t.shape[:1] for t in types}) == 1
-        # With one row, the layout may be another.
-        if not equal or not rows > (1,) or not all(self.has_rows):
-            return None
-        variant = self.variant(frozenset())
-        if variant.layout != "rows":
-            return None
-        shapes = {
-            ref: rows + shape[1:] if variant.batched[ref[0]] else shape
-            for ref, shape in self.shapes.items()
-        }
-        return shapes, self.dtypes
 
 
 class Library:
@@ -153,6 +171,28 @@ class Library:
                 )
                 callee.entries[key] = entry
             return callee.entries[key]  # type: ignore[no-any-return]
+
+    def trial(
+        self,
+        block: HybridBlock,
+        mode: int,
+        spec: Any,
+        type_ids: Any,
+        places: Tuple[int, ...],
+        where: Where,
+    ) -> Union[Entry, str]:
+        """Return what `entry` would return for a call of a block, and leave the block as it is."""
+        fields = vars(block)
+        names = "_cached_graph", "_in_format", "_out_format"
+        kept = {name: fields[name] for name in names if name in fields}
+        arguments = [*block._cached_op_args]
+        try:
+            return self.entry(None, BlockCallee(block), mode, spec, type_ids, places, where)
+        finally:
+            for name in names:
+                fields.pop(name, None)
+            fields.update(kept)
+            block._cached_op_args[:] = arguments
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> CallProgram:
         """Trace a callee for one structure of arguments, once."""

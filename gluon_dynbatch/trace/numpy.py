@@ -46,6 +46,8 @@ def translate_program(
     shapes, dtypes = inferred
     if any(0 in shape for shape in shapes.values()):
         return "an array is empty"
+    if not all(parameter.shape for parameter in program.parameters.values()):
+        return "a parameter has no axes"
     context = types[0].context
     results = tuple(ArrayType(shapes[ref], dtypes[ref], context) for ref in program.heads)
     with_axes = tuple(t._replace(shape=_axed(t.shape)) for t in types)

@@ -49,8 +49,8 @@ class CallProgram(NamedTuple):
     has_sum: bool
     #: Whether the results are arrays of ``mx.np``.
     numpy: bool
-    #: The first entry with each mode and types, apart from the number of rows.
-    representatives: Dict[Any, Any]
+    #: What calls have in common (`entry.CallKind`), by mode and types apart from numbers of rows.
+    kinds: Dict[Any, Any]
     #: Programs without operators of ``mx.np`` that do the same for certain types, see `numpy.py`.
     translations: Dict[Any, Any]
 
@@ -95,7 +95,7 @@ def read_program(
         operators=len(operators),
         has_sum="add_n" in operators,
         numpy=numpy,
-        representatives={},
+        kinds={},
         translations={},
     )
 

@@ -83,7 +83,7 @@ def test_equal_rows(seed, dtype, units, inputs, rows, before, after):
     assert_equal_bits(compute)
 
 
-@given(SEEDS, DTYPES, st.lists(st.integers(0, 500), max_size=4), st.integers(1, 150),
+@given(SEEDS, DTYPES, st.lists(st.integers(0, 1500), max_size=4), st.integers(1, 150),
        st.integers(1, 150), st.booleans(), st.sampled_from([0, 0, 3]))  # fmt: skip
 def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
     width = max(columns, 1)
@@ -95,6 +95,13 @@ def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
         add_up(executing.MATRIX, dw, dys, xs, second, columns)
         return dw
 
+    first = draw(seed, "float64", n, k)
+    parts = [np.concatenate([each.reshape(-1, size, width).transpose(0, 2, 1).reshape(-1, size)
+                             for each in arrays] or [np.zeros((0, size))]).astype("float64")
+             for arrays, size in ((dys, n), (xs, k))]  # fmt: skip
+    most = abs(first) + abs(parts[0].T) @ abs(parts[1])
+    error = abs(compute() - (first + parts[0].T @ parts[1]))
+    assert (error <= np.finfo(dtype).eps * (len(parts[0]) + 10) * most).all()
     assert_equal_bits(compute)
 
 

@@ -17,7 +17,16 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch import auto, flush, scope
 from gluon_dynbatch.kernel import kernels
 from gluon_dynbatch.native import assembling
-from gluon_dynbatch.record import hazards, hooks, intercept, lazy, recorder, tape
+from gluon_dynbatch.record import (
+    hazards,
+    hooks,
+    intercept,
+    lazy,
+    lazy_base,
+    nd_functions,
+    recorder,
+    tape,
+)
 from gluon_dynbatch.run import (
     backward,
     buffers,
@@ -28,6 +37,7 @@ from gluon_dynbatch.run import (
     operators,
     pool,
     prepare,
+    tape_node,
 )
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
@@ -333,8 +343,11 @@ def interrupted(program, net, instruction, modules):
 #: Modules, and the instructions from one interrupt to the next: 1 if `EVERY` is 1.  Modules
 #: with locks are missing, as Python handles no interrupt at which ``with lock`` would not free it.
 PARTS = {
-    "ends": ((scope, intercept, hooks), EVERY),
-    "middle": ((auto, chain, flush, hazards, keep, lazy, recorder, tape), 2 * EVERY - 1),
+    "ends": ((scope, intercept, nd_functions, hooks), EVERY),
+    "middle": (
+        (auto, chain, flush, hazards, keep, lazy, lazy_base, recorder, tape, tape_node),
+        2 * EVERY - 1,
+    ),
 }
 
 

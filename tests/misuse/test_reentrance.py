@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 import weakref
 
 import mxnet as mx
@@ -12,13 +13,22 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
-from tests.cells import WIDTH, array, dense
+from tests.cells import WIDTH, array, dense, inputs
 from tests.common import FIXED
-from tests.test_trace_once import chain, traced
+from tests.test_trace_once import FunctionBlock, chain, traced
 
 NET = dense(WIDTH)
 #: The number of objects that the collector waits for: it runs in the middle of most calls.
 COUNTDOWNS = range(1, 25)
+
+
+@pytest.fixture(autouse=True)
+def quick_collections():
+    """Let the collector leave alone all objects that exist before a test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Garbage:
@@ -61,7 +71,8 @@ def record(batch, pending, x):
 
 
 def write(batch, pending, x):
-    x[:] = x * 1  # pending calls read it
+    with autograd.pause():
+        x[:] = x * 1  # pending calls read it
 
 
 TRACED = traced(lambda block, x: (chain(block, x, 2), block.net(x)))
@@ -95,6 +106,68 @@ def test_code_that_the_collector_runs_during_a_call(name, act):
         for result, right in zip(got, wanted):
             np.testing.assert_allclose(result.asnumpy(), right, 1e-5, 1e-6)
     assert ran > 3, "the collector ran in few calls"
+
+
+def bare(block, *arrays):
+    """Make views that are in no graph, so that the arguments of later calls must not be, either."""
+    with autograd.pause():
+        rows = [x[0:1] for x in arrays]
+    return [block.net(row) for row in rows]
+
+
+#: What a traced block does, and the number of its arguments.
+TRACES = {"calls": (lambda block, x: [chain(block, x, 2), block.net(x)], 1), "views": (bare, 4)}
+
+
+@pytest.mark.parametrize("act", [read, flush, record, write])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
+@pytest.mark.parametrize("name", TRACES)
+def test_code_that_the_collector_runs_while_a_block_is_traced(name, known, act):
+    """While a piece of its calls is made or appended, the calls before it are computed."""
+    forward, count = TRACES[name]
+    xs, net, ran = [array(1, WIDTH, seed=k) for k in range(count)], dense(WIDTH), 0
+    wanted = forward(FunctionBlock(forward, net), *xs)
+    for countdown in COUNTDOWNS if known else range(1, 250, 6):
+        block = FunctionBlock(forward, net)
+        with autograd.record(), gdb.batching(**FIXED) as batch:
+            if known:
+                block(*xs)
+            pending = NET(xs[0])
+            arguments = [x * 1 for x in xs] if name == "calls" else [x.copy() for x in xs]
+            gc.collect()
+            Garbage(lambda batch=batch, pending=pending: act(batch, pending, xs[0]))
+            with collecting(countdown) as runs:
+                got = block(*arguments)
+                ran += bool(runs)
+            gc.collect()
+        for result, right in zip(got, wanted):
+            np.testing.assert_allclose(result.asnumpy(), right.asnumpy(), 1e-5, 1e-6)
+    assert ran > 3, "the collector ran in few calls"
+
+
+def test_code_that_a_profiler_runs_while_gradients_are_checked():
+    """MXNet returns the shape of an array in memory that its next such call writes to."""
+    x, gradient, others = array(3, WIDTH), mx.nd.ones((3, WIDTH)), inputs(99)
+
+    def profile(frame, event, called):
+        file = frame.f_back.f_code.co_filename
+        if frame.f_code.co_name == "check_call" and "gluon_dynbatch" in file:
+            with autograd.pause(), gdb.batching(**FIXED):
+                NET(others.pop())
+
+    def run(profile):
+        with autograd.record(), gdb.batching(**FIXED):
+            y = NET(x)
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            y.backward(gradient)
+        finally:
+            sys.setprofile(before)
+        return NET.weight.grad().asnumpy()
+
+    np.testing.assert_array_equal(run(profile), run(None))
+    assert len(others) < 99, "no code of the profiler ran"
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])

@@ -2,6 +2,7 @@
 
 INLINE int F(is_zero)(const void *elements, int64_t n) {
     const T *row = elements;
+    if (n && row[0] != 0) return 0;
     for (int64_t j = 0; j < n; j += 64) {
         int nonzero = 0;
         for (int64_t i = j; i < n && i < j + 64; i++) nonzero |= row[i] != 0;

@@ -15,7 +15,8 @@ enum {
     MOST_TASKS = TASKS_PER_THREAD * GDB_MOST_THREADS,
     LINE = 64,
     SLAB_WORK = 20000000, /* of the pairs that are packed at once: so phases are few */
-    MOST_BATCHES = 8
+    MOST_BATCHES = 8,
+    WINDOW = 2048 /* rows of which pairs are found at once */
 };
 
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -161,9 +162,19 @@ static int64_t work_of_launch(const int64_t *code, int64_t limit, int64_t *tiles
     return work;
 }
 
-/* Return whether the steps of a launch are shared one by one, as it has fewer tiles than tasks. */
-static int is_shared_by_steps(const int64_t *code, int64_t tiles, int64_t tasks) {
-    return code[1] == 1 && gdb_kernel_of(code + 2)->tile_rows > 1 && tiles < tasks;
+/* Return whether the steps of a launch are shared one by one, which has fewer tiles than tasks. Each
+ * of them is a phase, which takes the time of a task more. */
+static int is_shared_by_steps(const run *r, const int64_t *code, int64_t rows, int64_t tiles,
+                              int64_t tasks) {
+    const gdb_kernel *kernel = gdb_kernel_of(code + 2);
+    int64_t by_rows = TASK_WORK, by_steps = 0;
+    if (code[1] != 1 || kernel->tile_rows < 2 || tasks < 2 || tiles >= tasks || !tiles) return 0;
+    by_rows += rows * kernel->work / tiles * parts_of(tiles, r->crew->processors);
+    for (const gdb_step *step = kernel->steps; step < kernel->end; step = gdb_next_step(step)) {
+        const int64_t work = rows * gdb_work_of(step), parts = tasks_for(r, work);
+        by_steps += parts > 1 ? TASK_WORK + work / smaller(parts, r->crew->processors) : work;
+    }
+    return by_steps < by_rows;
 }
 
 /* Run a LAUNCH, at most `limit` rows of each part. */
@@ -173,7 +184,7 @@ static void run_launch(const run *r, const int64_t *code, int64_t limit) {
     int64_t tiles;
     const int64_t work = work_of_launch(code, limit, &tiles), tasks = tasks_for(r, work);
     launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1)};
-    if (!is_shared_by_steps(code, tiles, tasks)) {
+    if (!is_shared_by_steps(r, code, rows, tiles, tasks)) {
         gdb_share(r->crew, run_rows, &l, l.tasks);
         return;
     }
@@ -422,16 +433,26 @@ static packing share_packing(const run *r, const gdb_pack_record *record, int64_
 
 /* ------------------------------------------------------------------ sums over rows */
 
+/* Pairs that are packed at once, for MATRIX: batches of GDB_PAIRS each but the last one. */
+typedef struct {
+    char *packed;
+    const gdb_pair *pairs;
+    int64_t count, batches, size; /* `size`: pairs of a task that packs */
+} slab;
+
 typedef struct {
     const gdb_sum_record *record;
     const gdb_kernels *kernels;
     const gdb_chunk *chunks;
     char *target;
     int64_t size; /* rows or columns of a task */
-    /* A slab of pairs, for MATRIX: batches of GDB_PAIRS each but the last one, packed. */
+    /* For MATRIX. One slab is multiplied while the next one is packed. */
+    slab slabs[2], *packing;
+    const slab *multiplied;
+    int64_t batch_bytes, width, products; /* `products`: tasks that multiply */
+    /* Pairs that have been found; those from `first` on are not packed yet. */
     gdb_pair *pairs;
-    char *packed;
-    int64_t batch_bytes, batches, count, width;
+    int64_t first, count;
     /* The rows that may be the next pairs: where they begin, and their number. */
     const gdb_chunk *chunk;
     int64_t row, candidates;
@@ -448,14 +469,18 @@ static int64_t batch_bytes(const gdb_kernels *kernels, int64_t dtype, int64_t ro
     return multiple(kernels->packed_pairs(rows, columns) * gdb_size_of(dtype), LINE);
 }
 
-int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks) {
-    const int64_t batches = most_batches(rows, columns);
-    return multiple(chunks * sizeof(gdb_chunk), LINE)
-        + multiple(batches * GDB_PAIRS * sizeof(gdb_pair), LINE)
-        + batches * batch_bytes(gdb_kernels_of(dtype), dtype, rows, columns);
+/* Return the bytes of pairs that have been found: less than a slab before a window is added. */
+static int64_t bytes_of_pairs(int64_t batches) {
+    return multiple((WINDOW + batches * GDB_PAIRS) * sizeof(gdb_pair), LINE);
 }
 
-static inline int64_t pairs_in(const sum *s, int64_t batch) {
+int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks) {
+    const int64_t batches = most_batches(rows, columns);
+    return multiple(chunks * sizeof(gdb_chunk), LINE) + bytes_of_pairs(batches)
+        + 2 * batches * batch_bytes(gdb_kernels_of(dtype), dtype, rows, columns);
+}
+
+static inline int64_t pairs_in(const slab *s, int64_t batch) {
     return smaller(GDB_PAIRS, s->count - batch * GDB_PAIRS);
 }
 
@@ -490,13 +515,14 @@ static void find_some(void *context, int64_t number, char *scratch) {
     }
 }
 
-/* Find the next pairs, so many or all that are left. */
+/* Find pairs until there are so many, or no rows are left. */
 static void find_pairs(const run *r, sum *s, int64_t most) {
-    s->count = 0;
+    memmove(s->pairs, s->pairs + s->first, (s->count - s->first) * sizeof *s->pairs);
+    s->count -= s->first, s->first = 0;
     while (s->count < most) {
         const gdb_chunk *chunk = s->chunk;
         int64_t row = s->row;
-        s->candidates = advance(s, &chunk, &row, most - s->count);
+        s->candidates = advance(s, &chunk, &row, WINDOW);
         if (s->candidates == 0) break;
         s->size = size_of_parts(s->candidates, tasks_for(r, s->candidates * FIND_WORK), 1);
         gdb_share(r->crew, find_some, s, parts_of(s->candidates, s->size));
@@ -506,53 +532,80 @@ static void find_pairs(const run *r, sum *s, int64_t most) {
     }
 }
 
-static void pack_some(void *context, int64_t number, char *scratch) {
-    const sum *s = context;
-    const int64_t per_batch = parts_of(GDB_PAIRS, s->size), batch = number / per_batch;
-    const int64_t first = number % per_batch * s->size, count = pairs_in(s, batch);
-    (void)scratch;
-    s->kernels->pack_pairs(s->record->rows, s->record->columns, s->pairs + batch * GDB_PAIRS, first,
-                           smaller(first + s->size, count), s->packed + batch * s->batch_bytes);
+/* Begin the next slab: so many pairs, or all that are left. Return the tasks that pack it. */
+static int64_t begin_slab(const run *r, sum *s, int64_t most) {
+    slab *next = s->packing;
+    if (s->count - s->first < most) find_pairs(r, s, most);
+    next->pairs = s->pairs + s->first, next->count = smaller(s->count - s->first, most);
+    next->batches = parts_of(next->count, GDB_PAIRS);
+    s->first += next->count;
+    const int64_t bytes = next->count * (s->record->rows + s->record->columns)
+        * gdb_size_of(s->record->dtype);
+    next->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * GDB_COPY_WORK),
+                                                   larger(next->batches, 1)), 1);
+    return next->batches * parts_of(GDB_PAIRS, next->size);
+}
+
+static void pack_some(const sum *s, int64_t number) {
+    const slab *next = s->packing;
+    const int64_t per_batch = parts_of(GDB_PAIRS, next->size), batch = number / per_batch;
+    const int64_t first = number % per_batch * next->size, count = pairs_in(next, batch);
+    s->kernels->pack_pairs(s->record->rows, s->record->columns, next->pairs + batch * GDB_PAIRS,
+                           first, smaller(first + next->size, count),
+                           next->packed + batch * s->batch_bytes);
 }
 
 /* Multiply all batches, in their order, for some rows and columns of the target. */
-static void multiply_some(void *context, int64_t number, char *scratch) {
-    const sum *s = context;
+static void multiply_some(const sum *s, int64_t number) {
     const int64_t across = parts_of(s->record->columns, s->width);
     const int64_t first = number / across * s->size, left = number % across * s->width;
-    (void)scratch;
-    for (int64_t batch = 0; batch < s->batches; batch++)
+    for (int64_t batch = 0; batch < s->multiplied->batches; batch++)
         s->kernels->multiply_pairs(
-            s->record->rows, s->record->columns, pairs_in(s, batch),
-            s->packed + batch * s->batch_bytes, first, smaller(first + s->size, s->record->rows),
-            left, smaller(left + s->width, s->record->columns), s->target);
+            s->record->rows, s->record->columns, pairs_in(s->multiplied, batch),
+            s->multiplied->packed + batch * s->batch_bytes, first,
+            smaller(first + s->size, s->record->rows), left,
+            smaller(left + s->width, s->record->columns), s->target);
 }
 
-/* Choose the rows and columns of the target that a task computes. */
-static void choose_size(sum *s, int64_t tasks) {
-    const int64_t tile = s->kernels->tile_rows, panel = s->kernels->panel_columns;
-    s->size = size_of_parts(s->record->rows, tasks, tile);
-    const int64_t across = parts_of(tasks, parts_of(s->record->rows, s->size));
-    s->width = size_of_parts(s->record->columns, across, panel);
+static void multiply_or_pack(void *context, int64_t number, char *scratch) {
+    const sum *s = context;
+    (void)scratch;
+    if (number < s->products)
+        multiply_some(s, number);
+    else
+        pack_some(s, number - s->products);
+}
+
+/* Choose the rows and columns of the target that a task computes. It reads as many columns of dY and
+ * of X, from other threads' caches: so they are about equal. Return the number of tasks. */
+static int64_t choose_size(sum *s, int64_t tasks) {
+    const int64_t rows = s->record->rows, columns = s->record->columns;
+    int64_t across = 1;
+    while (across < tasks && across * across * rows < tasks * columns) across++;
+    s->width = size_of_parts(columns, across, s->kernels->panel_columns);
+    s->size = size_of_parts(rows, parts_of(tasks, parts_of(columns, s->width)),
+                            s->kernels->tile_rows);
+    return parts_of(rows, s->size) * parts_of(columns, s->width);
 }
 
 static void run_matrix(const run *r, sum *s) {
-    const gdb_sum_record *record = s->record;
-    const int64_t rows = record->rows, columns = record->columns;
-    const int64_t most = most_batches(rows, columns) * GDB_PAIRS;
-    s->batch_bytes = batch_bytes(s->kernels, record->dtype, rows, columns);
-    s->chunk = s->chunks, s->row = 0;
-    do {
-        find_pairs(r, s, most);
-        s->batches = parts_of(s->count, GDB_PAIRS);
-        const int64_t bytes = s->count * (rows + columns) * gdb_size_of(record->dtype);
-        s->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * GDB_COPY_WORK),
-                                                    larger(s->batches, 1)), 1);
-        gdb_share(r->crew, pack_some, s, s->batches * parts_of(GDB_PAIRS, s->size));
-        choose_size(s, tasks_for(r, 2 * rows * columns * s->count));
-        gdb_share(r->crew, multiply_some, s,
-                  s->count ? parts_of(rows, s->size) * parts_of(columns, s->width) : 0);
-    } while (s->count == most);
+    const int64_t rows = s->record->rows, columns = s->record->columns;
+    const int64_t batches = most_batches(rows, columns), most = batches * GDB_PAIRS;
+    s->batch_bytes = batch_bytes(s->kernels, s->record->dtype, rows, columns);
+    s->slabs[0].packed = s->slabs[1].packed = (char *)s->pairs + bytes_of_pairs(batches);
+    /* A thread alone packs when it has multiplied, into what is in its cache. */
+    if (r->crew->processors > 1) s->slabs[1].packed += batches * s->batch_bytes;
+    s->chunk = s->chunks;
+    s->packing = s->slabs;
+    int64_t packs = begin_slab(r, s, most);
+    gdb_share(r->crew, multiply_or_pack, s, packs);
+    while (s->packing->count) {
+        s->multiplied = s->packing;
+        s->packing = s->slabs + (s->packing == s->slabs);
+        packs = begin_slab(r, s, most);
+        s->products = choose_size(s, tasks_for(r, 2 * rows * columns * s->multiplied->count));
+        gdb_share(r->crew, multiply_or_pack, s, s->products + packs);
+    }
 }
 
 static void add_some_columns(void *context, int64_t number, char *scratch) {
@@ -590,8 +643,6 @@ static void run_sum(const run *r, const int64_t *code) {
     sum s = {.record = record, .kernels = gdb_kernels_of(record->dtype), .chunks = chunks,
              .target = at(record->target, r->bases), .pairs = (gdb_pair *)scratch};
     int64_t rows = 0;
-    s.packed = scratch + multiple(most_batches(record->rows, record->columns) * GDB_PAIRS
-                                      * sizeof(gdb_pair), LINE);
     for (int64_t i = 0; i < record->count; i++) {
         chunks[i] = (gdb_chunk){from[i].rows, at(from[i].left, r->bases), from[i].left_pitch,
                                 at(from[i].right, r->bases), from[i].right_pitch};
@@ -703,7 +754,7 @@ static int is_better_alone(const run *r, const int64_t *code, int64_t work) {
     if (tasks < 2 || code[0] == GDB_ROWS || code[0] == GDB_PACK) return 0;
     if (code[0] != GDB_LAUNCH) return 1;
     work_of_launch(code, INT64_MAX, &tiles);
-    return is_shared_by_steps(code, tiles, tasks);
+    return is_shared_by_steps(r, code, code[3], tiles, tasks);
 }
 
 static void share_phase(const run *r, phase *p) {

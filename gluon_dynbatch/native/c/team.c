@@ -15,9 +15,10 @@ enum {
     LINE = 64,
     STACK_BYTES = 1 << 20,
     CLOSED = INT32_MAX, /* the next task between two phases: beyond any */
+    PAUSES = 8,
     ANYWHERE = -1,      /* the processor of a thread that is not bound */
     /* Nanoseconds. */
-    SPIN = 50000,            /* that a member looks for tasks before it sleeps */
+    SPIN = 200000,           /* that a member looks for tasks before it sleeps */
     LOOK = 20000,            /* between looks at what processors do */
     YIELD = 10000,           /* of waiting before the owner offers its own processor */
     LATE = 200000,           /* of waiting for a task, and LATE_TASKS times as long as another one */
@@ -73,12 +74,17 @@ static inline int64_t read_clock(clockid_t clock) {
 
 static inline int64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
 
-static inline void pause_briefly(void) {
+static inline void pause_once(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* Leave the core to a thread that shares it with this one, for less than a microsecond. */
+static inline void pause_briefly(void) {
+    for (int i = 0; i < PAUSES; i++) pause_once();
 }
 
 static inline int this_processor(void) {

@@ -1,0 +1,257 @@
+"""A node of MXNet's tape: the backward passes of flushes, from its results to its inputs.
+
+Gradients arrive at ranges of the flushes' arenas.  The flushes run backward from the last to the
+first, and a gradient of what one has read from an earlier one is added to those that arrive there.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Callable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from ..errors import GradientError, ShapeError
+from ..native import recording
+from ..plan.transpose import externals_read
+from ..record.lazy_base import Lazy
+from ..record.where import user_line
+from ..schedule.dependencies import Array
+from .backward import BackwardPass, HeadGradients
+from .buffers import view
+from .variables import GradientRequest
+
+
+class Within(NamedTuple):
+    """Part of a head of an earlier flush of the chain."""
+
+    flush: int
+    head: int
+    #: The first element within the head.
+    offset: int
+    #: Number of the external array that reads it.
+    external: int
+
+
+#: Where the gradient of an input goes: to an earlier flush, an array in MXNet's tape, or nowhere.
+Route = Union[Within, NDArray, None]
+
+
+class Outputs(NamedTuple):
+    """Results of a node: columns, with one row per result."""
+
+    #: The flush that computes it, and the head that it is a part of.
+    flush: Array
+    head: Array
+    #: Its first element within the head, and its number of elements.
+    offset: Array
+    size: Array
+
+    def some(self, rows: Sequence[int]) -> Outputs:
+        """Return some of the results."""
+        return Outputs(*(column[rows] for column in self))
+
+    def split(self, flushes: int, head_gradients: List[NDArray]) -> List[HeadGradients]:
+        """Return the gradients of the heads of each flush, given one array per result."""
+        arrays = {id(each): each for each in head_gradients}  # most are the same ones
+        numbers = {identity: number for number, identity in enumerate(arrays)}
+        number = np.array([numbers[id(each)] for each in head_gradients])
+        pieces = np.stack((number, self.head, self.offset, 0 * number, self.size), axis=1)
+        return [
+            HeadGradients(list(arrays.values()), pieces[self.flush == flush])
+            for flush in range(flushes)
+        ]
+
+
+Reference = Callable[[], Optional[Lazy]]
+
+
+class TapeNode:
+    """The backward passes of a node of MXNet's tape."""
+
+    def __init__(
+        self,
+        passes: List[Tuple[BackwardPass, List[Route]]],
+        outputs: Outputs,
+        held: List[List[Reference]],
+    ):
+        self._passes = passes
+        self._outputs = outputs
+        #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
+        self.leaves_out = any(backward.operators.launches for backward, _ in passes)
+        #: Per result, the lazy arrays that are all of it.
+        self._held = held
+        #: The results that backward passes started from; None if they started elsewhere, too.
+        self._started: Optional[Set[int]] = set()
+        #: Those that the latest one started from.
+        self._latest: Optional[Set[int]] = None
+        #: Whether MXNet has freed the node: backward passes that start later reach other ones.
+        self._is_freed = False
+
+    @property
+    def inputs(self) -> List[NDArray]:
+        """The arrays that get gradients."""
+        routes = (route for _, routes in self._passes for route in routes)
+        return [route for route in routes if isinstance(route, NDArray)]
+
+    def starts(self, heads: Set[int]) -> bool:
+        """Note that a backward pass starts from the arrays with these handles.
+
+        If all of them are results of this node, no gradient arrives at other results.  Returns
+        whether they are.
+        """
+        if self._is_freed:
+            return False
+        numbers = {
+            array.handle.value: number
+            for number, references in enumerate(self._held)
+            for array in (reference() for reference in references)
+            if array is not None
+        }
+        all_known = heads <= numbers.keys()
+        self._latest = {numbers[head] for head in heads} if all_known else None
+        if self._latest is None:
+            self._started = None
+        elif self._started is not None:
+            self._started |= self._latest
+        return all_known
+
+    def reached(self) -> Optional[List[bool]]:
+        """Return per input whether a gradient may reach it; None if this is not known, or all."""
+        starts = self._starts()
+        if self._is_all(starts):
+            return None
+        return [
+            is_reached
+            for (backward, routes), units in zip(self._passes, self._live_units(starts))
+            for is_reached, route in zip(backward.reached(units), routes)
+            if isinstance(route, NDArray)
+        ]
+
+    def untouched(self) -> Optional[List[Array]]:
+        """Return per flush which heads share nothing with what the latest backward pass reached.
+
+        Returns None if it reached all.
+        """
+        starts = self._starts() if self._latest is None else sorted(self._latest)
+        if self._is_all(starts):
+            return None
+        untouched: List[Array] = []
+        for (backward, routes), units in zip(self._passes, self._live_units(starts)):
+            externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
+            for route in routes:
+                if isinstance(route, Within) and not untouched[route.flush][route.head]:
+                    externals[route.external] = True
+            untouched.append(backward.untouched_heads(units, externals))
+        return untouched
+
+    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode]]:
+        """Return the results that are held and share nothing with what is reached, and their node.
+
+        MXNet has freed this one.  Returns None if there are no such results.
+        """
+        untouched, self._is_freed = self.untouched(), True
+        if untouched is None:
+            return None
+        results: List[NDArray] = []
+        numbers: List[int] = []
+        flushes, heads, *_ = (column.tolist() for column in self._outputs)
+        for number, references in enumerate(self._held):
+            alive = [lazy for lazy in (each() for each in references) if lazy is not None]
+            if alive and untouched[flushes[number]][heads[number]]:
+                results.append(alive[0].real())
+                numbers.append(number)
+        if not results:
+            return None
+        held = [self._held[number] for number in numbers]
+        return results, TapeNode(self._passes, self._outputs.some(numbers), held)
+
+    def _is_all(self, starts: Sequence[int]) -> bool:
+        """Return whether gradients arrive at all heads."""
+        flush, head, *_ = self._outputs.some(starts)
+        started = set(zip(flush.tolist(), head.tolist()))
+        return len(started) == sum(len(backward.heads.term) for backward, _ in self._passes)
+
+    def _starts(self) -> Sequence[int]:
+        """Return the results that a gradient may arrive at."""
+        # If nothing is known of where backward passes started, any result may get a gradient.
+        return sorted(self._started) if self._started else range(len(self._outputs.size))
+
+    def backward(
+        self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
+    ) -> List[Optional[NDArray]]:
+        """Return the gradients of the inputs, None where not wanted.
+
+        Raises ``GradientError`` if a call would have another gradient because of `training`.
+        """
+        if not training and any(backward.operators.has_statistics for backward, _ in self._passes):
+            raise GradientError(
+                "backward was called with train_mode=False, but BatchNorm or another call that has "
+                "running statistics was recorded in training mode",
+                user_line(),
+                advice="record the scope with autograd.record(train_mode=False)",
+            )
+        self._check(head_gradients)
+        arriving = self._outputs.split(len(self._passes), head_gradients)
+        given = iter(requests)
+        requests_of = [
+            [
+                next(given)
+                if isinstance(route, NDArray)
+                else GradientRequest(route is not None, None)
+                for route in routes
+            ]
+            for _, routes in self._passes
+        ]
+        live: Sequence[Optional[Array]] = [None] * len(self._passes)
+        if self.leaves_out:
+            live = self._live_units(self._starts())
+        results: List[List[Optional[NDArray]]] = []
+        for number in reversed(range(len(self._passes))):
+            (backward, routes), gradients = self._passes[number], []
+            ranges = backward.pull(arriving[number], requests_of[number], live[number])
+            for route, elements in zip(routes, ranges):
+                if isinstance(route, Within) and elements is not None:
+                    arriving[route.flush].add(elements, route.head, route.offset)
+                elif isinstance(route, NDArray):
+                    gradients.append(elements and _shaped_like(route, *elements))
+            results.append(gradients)
+        return [gradient for gradients in reversed(results) for gradient in gradients]
+
+    def _check(self, head_gradients: List[NDArray]) -> None:
+        """Raise for one that is too small; of a larger one, MXNet reads the first elements, too."""
+        given_sizes = np.array(recording.sizes_of(head_gradients))
+        for number in np.flatnonzero(given_sizes < self._outputs.size)[:1].tolist():
+            shape, size = head_gradients[number].shape, self._outputs.size[number]
+            raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
+
+    def _live_units(self, starts: Sequence[int]) -> List[Array]:
+        """Return per flush which units gradients arrive at that arrive at some results."""
+        heads: List[Set[int]] = [set() for _ in self._passes]
+        live: List[Array] = []
+        flushes, numbers, *_ = self._outputs.some(starts)
+        for flush, head in zip(flushes.tolist(), numbers.tolist()):
+            heads[flush].add(head)
+        for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
+            units = backward.live_units(arriving)
+            externals = len(backward.heads.in_graph)
+            reads = externals_read(backward.forward.graph, units, externals)
+            for route in routes:
+                if isinstance(route, Within) and reads[route.external]:
+                    heads[route.flush].add(route.head)
+            live.append(units)
+        return live[::-1]
+
+
+def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
+    """Return elements of an array in the shape of another one, itself if it has that shape."""
+    return array if array.shape == other.shape else view(array, first, other.shape)

@@ -1,0 +1,109 @@
+"""Variables of MXNet's tape, and how they get gradients."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import mxnet as mx
+from mxnet.base import _LIB, check_call
+from mxnet.ndarray import NDArray
+
+from ..native import recording
+from ..record.intercept import replace_for_good
+from ..record.types import NODE_AT, is_leaf
+from .buffers import add_to
+
+#: Of MXNet's numbers for `grad_req`: nothing is done, or the gradient is added.
+NULL, ADD = 0, 3
+
+
+class GradientRequest(NamedTuple):
+    """Whether the gradient of an input is wanted, and an array that it may be written to."""
+
+    wanted: bool
+    target: Optional[NDArray]
+
+
+def deliver(
+    gradients: Sequence[Optional[NDArray]],
+    requests: Sequence[GradientRequest],
+    arrays: Sequence[NDArray],
+) -> None:
+    """Write gradients that are not the targets of their requests to arrays, or add them there.
+
+    An array may be there several times: the first gradient is written, others are added.
+    """
+    wanted = [i for i, request in enumerate(requests) if request.wanted]
+    wanted.sort(key=lambda i: requests[i].target is None)
+    for i in wanted:
+        gradient, target = gradients[i], requests[i].target
+        assert gradient is not None
+        if target is None:
+            add_to(arrays[i], gradient)
+        elif gradient is not target:
+            gradient.copyto(arrays[i])
+
+
+#: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node
+#: of its own, and what the node of a variable that is gone stands for is replaced with the next one
+#: that gets its address.
+_GRAD_REQ: Dict[int, int] = {}
+
+
+def _watch_variables(original: Callable[..., int]) -> Callable[..., int]:
+    """Note what is to be done with the gradients of variables when they are made."""
+
+    def mark_variables(count: int, variables: Any, grad_reqs: Any, gradients: Any) -> int:
+        failed = original(count, variables, grad_reqs, gradients)
+        if not failed:
+            for i in range(count):
+                node = ctypes.c_size_t.from_address(variables[i] + NODE_AT).value
+                _GRAD_REQ[node] = grad_reqs[i]
+        return failed
+
+    return mark_variables
+
+
+replace_for_good("MXAutogradMarkVariables", _watch_variables)
+
+
+class Variables(NamedTuple):
+    """Variables of MXNet's tape among some arrays, and what is asked for each array."""
+
+    requests: List[GradientRequest]
+    #: Per array, where its gradient goes; the array itself if it is not wanted.
+    gradients: List[NDArray]
+
+    def deliver(self, arrays: List[NDArray], gradients: List[Optional[NDArray]]) -> None:
+        """Let the variables have their gradients, as MXNet's backward pass does."""
+        deliver(gradients, self.requests, self.gradients)
+        for array, request in zip(arrays, self.requests):
+            if request.wanted:
+                check_call(_LIB.MXNDArraySetGradState(array.handle, 1))
+
+
+def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Optional[Variables]:
+    """Return the variables among arrays; None if one is computed, or nothing is known of it.
+
+    The gradients of those that are not `reached` are left as they are.
+    """
+    found, seen = Variables([], []), {0}
+    for i, (array, node) in enumerate(zip(arrays, recording.nodes_of(arrays))):
+        gradient = array.grad if node else None
+        if gradient is None and node and not is_leaf(node):
+            return None  # an operator has computed it
+        grad_req = NULL if gradient is None else _GRAD_REQ.get(node)
+        gradient = array if gradient is None else gradient
+        if grad_req is None or gradient.stype != "default":
+            return None
+        if reached is not None and not reached[i]:
+            grad_req = NULL
+        if isinstance(gradient, mx.np.ndarray):
+            gradient = gradient.as_nd_ndarray()
+        target = gradient if grad_req not in (NULL, ADD) and node not in seen else None
+        found.requests.append(GradientRequest(grad_req != NULL, target))
+        found.gradients.append(gradient)
+        if grad_req != NULL:
+            seen.add(node)
+    return found
