@@ -45,6 +45,8 @@ from workloads.text import build_vocab, indices  # noqa: E402
 
 #: The word that ends a sentence, and the task of checkpoints.
 END, TASK = "</s>", "reversal"
+#: The rows of a memory are padded to a multiple; and the score of a row that is not attended to.
+BLOCK, NEVER = 16, -1e9
 
 
 def trained(epochs=4, size=32):
@@ -93,14 +95,30 @@ class Step(gdb.DynamicHybridBlock):
     def __init__(self, model):
         super().__init__()
         self.embedding, self.decoder = model.embedding, model.decoder
-        self.attention, self.score = model.attention, model.score
+        self.layer, self.score = model.attention.layer, model.score
 
-    def hybrid_forward(self, F, token, memory, attentional, h, c):
+    def hybrid_forward(self, F, token, memory, padding, attentional, h, c):
         """Return the next token, the attentional state, and the state of the LSTM."""
         row = F.concat(self.embedding(token), attentional, dim=1)
         out, (h, c) = self.decoder(row, [h, c])
-        attentional = self.attention(out, memory)
+        weights = F.softmax(F.dot(out, memory, transpose_b=True) + padding)
+        attentional = self.layer(F.concat(F.dot(weights, memory), out, dim=1))
         return self.score(attentional).argmax(axis=1), attentional, h, c
+
+
+def padded(memory):
+    """Return a memory of `BLOCK` rows or a multiple, and what to add to the scores of its rows.
+
+    A plan depends on how many requests have which shapes: with few shapes, it is soon known.
+    """
+    count, size = memory.shape
+    more = -count % BLOCK
+    padding = np.zeros((1, count + more), np.float32)
+    padding[:, count:] = NEVER
+    if more:
+        memory = mx.nd.concat(memory, mx.nd.zeros((more, size)), dim=0)
+    # The product is computed once, and stays where the steps read it.
+    return memory, mx.nd.array(padding) * 1
 
 
 def decoder(model, vocab):
@@ -110,9 +128,10 @@ def decoder(model, vocab):
 
     def decode(source, limit):
         memory, (attentional, (h, c)) = model.encode(source)
+        memory, padding = padded(memory)
         token = mx.nd.array([len(vocab)])
         for _ in range(limit):
-            token, attentional, h, c = step(token, memory, attentional, h, c)
+            token, attentional, h, c = step(token, memory, padding, attentional, h, c)
             number = int(token.asscalar())  # waits here for a flush, together with other requests
             if number == end:
                 break
@@ -188,8 +207,10 @@ class DecoderService(Service):
         try:
             async for word in stream:
                 first = first or time.perf_counter()
-                count += 1
-                yield event_of(word)
+                # Those that have come while others were sent: they are one part.
+                words = [word, *stream.available()]
+                count += len(words)
+                yield "".join(map(event_of, words))
             yield event({"count": count}, "end")
         finally:
             await stream.aclose()

@@ -42,6 +42,8 @@ class Mailbox:
     def __init__(self, size: int, loop: Optional[asyncio.AbstractEventLoop]):
         self._size, self.loop = size, loop
         self.values: Deque[Any] = deque()
+        #: Whether its request waits, or is about to wait, for the client.
+        self.blocked = False
         #: The error that ends the stream, `END` if there is none; None before the end.
         self.end: Any = None
         #: Threads that wait for a value.
@@ -54,19 +56,19 @@ class Mailbox:
         return bool(self.values) or self.end is not None
 
     def has_room(self) -> bool:
-        """Return whether another value may be put here, also in vain, as its loop is closed."""
+        """Return whether another value may be put here, also in vain, as its loop is closed.
+
+        Once the request waits, the client has to make room for half of all values: a request that
+        took part in a flush for each value that is taken would do so with few others.
+        """
         is_closed = self.loop is not None and self.loop.is_closed()
-        return len(self.values) < self._size or is_closed
+        most = self._size // 2 if self.blocked else self._size - 1
+        return len(self.values) <= most or is_closed
 
     def finish(self, error: Optional[BaseException]) -> None:
         """End the stream after its values, unless it has ended."""
         if self.end is None:
             self.end = END if error is None else error
-
-    def take(self) -> Tuple[Any, bool]:
-        """Return the next value, and whether there was no room; raise `IndexError` if none."""
-        value = self.values.popleft()
-        return value, len(self.values) + 1 >= self._size
 
     def wait(self) -> None:
         """Wait in a thread for a value or the end."""
@@ -246,12 +248,25 @@ class RequestStream:
         """Close the stream in a task."""
         self.close()
 
+    def available(self) -> List[Any]:
+        """Return the values that are here and not taken yet, perhaps none, without waiting.
+
+        A client that is slower than the model can take several at a time, which costs it hardly
+        more than one.
+        """
+        values: List[Any] = []
+        with contextlib.suppress(IndexError):  # another client has taken the last one
+            while self._mailbox.values:
+                values.append(self._mailbox.values.popleft())
+        self._tell_room()
+        return values
+
     def _take(self) -> Any:
         """Return the next value, or raise the error at the end; `IndexError` if neither is here."""
         mailbox = self._mailbox
         end = mailbox.end  # read first, as values come before the end
         try:
-            value, was_full = mailbox.take()
+            value = mailbox.values.popleft()
         except IndexError:
             if end is None:
                 raise
@@ -259,9 +274,13 @@ class RequestStream:
             if end is END:
                 raise StopIteration from None
             raise end from end.__cause__
-        if was_full:
-            self._made_room()
+        self._tell_room()
         return value
+
+    def _tell_room(self) -> None:
+        """Tell the worker if the request waits for the client, and may go on."""
+        if self._mailbox.blocked and self._mailbox.has_room():
+            self._made_room()
 
     def _refuse_if_lost(self) -> None:
         """Raise an error if no value can come, as in the child of a fork."""

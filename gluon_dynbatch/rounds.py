@@ -7,10 +7,11 @@ they wait for.  Page 0019 of `docs/design` describes the design.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import types
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Set, Tuple
 
 import greenlet
 import mxnet as mx
@@ -22,7 +23,7 @@ from .handle import Batch
 from .native import recording
 from .record.intercept import HOOKS
 from .record.recorder import ENDED_SCOPE
-from .samples import with_mxnet_arrays
+from .samples import shapes_of, with_mxnet_arrays
 from .turns import wait_for
 
 #: Errors of a flush, raised in every request that waits for it: another one may be at fault.
@@ -216,14 +217,11 @@ class Rounds(Fibers):
 
     def _advance(self, cohort: Cohort) -> None:
         """Run the requests of a cohort until each waits, flush, and answer those that ended."""
-        self._cohort, self._parked = cohort, cohort.parked
+        self._cohort = cohort
         report = self._scope.report
         waited_ms, flushes = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
-        if len(self._parked) <= self._most:  # else, those that waited longest are first
-            # Equal calls come one after another, so a plan depends on how many make which calls,
-            # and not on the order in which requests have begun.
-            cohort.parked = self._parked = deque(sorted(self._parked, key=CALLS))
+        self._parked = cohort.parked = self._in_order(cohort.parked)
         # With an error, all: it is raised in those that waited for the flush.
         self.resume_parked(error, self._most if error is None else None)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
@@ -232,11 +230,13 @@ class Rounds(Fibers):
         error = self._flush(cohort)
         requests, cohort.again = cohort.again, []
         if cohort is self._common and error is None:
-            requests = self._office.begin(self.room)
-        if requests:
-            self._scope.unrecorded(lambda: self._convert(requests))
-            self.start()
-            error = self._flush(cohort)
+            requests += self._office.begin(self.room)
+        # While others wait.  If nobody does, requests that begin wait only for each other.
+        for group in in_groups(requests) if self._parked else [requests]:
+            if error is None and group:
+                error = self._begin(cohort, group)
+            else:
+                cohort.again += group
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
         if error is not None:
@@ -250,10 +250,29 @@ class Rounds(Fibers):
         if not cohort.parked:
             cohort.shared = False
 
+    def _in_order(self, parked: Deque[Any]) -> Deque[Any]:
+        """Return parked fibers in the order in which they are resumed.
+
+        Those that waited longest come first, as many as may take part in a round.  Among them,
+        equal calls come one after another, so a plan depends on how many make which calls, and not
+        on the order in which requests have begun.
+        """
+        if len(parked) <= self._most:
+            return deque(sorted(parked, key=CALLS))
+        chosen = list(itertools.islice(filter(self._can_go_on, parked), self._most))
+        first = set(chosen)
+        return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
+
     def _flush(self, cohort: Cohort) -> Optional[BaseException]:
         """Compute what requests of a cohort wait for; return the exception if this fails."""
         cohort.shared |= len(cohort.parked) + len(self._returned) > 1
         return self.flush()
+
+    def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
+        """Begin requests with a flush; return the exception if this fails."""
+        self._scope.unrecorded(lambda: self._convert(requests))
+        self.start()
+        return self._flush(cohort)
 
     def _convert(self, requests: List[Request]) -> None:
         """Convert the samples of requests, together; they begin next."""
@@ -381,8 +400,10 @@ class Rounds(Fibers):
         self._values += 1
         self._outbox.wake(mailbox)
         while not self._has_room(mailbox):
+            mailbox.blocked = True  # from here on, the client tells if it makes room
             self._blocked.add(greenlet.getcurrent())
             wait_for(mailbox)
+        mailbox.blocked = False
 
     def _can_go_on(self, fiber: Any) -> bool:
         if isinstance(fiber.awaits, Mailbox):
@@ -398,6 +419,17 @@ class Rounds(Fibers):
         # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
         with contextlib.suppress(Exception):
             self._batch.__exit__(None, None, None)
+
+
+def in_groups(requests: List[Request]) -> List[List[Request]]:
+    """Return requests in groups, each with arrays of equal shapes.
+
+    What a group computes depends on its number of requests, and is soon known.
+    """
+    groups: Dict[Any, List[Request]] = {}
+    for request in requests:
+        groups.setdefault(shapes_of(request.sample), []).append(request)
+    return list(groups.values())
 
 
 def _is_of_a_flush(error: BaseException) -> bool:

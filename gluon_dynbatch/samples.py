@@ -75,6 +75,8 @@ def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any],
     return apply
 
 
+#: Arrays that a sample may be, or have.
+ARRAYS = np.ndarray, mx.nd.NDArray
 #: Data types that `mx.nd.from_numpy` accepts.
 CONVERTIBLE = [np.dtype(code) for code in ("?", "u1", "i4", "i8", "f2", "f4", "f8")]
 
@@ -105,6 +107,12 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
         else converted.get(id(sample), sample)
         for sample in samples
     ]
+
+
+def shapes_of(sample: Any) -> Tuple[Any, ...]:
+    """Return the shape of each argument of a sample; None for an argument that is no array."""
+    arguments = sample if type(sample) is tuple else (sample,)
+    return tuple([x.shape if isinstance(x, ARRAYS) else None for x in arguments])
 
 
 def _call_target(fn: Any) -> Tuple[Any, Collection[str]]:

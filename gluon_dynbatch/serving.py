@@ -55,8 +55,8 @@ class RequestBatcher:
     continuous : bool, optional
         If false, no request joins others that are under way: each minibatch runs to its end.
     stream_buffer : int, optional
-        Largest number of values that a stream holds for its client.  The request waits while there
-        are so many.
+        Largest number of values that a stream holds for its client.  If there are so many, the
+        request waits until half of them are taken.
     **scope_options
         Options of :func:`batching`.
 

@@ -1,6 +1,7 @@
 """Requests that join and leave at every flush, and streams: the values of the loop, in time."""
 
 import asyncio
+import collections
 import contextlib
 import functools
 import gc
@@ -8,6 +9,8 @@ import threading
 import time
 import weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from types import SimpleNamespace
+from typing import NamedTuple
 from unittest.mock import patch
 
 import mxnet as mx
@@ -15,8 +18,9 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import rounds, worker
+from gluon_dynbatch import clients, rounds, worker
 from gluon_dynbatch.record.hooks import REPLACES
+from gluon_dynbatch.samples import applier
 from gluon_dynbatch.scope import OpenScope
 from gluon_dynbatch.turns import Guard
 from tests import cells, soak
@@ -100,9 +104,9 @@ def serving(*args, **options):
     batcher.close()
 
 
-def settled(condition):
+def settled(condition, times=10 * 200):
     """Return whether a condition becomes true while another thread works."""
-    for _ in range(10 * 200):
+    for _ in range(times):
         if condition():
             return True
         time.sleep(0.005)
@@ -393,6 +397,99 @@ def test_requests_that_begin_need_no_plan_together_with_those_under_way():
         assert new_plans(batcher) == known
         first.close()
         second.close()
+
+
+def test_requests_that_begin_together_need_no_plan_for_their_combination():
+    """While others are under way, those of different shapes begin in flushes of their own."""
+    with serving(soak.decoder(), 8, 0, policy="depth", stream_buffer=10**6) as batcher:
+        first = batcher.stream(attend(2, 10**6))
+        next(first)
+        for rows in (3, 4, 5):
+            batcher.submit(attend(rows, 1)).result(PATIENCE)
+        known = new_plans(batcher)
+        for together in ((3, 4), (5, 4, 3), (3, 5)):
+            with batcher._queue.changed:  # the worker sees all at once
+                futures = [batcher.submit(attend(rows, 1)) for rows in together]
+            assert all(len(future.result(PATIENCE)) == 1 for future in futures)
+        assert new_plans(batcher) == known
+        first.close()
+
+
+class Desk:
+    """Requests for `Rounds` without a queue, and how many took part in each round."""
+
+    def __init__(self, requests):
+        self.requests, self.widths = list(requests), []
+
+    def begin(self, room):
+        begun, self.requests = self.requests[:room], self.requests[room:]
+        return begun
+
+    def ran(self, requests, flushes, plan_hits, values):
+        self.widths.append(requests)
+        self.plans = flushes - plan_hits
+
+    def answer(self, answers):
+        assert not any(isinstance(outcome, BaseException) for _, outcome in answers)
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_clients_that_are_slower_than_the_model_do_not_split_its_rounds(size):
+    """In turns, each takes a value after a round: requests go on together, once there is room."""
+    mailboxes, steps = [clients.Mailbox(8, None) for _ in range(12)], 40
+    samples = [(mx.nd.full((2 + n % 3, 4), 0.5), steps, False) for n in range(12)]
+    requests = [
+        clients.Request(mailbox, sample, 0, 1e9) for mailbox, sample in zip(mailboxes, samples)
+    ]
+    desk, decode = Desk(requests), soak.decoder()
+    outbox = clients.Outbox(pytest.fail)
+    batch, apply = gdb.batching(policy="depth"), applier(decode, generators=True)
+    under_test = rounds.Rounds(batch, decode, apply, size, outbox, desk)
+    got = [[] for _ in mailboxes]
+    for turn in range(12 * steps * 2):
+        if desk.requests or (under_test.under_way and not under_test.idle):
+            under_test.advance()
+        if mailboxes[turn % 12].values:
+            got[turn % 12].append(mailboxes[turn % 12].values.popleft())
+    under_test.rest()
+    assert [len(values) for values in got] == [steps] * 12 and not under_test.under_way
+    equal = [[got[n] for n in range(first, 12, 3)] for first in range(3)]
+    assert all(values == each[0] for each in equal for values in each)
+    assert len(desk.widths) < 12 * steps / 2  # one by one, there would be a round per value
+
+
+class Waiting(NamedTuple):
+    """What `Rounds` knows of a fiber that waits."""
+
+    calls: bytes
+    ready: bool
+
+
+def test_if_more_requests_are_under_way_than_fit_the_oldest_take_part_in_the_order_of_calls():
+    parked = [Waiting(b"1", False), Waiting(b"5", True), Waiting(b"3", True), Waiting(b"0", True)]
+    under_test = SimpleNamespace(_most=2, _can_go_on=lambda fiber: fiber.ready)
+    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked))
+    assert [fiber.calls for fiber in ordered] == [b"3", b"5", b"1", b"0"]
+
+
+def test_a_client_may_take_all_values_that_are_here(walk, oracle):
+    with serving(walk.yielding, 8, 0, stream_buffer=4) as batcher:
+        stream = batcher.stream((0, 9))
+        assert settled(lambda: batcher.stats().blocked == 1) and len(walk.steps) == 4
+        values = [next(stream)]
+        assert not settled(lambda: len(walk.steps) > 4, 20)  # it waits for room for two
+        values += stream.available()
+        assert settled(lambda: len(walk.steps) == 8) and len(values) == 4
+        while len(values) < 9:
+            values += [next(stream), *stream.available()]
+        equal(values, oracle(0, 9), 1e-5, 1e-6)
+        assert stream.available() == list(stream) == []
+
+        async def read():
+            stream = batcher.stream((1, 20))
+            return [y async for x in stream for y in (x, *stream.available())]
+
+        equal(asyncio.run(read()), oracle(1, 20), 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 4])

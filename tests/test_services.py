@@ -9,6 +9,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -107,6 +108,16 @@ def test_concurrent_requests_get_the_words_of_the_loop(app, checkpoint):
     assert app.batcher.stats().completed == 2 * len(wanted)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17])
+def test_memories_are_padded_with_rows_that_nobody_attends_to(count):
+    memory = np.random.RandomState(count).uniform(-1, 1, (count, 3)).astype("float32")
+    rows, padding = serve_decoder.padded(mx.nd.array(memory))
+    assert rows.shape == (16 if count < 17 else 32, 3) and padding.shape == (1, rows.shape[0])
+    weights = mx.nd.softmax(padding).asnumpy()[0]
+    assert (weights > 0).tolist() == [True] * count + [False] * (rows.shape[0] - count)
+    assert (rows.asnumpy()[:count] == memory).all()
+
+
 #: Bodies that the decoder refuses, with the status and the error.
 REFUSED = [
     (b"{", 400, "the body is not JSON"),
@@ -154,6 +165,9 @@ class Batcher:
         for word in self.words:
             yield word
         await self("sample")
+
+    def available(self):
+        return []
 
     async def aclose(self):
         self.ended = True
@@ -350,3 +364,15 @@ def test_words_at_a_latency_are_interpolated():
     assert {p99: contest.words_at(points, p99) for p99 in wanted} == wanted
     assert str(contest.Bar("a", 2, 1)).startswith("MISSED")
     assert str(contest.Bar("a", 2, 1, at_least=True)).startswith("holds")
+    for unknown in (np.nan, np.inf):  # such as 0/0: no rate had so short times
+        assert str(contest.Bar("a", unknown, 1, at_least=True)).startswith("UNKNOWN")
+
+
+def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
+    slow = dict.fromkeys(decoder.Figures._fields, 1.0)
+    figures = {way: [decoder.Figures(**{**slow, "p99": 9.0})] for way in contest.WAYS}
+    light = dict.fromkeys(contest.WAYS, 0.05)
+    shares = dict.fromkeys(contest.WAYS, 0.2)
+    told = []
+    bars = contest.bars(figures, light, shares, told.append)
+    assert [str(bar).split()[0] for bar in bars] == ["UNKNOWN", "holds", "UNKNOWN", "holds"]

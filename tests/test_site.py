@@ -46,6 +46,32 @@ def test_figures_over_threads_are_medians_of_a_benchmark():
     assert header[1:] == ["training"] and [row.speeds for row in drawn][:3] == [(), (60,), (100,)]
 
 
+def test_the_picture_of_the_load_test_is_what_its_script_draws():
+    """The page shows it once there are figures of a run."""
+    drawing = load(ROOT / "docs" / "draw_serving.py")
+    shown = "](serving.svg)" in (ROOT / "docs" / "serving.md").read_text("utf-8")
+    assert shown == drawing.FIGURES.exists() == drawing.PICTURE.exists()
+    if shown:
+        figures = drawing.read_csv(drawing.FIGURES.read_text("utf-8"))
+        assert set(figures) == set(drawing.WAYS)
+        picture = drawing.PICTURE.read_text("utf-8")
+        assert picture == drawing.to_svg(figures), "run python docs/draw_serving.py"
+
+
+def test_figures_of_a_load_test_become_points_of_a_picture():
+    drawing = load(ROOT / "docs" / "draw_serving.py")
+    row = dict(words=2000.4, lost=0, p99=0.1, short99=0.02, first50=0.004, each50=2e-4)
+    rows = [row, {**row, "words": 4000, "p99": 0.3}, {**row, "words": 9000, "lost": 1}]
+    lines = [",".join(map(str, line)) for line in drawing.to_csv({"continuous": rows})]
+    figures = drawing.read_csv("\n".join(lines))
+    assert [point.words for point in figures["continuous"]] == [2000, 4000]
+    assert figures["continuous"][1].seconds["p99"] == 0.3
+    picture = drawing.to_svg(figures)
+    assert picture.count("<circle") == 1 + 2 * len(drawing.PANELS)
+    for scale in ("10 ms", "100 ms", "1 s", "0.0001 s", "2,000"):
+        assert f">{scale}</text>" in picture
+
+
 def test_the_notebook_is_written_from_its_page():
     writer = load(ROOT / "docs" / "notebooks.py")
     page = NOTEBOOK.with_suffix(".md").read_text("utf-8")

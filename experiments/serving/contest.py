@@ -35,8 +35,10 @@ class Bar(NamedTuple):
     at_least: bool = False
 
     def __str__(self):
-        holds = self.value >= self.bar if self.at_least else self.value <= self.bar
         side = "at least" if self.at_least else "at most"
+        if not np.isfinite(self.value):
+            return f"UNKNOWN {self.name}: {side} {self.bar}; no rate was low enough to compare"
+        holds = self.value >= self.bar if self.at_least else self.value <= self.bar
         return f"{'holds ' if holds else 'MISSED'} {self.name}: {self.value:.2f}, {side} {self.bar}"
 
 
@@ -132,7 +134,7 @@ def bars(figures, light, shares, tell):
     longest, ratios = light[OURS] / LIGHT * decoder.LENGTHS[1], []
     for times in TARGETS:
         words = [words_at(figures[way], times * longest) for way in WAYS]
-        ratios.append(words[0] / words[1] if words[1] else np.inf)
+        ratios.append(words[0] / words[1] if words[1] else np.nan)
         listed = ", ".join(f"{way} {each:,.0f}" for way, each in zip(WAYS, words))
         tell(f"words/s with a p99 of {times * longest:.2f} s ({times} times the longest): {listed}")
     most = [max(each.words for each in figures[way]) for way in WAYS]

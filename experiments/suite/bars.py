@@ -31,7 +31,7 @@ class Bar(NamedTuple):
         if self.figure == "launches":
             counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
             fixed = [count for way, count in counts.items() if FIXED in way]
-            return counts["gdb"] / min(fixed) if fixed else None
+            return share(counts["gdb"], min(fixed, default=None))
         alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
         rows = Rows(row for row in measured.rows if row.kind == self.kind)
         rows = rows.by("size").get(self.size or (rows[-1].size if rows else None), Rows())
@@ -39,17 +39,21 @@ class Bar(NamedTuple):
         if not {"gdb", self.other} <= set(by_way):
             return None
         if self.figure == "memory":
-            ours, theirs = (alone[way]["peak_mb"] for way in ("gdb", self.other))
-            return ours and ours / theirs
+            return share(*(alone[way]["peak_mb"] for way in ("gdb", self.other)))
         if self.figure == "first":
             return alone["gdb"]["first_seconds"]
         if self.figure in ("speed", "time"):
             return rows.ratio("gdb", self.other)
         if self.figure == "analysis":
             turns = by_way[self.other]
-            return sum(row.analysis or 0 for row in turns) / sum(row.ms for row in turns)
+            return share(sum(row.analysis or 0 for row in turns), sum(row.ms for row in turns))
         cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
-        return rows.median(self.other, "ms") / cells
+        return share(rows.median(self.other, "ms"), cells)
+
+
+def share(part, whole):
+    """Divide two figures; None if there is nothing to divide, or nothing to divide by."""
+    return part / whole if part and whole else None
 
 
 #: Required speed of training, relative to hybridized cells.

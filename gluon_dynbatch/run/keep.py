@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import weakref
-from array import array
+from array import array as Integers
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple, TypeVar
 
 import numpy as np
@@ -185,7 +185,7 @@ class Kept(recording.Keeper):
     def __init__(
         self,
         arenas: List[NDArray],
-        places: Tuple[array[int], array[int]],
+        places: Tuple[Integers[int], Integers[int]],
         recorded: bool,
         size: int,
         chain: Optional[Connecting],

@@ -203,6 +203,19 @@ def test_figures_of_bars():
     assert lines["memory / hand"] == ("<= 1.25", 1.3, "NO")
 
 
+@pytest.mark.parametrize("part, whole", [(0, 0), (0.0, 1.0), (1.0, 0.0), (None, 1.0), (1.0, None)])
+def test_a_figure_that_was_not_measured_meets_no_bar(part, whole):
+    """Neither 0/0 nor a part of nothing is a figure."""
+    assert bars.share(part, whole) is None
+    rows = rows_of({"gdb": [10.0]}, size=256, recording=2.0, analysis=0.0, dispatch=3.0)
+    memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": part or 0.0},
+              {"kind": "inference", "way": "hand", "peak_mb": whole or 0.0}]  # fmt: skip
+    unknown = bars.bars({"sick": measured(rows, alone=memory)}).rows
+    named = {row[3]: row[5:] for row in unknown if row[1] == "inference"}
+    for name in ("memory / hand", "analysis / gdb"):
+        assert named[name] == (None, "not measured")
+
+
 def test_bars_need_the_parts_that_measure_them():
     def needed(*part):
         return [bar.figure for bar in bars.BARS if bar.needs(program.Part(*part))]
