@@ -58,12 +58,13 @@ def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator
     running = sum(line.running_ms for line in site.lines.values())
     times = (
         f"recording and the script's own work {recording:.1f} ms, analysis {analysis:.1f} ms,",
-        f"preparing launches {max(dispatch - running, 0):.1f} ms, running {running:.1f} ms, "
-        f"waiting {waiting:.1f} ms,",
+        f"preparing launches {max(dispatch - running - site.own_ms, 0):.1f} ms, "
+        f"running {running:.1f} ms, waiting {waiting:.1f} ms,",
         f"work from before {site.earlier_ms:.1f} ms",
     )
-    rows = dict(summary(report.flushes))
-    yield from (wrapped(name, rows[name][:1]) for name in ("calls", "flushes") if name in rows)
+    rows = dict(summary(report.flushes, site.fewest_launches))
+    shown = "calls", "at best", "flushes"
+    yield from (wrapped(name, rows[name][:1]) for name in shown if name in rows)
     yield wrapped("time", times)
     yield from _table(site, recording, most)
     report.add_earlier(Report.together(first.reports).findings)

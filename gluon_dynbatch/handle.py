@@ -25,6 +25,18 @@ def _never() -> None:
     """Return the scope that a `Batch` has opened which was never entered: None."""
 
 
+#: Units of a plan from which on a report does not say how few launches it needs: it takes too long.
+MANY_UNITS = 20_000
+
+
+def _fewest_launches(batch: Optional[Batch]) -> Optional[int]:
+    """Return how many launches the only flush of a scope needs at least; None if not known."""
+    plan = None if batch is None else batch.plan
+    if batch is None or not isinstance(plan, Plan) or len(batch.report.flushes) != 1:
+        return None
+    return plan.fewest_launches if plan.graph.dependencies.size < MANY_UNITS else None
+
+
 class Batch(Statements):
     """A scope in which calls are recorded and run together.
 
@@ -57,6 +69,9 @@ class Batch(Statements):
 
     def _begin(self) -> None:
         self.report = Report()
+        # Weak: a report that is kept does not keep plans.
+        handle = weakref.ref(self)
+        self.report.fewest_launches = lambda: _fewest_launches(handle())
         self.plan: Union[Plan, NoPlan] = NoPlan(self.report, user_line)
         self.backward_plan: Optional[Plan] = None
 

@@ -14,13 +14,14 @@ import os
 import time
 from collections import Counter, defaultdict
 from fractions import Fraction
-from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
+from typing import Any, DefaultDict, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 
 from .advice import page
 from .errors import Where
 from .findings import READS, Finding
+from .handle import MANY_UNITS
 from .lower.graph import Graph
 from .record.lazy_base import Lazy
 from .record.recorder import Recorder
@@ -29,6 +30,7 @@ from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
 from .run.execute import Pass
+from .schedule import lower_bound
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
@@ -73,6 +75,10 @@ class ScopeSite:
         #: By block and reason: milliseconds of launches that MXNet's operators run, and a line with
         #: the calls in them.
         self.by_mxnet: Dict[Tuple[str, str], Tuple[float, int, Where]] = {}
+        #: Milliseconds of flushes that `begin` took.
+        self.own_ms = 0.0
+        #: How many launches the flushes need at least; None if it takes too long to find out.
+        self.fewest_launches: Optional[int] = 0
         #: Milliseconds for which flushes waited for work from before.
         self.earlier_ms = 0.0
         #: Greatest common divisor of the calls per launch; 1 if a launch has several array sizes.
@@ -83,6 +89,7 @@ class ScopeSite:
 
     def begin(self, tape: Tape, graph: Graph) -> None:
         """Count the calls and units of a flush by line, before its launches run."""
+        started = time.perf_counter()
         #: Per unit, the line that recorded it.
         self._where_of = [tape.places[node].where for node in graph.node.tolist()]
         for place, number in zip(tape.places, tape.node_entry):
@@ -90,6 +97,10 @@ class ScopeSite:
             line.calls += 1
             if entry.block_id is None:
                 line.operators[entry.name] += 1
+        if self.fewest_launches is not None:
+            dependencies = graph.dependencies
+            few = dependencies.size < MANY_UNITS
+            self.fewest_launches = self.fewest_launches + lower_bound(dependencies) if few else None
         signatures: DefaultDict[Where, List[int]] = defaultdict(list)
         for unit, where in enumerate(self._where_of):
             if graph.segments[graph.segment[unit]].layout != "unbatched":
@@ -98,6 +109,7 @@ class ScopeSite:
             line = self.lines[where]
             line.kinds = max(line.kinds, (len(numbers), len(set(numbers))))
         self._last = time.perf_counter()
+        self.own_ms += 1e3 * (self._last - started)
 
     @contextlib.contextmanager
     def launch(self, run: Pass, number: int) -> Iterator[None]:

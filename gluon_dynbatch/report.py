@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .advice import (
     AT_ONCE,
@@ -22,6 +22,10 @@ from .findings import READS, Finding, Findings, Traced
 from .show.html import Bar, html_page, table
 from .show.plot import plot
 from .summary import FlushReport, Row, counted, flush_table, summary
+
+
+def _not_known() -> None:
+    """Return nothing."""
 
 
 class Report:
@@ -57,6 +61,8 @@ class Report:
         self.found = Findings()
         self.traced = Traced(self.found)
         self._earlier: Tuple[Finding, ...] = ()
+        #: Returns how many launches the flush of this scope needs at least; None if nobody knows.
+        self.fewest_launches: Callable[[], Optional[int]] = _not_known
 
     @classmethod
     def together(cls, reports: Iterable[Report]) -> Report:
@@ -251,7 +257,7 @@ class Report:
                 lines += [EARLIER] if self._earlier else [f"-> {FEW_CALLS}"]
             yield "at once", lines
         if self.flushes:
-            yield from summary(self.flushes)
+            yield from summary(self.flushes, self.fewest_launches())
             if self.launches == self.nodes > 1 and not self.findings:
                 yield "one by one", ["no call shared a launch with another one", f"-> {FEW_CALLS}"]
         traced = self.traced

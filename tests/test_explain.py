@@ -395,5 +395,19 @@ def test_a_fact_is_said_once(explained):
     assert "docs/" not in out
 
 
+def test_how_few_launches_are_possible(explained):
+    """Of the three scopes, two are counted."""
+    _, out, _ = explained("""
+        other = gdb.convert(nn.Dense(4, in_units=4))
+        other.initialize()
+        other.hybridize()
+        for _ in range(3):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [other(cell(x)) if n % 2 else cell(other(x)) for n, x in enumerate(xs)]
+    """)
+    assert re.search("calls       32 in [68] launches;", out)
+    assert "at best     4 launches: at this granularity, no policy needs fewer\n" in out
+
+
 def flat(out):
     return " ".join(out.split())

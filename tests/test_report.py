@@ -11,13 +11,13 @@ import pytest
 from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import advice
+from gluon_dynbatch import advice, handle
 from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.summary import FlushReport
-from tests.cells import cell, inputs
+from tests.cells import cell, dense, inputs
 from tests.common import FIXED, named_lines, output_of
 
 
@@ -216,6 +216,56 @@ def test_reports_of_several_scopes_add_up():
     total = gdb.Report.together(reports)
     assert (len(total.flushes), total.traced.known, total.traced.new) == (2, 2, 4)
     assert total.traced.new_ms == 6 and [found.calls for found in total.traced.refused] == [8]
+
+
+def crossed(first, second):
+    """Call two cells in turn, in another order for each sample: three launches, not two."""
+    x, y = inputs(2)
+    return [second(first(x)), first(second(y))]
+
+
+BEST = {
+    "depth": ({"policy": "depth"}, 'policy="search"'),
+    "search": ({"policy": "search"}, None),
+    "budget": ({"policy": "search", "analysis_budget": 0}, "a larger analysis_budget"),
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_report_says_how_few_launches_are_possible(name):
+    options, advice = BEST[name]
+    cells = dense(4, 4), dense(4, 4)
+    with gdb.batching(granularity="block", **options) as batch:
+        results = crossed(*cells)
+    report, text = batch.report, str(batch.report)
+    assert len(results) == 2 and report.launches >= 3
+    assert batch.plan.fewest_launches == report.fewest_launches() == 2
+    row = "at best     2 launches: at this granularity, no policy needs fewer"
+    if advice is not None:
+        row += f"\n            -> {advice} may save some of the others"
+    assert f"{row}\nsetting " in text
+    with gdb.batching(granularity="block", **options) as batch:
+        results = [cells[0](x) for x in inputs(2)]
+    assert batch.plan.fewest_launches == 1 and len(results) == 2
+    assert ("at best" in str(batch.report)) == (name == "budget"), "there are no others to save"
+
+
+def test_how_few_launches_is_not_said_if_nobody_knows(monkeypatch):
+    cells = dense(4, 4), dense(4, 4)
+    with gdb.batching(**FIXED) as batch:
+        results = crossed(*cells)
+        batch.flush()
+        results += crossed(*cells)
+    assert len(results) == 4 and batch.report.fewest_launches() is None, "two flushes"
+    with gdb.batching(**FIXED) as batch:
+        results = crossed(*cells)
+    monkeypatch.setattr(handle, "MANY_UNITS", 4)
+    assert batch.report.fewest_launches() is None and "at best" not in str(batch.report)
+    monkeypatch.undo()
+    report = batch.report
+    assert report.fewest_launches() == 2
+    del batch
+    assert report.fewest_launches() is None, "a report does not keep plans"
 
 
 SUMMARY = [

@@ -28,6 +28,7 @@ import numpy as np
 from ..errors import ScopeError, Where
 from ..native import planning
 from ..report import Report
+from ..schedule import lower_bound
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
 from ..summary import counted
@@ -204,6 +205,15 @@ class Plan(NamedTuple):
     def rows_gathered(self) -> int:
         """Number of rows that launches gather because they are not contiguous."""
         return int(self.operands[self.operands[:, TYPE] == planning.TOGETHER, ROWS].sum())
+
+    @property
+    def fewest_launches(self) -> int:
+        """How many launches any grouping of the same units needs at least.
+
+        Some units depend on each other, and others are of different kinds, so they need launches of
+        their own.  It takes some milliseconds for thousands of units.
+        """
+        return lower_bound(self.graph.dependencies)
 
     def draw(self, limit: int = MOST_NODES) -> Any:
         """Draw the launches and the rows that flow between them, with Graphviz.

@@ -18,12 +18,23 @@ from .depth import unit_depth
 
 def lower_bound(graph: Dependencies) -> int:
     """Return the sum, over all signatures, of the largest number of units on one path."""
+    depth = unit_depth(graph)
     # No path has two units of one depth, so a signature at a single depth counts once.
-    levels = np.unique(np.stack([graph.signature, unit_depth(graph)]), axis=1)[0]
+    levels = np.unique(np.stack([graph.signature, depth]), axis=1)[0]
     signatures, depths = np.unique(levels, return_counts=True)
     repeated = signatures[depths > 1]
-    counts = np.zeros((graph.size, len(repeated)), np.int32)
-    for unit, preds in enumerate(np.split(graph.preds, graph.offsets[1:-1])[: graph.size]):
-        counts[unit] = counts[preds].max(axis=0, initial=0) + (repeated == graph.signature[unit])
+    own = graph.signature[:, None] == repeated
+    counts = own.astype(np.int32)
+    starts, lengths = graph.offsets[:-1], np.diff(graph.offsets)
+    # Level by level, so that the counts of all that a unit depends on are complete; all units but
+    # those of depth 0 depend on others.
+    by_depth = np.argsort(depth, kind="stable")
+    ends = np.searchsorted(depth[by_depth], np.arange(depth.max(initial=-1) + 2))
+    for first, last in zip(ends[1:-1], ends[2:]):
+        units = by_depth[first:last]
+        sizes = lengths[units]
+        begins = np.cumsum(sizes) - sizes
+        places = np.repeat(starts[units] - begins, sizes) + np.arange(sizes.sum())
+        counts[units] += np.maximum.reduceat(counts[graph.preds[places]], begins)
     launches = counts.max(axis=0, initial=0).sum()
     return int(launches) + len(signatures) - len(repeated)
