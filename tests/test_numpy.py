@@ -125,6 +125,25 @@ def test_calls_of_both_fronts_share_launches():
     same(results, [np.full((1, 3), 4, "float32")] * 2)
 
 
+CHOICES = {
+    "a number": lambda F, x: F.np.where(x > 0, x, x * -3),
+    "an array": lambda F, x: F.np.where(F.np.greater_equal(x, x * x), x, x * -3),
+    "a factor": lambda F, x: x * (x < 0.5) + F.np.logical_not(x),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_comparisons_in_blocks_have_native_steps(name):
+    """So arrays of several sizes share a launch, as with `mx.nd`, whose comparisons give floats."""
+    twice, choose = cell(lambda F, x: x * 2), cell(CHOICES[name])
+    samples = [mnp.array(np.random.RandomState(n).randn(2, n), dtype="float32") for n in (2, 4, 3)]
+    check_against_loop(lambda x: choose(twice(x)), samples)
+    with gdb.batching(**FIXED) as batch:
+        results = [choose(twice(x)) for x in samples]
+    assert batch.report.launches == 2 and len(results) == 3
+    assert not any(isinstance(reason, str) for reason in batch.plan.kernels)
+
+
 def test_training_with_a_trainer():
     trained = []
     for scope in (None, gdb.batching()):
