@@ -73,7 +73,7 @@ def decades(values: List[float]) -> Tuple[int, int]:
 
 def seconds_as_text(power: int) -> str:
     """Return a power of ten in seconds, as a reader likes it."""
-    return f"{10 ** (power + 3)} ms" if power < 0 and power >= -3 else f"{10.0**power:g} s"
+    return f"{10.0**power:g} s" if power >= 0 else f"{10.0 ** (power + 3):g} ms"
 
 
 def panel(figures: Figures, name: str, left: float, top: float) -> Iterator[str]:
@@ -97,6 +97,8 @@ def panel(figures: Figures, name: str, left: float, top: float) -> Iterator[str]
     for number in range(int(most / step) + 1):
         x, y = at(number * step, 10.0**low)
         yield f'<text x="{x}" y="{y + 16}" text-anchor="middle">{number * step:,.0f}</text>'
+    middle = left + WIDTH / 2
+    yield f'<text x="{middle}" y="{top + HEIGHT + 32}" text-anchor="middle">words per second</text>'
     for way, points in figures.items():
         spots = [at(point.words, point.seconds[name]) for point in points]
         line = " ".join(f"{x},{y}" for x, y in spots)
@@ -107,7 +109,7 @@ def panel(figures: Figures, name: str, left: float, top: float) -> Iterator[str]
 
 def to_svg(figures: Figures) -> str:
     """Return the picture of some figures."""
-    width, height = 2 * (LEFT + WIDTH) + GAP, TOP + 2 * (HEIGHT + GAP)
+    width, height = 2 * (LEFT + WIDTH) + GAP, TOP + 2 * (HEIGHT + LEFT)
     title = "Times of requests over words per second"
     elements = []
     for number, (way, (text, colour)) in enumerate(WAYS.items()):
@@ -117,7 +119,7 @@ def to_svg(figures: Figures) -> str:
             elements.append(f'<text x="{x + 10}" y="22">{html.escape(text)}</text>')
     for number, name in enumerate(PANELS):
         row, column = divmod(number, 2)
-        left, top = LEFT + column * (WIDTH + GAP + 20), TOP + row * (HEIGHT + GAP)
+        left, top = LEFT + column * (WIDTH + GAP + 20), TOP + row * (HEIGHT + LEFT + 20)
         elements += panel(figures, name, left, top)
     content = "\n".join(elements)
     return (

@@ -26,6 +26,8 @@ from .record.recorder import ENDED_SCOPE
 from .samples import shapes_of, with_mxnet_arrays
 from .turns import wait_for
 
+#: Of requests that begin together: as many flushes take about the time of a plan for all of them.
+MOST_GROUPS = 4
 #: Errors of a flush, raised in every request that waits for it: another one may be at fault.
 FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
 #: The calls that a fiber has made since a flush, and will probably make again.
@@ -422,14 +424,15 @@ class Rounds(Fibers):
 
 
 def in_groups(requests: List[Request]) -> List[List[Request]]:
-    """Return requests in groups, each with arrays of equal shapes.
+    """Return requests in groups, each with arrays of equal shapes, or in one if these are many.
 
-    What a group computes depends on its number of requests, and is soon known.
+    What a group computes depends on its number of requests, and is soon known.  But each needs a
+    flush, and the first values of all wait for them.
     """
     groups: Dict[Any, List[Request]] = {}
     for request in requests:
         groups.setdefault(shapes_of(request.sample), []).append(request)
-    return list(groups.values())
+    return list(groups.values()) if len(groups) <= MOST_GROUPS else [requests]
 
 
 def _is_of_a_flush(error: BaseException) -> bool:

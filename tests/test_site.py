@@ -68,7 +68,7 @@ def test_figures_of_a_load_test_become_points_of_a_picture():
     assert figures["continuous"][1].seconds["p99"] == 0.3
     picture = drawing.to_svg(figures)
     assert picture.count("<circle") == 1 + 2 * len(drawing.PANELS)
-    for scale in ("10 ms", "100 ms", "1 s", "0.0001 s", "2,000"):
+    for scale in ("10 ms", "100 ms", "1 s", "0.1 ms", "2,000"):
         assert f">{scale}</text>" in picture
 
 
