@@ -17,8 +17,8 @@ import numpy
 
 from . import executing
 from .executing cimport (
-    DISTINCT, LAUNCH, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord, Piece,
-    RowsRecord, Spot, SumRecord,
+    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord,
+    Piece, RowsRecord, Spot, SumRecord,
 )
 
 cpdef enum:
@@ -103,6 +103,8 @@ cdef class Assembler:
     cdef readonly list items
     #: Per launch that runs on distinct rows only, the spot that keeps which rows are equal.
     cdef readonly dict distinct
+    #: Those of them that look up these rows in a table by themselves.
+    cdef readonly set looked_up
     cdef readonly object plan
     #: Bytes of scratch that sums need.
     cdef int64_t scratch
@@ -136,6 +138,7 @@ cdef class Assembler:
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
+        self.looked_up = set()
         self.devices = {}
         self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
         self.arenas = array("q")
@@ -261,7 +264,7 @@ cdef class Assembler:
     cdef Run place(self, list runs, int64_t launch, int backward):
         """Set the spots of operands and results, in which the rows of parts follow each other.
 
-        Returns the first part.
+        An operand that has been placed stays there.  Returns the first part.
         """
         cdef Run first = runs[0], before = first, run
         cdef Direction direction = first.recipe.direction(backward)
@@ -272,7 +275,7 @@ cdef class Assembler:
         cdef int64_t k, number, use
         for k in range(entries(operands, sizeof(Operand))):
             place, operand = self.operand_of(launch, k), <const Operand *>data_of(operands) + k
-            if place.what == NOTHING:
+            if place.what == NOTHING or first.is_placed(operand.number):
                 continue
             use = operand.use
             if placed is not None:
@@ -336,17 +339,24 @@ cdef class Assembler:
             source = run.spots[apart.number]
             if source.base < 0:
                 continue
+            if launch in self.looked_up and apart.number == run.recipe.single:
+                count += self.add_looked_up(apart, source)
+                continue
             # Rows that were put together are a copy, which totals may overwrite.
             if apart.what == PICK or (
                 apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
             ):
                 run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
             (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(
-                apart.what, apart.kind, apart.width, run.spots[apart.number], source)
+                apart.what, apart.kind, apart.width, run.spots[apart.number], source, 0, 0)
             count += 1
         # Written last, because the code may move as it grows.
         (<DistinctRecord *>(self.code.numbers + start))[0] = DistinctRecord(
             DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
+        return 0
+
+    cdef int add_looked_up(self, const Apart *apart, Spot target) except -1:
+        """Let a DISTINCT record look up distinct rows, once; return how many arrays it moves more."""
         return 0
 
     def assemble(self):

@@ -23,7 +23,7 @@ cdef class Backward(Assembler):
 
     def __init__(self, plan, Forward forward not None):
         super().__init__(plan, forward.stop)
-        self.forward = forward
+        self.forward, self.looked_up = forward, forward.looked_up
         self.trained, self.sums, self.gradients = {}, {}, {}
         for launch in plan.order:
             if self.is_native(launch):

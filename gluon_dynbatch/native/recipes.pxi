@@ -155,8 +155,10 @@ cdef class Recipe:
     cdef array draws
     #: Backward: entries of `Sum`, and of `Gradient`, for parameters and for inputs.
     cdef array sums, trained, reached
-    #: Whether the kernel does nothing but choose rows of its first parameter by its first input.
+    #: Whether the kernel does nothing but choose rows of its first parameter by its first input; and
+    #: the number of these rows, 0 if indices that do not fit are errors.
     cdef bint gathers
+    cdef int64_t table_rows
     #: The only input with rows of its own, if equal rows are worth finding, or -1.
     cdef int64_t single
 
@@ -164,7 +166,7 @@ cdef class Recipe:
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
         list sums not None, list trained not None, list reached not None, draws, bint gathers,
-        int64_t single,
+        int64_t table_rows, int64_t single,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
         self.row_bytes, self.parameters = array("q", row_bytes), array("q", parameters)
@@ -176,7 +178,7 @@ cdef class Recipe:
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
         self.draws = array("q", draws)
-        self.gathers, self.single = gathers, single
+        self.gathers, self.table_rows, self.single = gathers, table_rows, single
 
     cdef inline Direction direction(self, int backward):
         return <Direction>self.directions[backward]
@@ -202,6 +204,10 @@ cdef class Run:
 
     def __dealloc__(self):
         free(self.spots)
+
+    cdef inline bint is_placed(self, int64_t number) noexcept:
+        """Return whether an array has a spot."""
+        return number >= 0 and self.spots[number].base >= 0
 
     cdef int64_t bytes_of(self, int64_t number) noexcept:
         """Return the bytes of an array in this run."""

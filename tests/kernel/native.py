@@ -62,7 +62,7 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
             if slot.kind == "in":
                 places[index] = program.base(np.empty_like(array))
             dtype = executing.DTYPES[array.dtype.name]
-            program.code += [record, dtype, pitch(array), places[index], 0, source, 0]
+            program.code += [record, dtype, pitch(array), places[index], 0, source, 0, 0, 0]
     program.code += [executing.LAUNCH, 1, native.address, rows, *places]
     program.run([native])
 

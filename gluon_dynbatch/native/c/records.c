@@ -266,6 +266,9 @@ typedef struct {
     char *target;
     const char *source;
     int64_t size; /* rows or numbers of a task */
+    /* For LOOK_UP. */
+    const gdb_key *keys;
+    char **bases;
 } movement;
 
 /* Move the first of equal rows, or their sum (TOTAL), to the row of their number: rows [low, high)
@@ -308,6 +311,30 @@ static void compact_some(void *context, int64_t task, char *scratch) {
     compact_rows(m, m->rows->distinct, m->rows->rows, task * m->size, (task + 1) * m->size);
 }
 
+/* Copy rows of the table to the numbers whose first rows are among [low, high). */
+static void look_up_rows(const movement *m, int64_t low, int64_t high) {
+    const int64_t bytes = m->moved->width * gdb_size_of(m->moved->dtype);
+    int64_t row = 0;
+    for (const gdb_key *key = m->keys; row < high; key++) {
+        const gdb_array index = {at(key->numbers, m->bases), 1, m->moved->index_dtype};
+        const int64_t begin = row, end = row + key->rows;
+        for (row = larger(begin, low); row < smaller(end, high); row++) {
+            const int64_t number = m->rows->number[row];
+            if (first_rows(m->rows)[number] != row) continue;
+            const int64_t chosen = gdb_table_row(&index, row - begin, 0, m->moved->table_rows,
+                                                 GDB_CLIP, 1);
+            memcpy(m->target + number * bytes, m->source + chosen * bytes, bytes);
+        }
+        row = end;
+    }
+}
+
+static void look_up_some(void *context, int64_t task, char *scratch) {
+    const movement *m = context;
+    (void)scratch;
+    look_up_rows(m, task * m->size, smaller((task + 1) * m->size, m->rows->rows));
+}
+
 static void expand_some(void *context, int64_t task, char *scratch) {
     const movement *m = context;
     const int64_t low = m->rows->distinct + task * m->size;
@@ -315,12 +342,17 @@ static void expand_some(void *context, int64_t task, char *scratch) {
     expand_rows(m, low, smaller(low + m->size, m->rows->rows));
 }
 
-/* Move the rows of an array before the launch (PICK, TOTAL), or after it (REPEAT, SINGLE). */
-static void move_rows(const run *r, const numbering *n, const gdb_moved *moved) {
+/* Move the rows of an array before the launch (PICK, LOOK_UP, TOTAL), or after it (REPEAT, SINGLE). */
+static void move_rows(const run *r, const numbering *n, const gdb_moved *moved,
+                      const gdb_key *keys) {
     const int64_t bytes = moved->width * gdb_size_of(moved->dtype), rest = n->rows - n->distinct;
     const int64_t tasks = tasks_for(r, rest * bytes * GDB_COPY_WORK);
-    movement m = {n, moved, at(moved->target, r->bases), NULL, 0};
-    if (moved->operation <= GDB_TOTAL) {
+    movement m = {n, moved, at(moved->target, r->bases), NULL, 0, keys, r->bases};
+    if (moved->operation == GDB_LOOK_UP) {
+        m.source = at(moved->source, r->bases);
+        m.size = size_of_parts(n->rows, tasks_for(r, n->distinct * bytes * GDB_COPY_WORK), 1);
+        gdb_share(r->crew, look_up_some, &m, parts_of(n->rows, m.size));
+    } else if (moved->operation <= GDB_TOTAL) {
         m.source = at(moved->source, r->bases);
         m.size = size_of_parts(n->distinct, tasks, 1);
         compact_rows(&m, 0, n->distinct, 0, n->distinct);
@@ -343,10 +375,10 @@ static void run_distinct(const run *r, const int64_t *code) {
         number_rows(n, keys, record->keys, r->bases);
     }
     for (int64_t i = 0; i < record->moved; i++)
-        if (moved[i].operation <= GDB_TOTAL) move_rows(r, n, &moved[i]);
+        if (moved[i].operation <= GDB_TOTAL) move_rows(r, n, &moved[i], keys);
     run_launch(r, (const int64_t *)(moved + record->moved), n->distinct);
     for (int64_t i = 0; i < record->moved; i++)
-        if (moved[i].operation > GDB_TOTAL) move_rows(r, n, &moved[i]);
+        if (moved[i].operation > GDB_TOTAL) move_rows(r, n, &moved[i], keys);
 }
 
 /* ------------------------------------------------------------------ copies */

@@ -15,9 +15,10 @@
 enum { GDB_LAUNCH, GDB_ROWS, GDB_PACK, GDB_MATRIX, GDB_ROW_SUM, GDB_SCATTER, GDB_DISTINCT };
 
 /* What DISTINCT does with equal rows. Before the launch, PICK compacts an array to the first of equal
- * rows, and TOTAL to their sums. After it, REPEAT copies each computed row to all rows that are
- * equal, and SINGLE to the first of them, with zeros for the others. */
-enum { GDB_PICK, GDB_TOTAL, GDB_REPEAT, GDB_SINGLE };
+ * rows, LOOK_UP gets these rows from the table that they were chosen from, and TOTAL compacts an array
+ * to the sums of equal rows. After it, REPEAT copies each computed row to all rows that are equal, and
+ * SINGLE to the first of them, with zeros for the others. */
+enum { GDB_PICK, GDB_LOOK_UP, GDB_TOTAL, GDB_REPEAT, GDB_SINGLE };
 
 /* A base, or -1 for none, and an offset in bytes. */
 typedef struct {
@@ -77,10 +78,13 @@ typedef struct {
     int64_t rows, size;
 } gdb_key;
 
-/* An array of the launch, where it comes from, and what DISTINCT does with its rows. */
+/* An array of the launch, where it comes from, and what DISTINCT does with its rows. For LOOK_UP, the
+ * source is the table, of so many rows, in which the keys have indices of one type. Those that do not
+ * fit are clipped. */
 typedef struct {
     int64_t operation, dtype, width;
     gdb_spot target, source;
+    int64_t table_rows, index_dtype;
 } gdb_moved;
 
 /* MATRIX, ROW and SCATTER: `count` chunks follow. MATRIX adds left^T right to a matrix, ROW the rows
