@@ -239,7 +239,9 @@ cdef class Forward(Assembler):
         cdef int64_t *part
         cdef Run run
         for i in range(self.gathered.count(sizeof(Gathered)) if self.looked_up else 0):
-            if self.output0[gathered[i].launch] not in self.unread or self.is_read(&gathered[i]):
+            if not gathered[i].table_rows or self.output0[gathered[i].launch] not in self.unread:
+                continue
+            if self.is_read(&gathered[i]):
                 continue
             self.unneeded.add(gathered[i].launch)
             part = self.code.numbers + gathered[i].code + 2

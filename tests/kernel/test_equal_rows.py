@@ -145,6 +145,37 @@ def test_rows_are_gathered_only_if_something_reads_them(assemblers, reader):
     del results
 
 
+class Checked(mx.gluon.HybridBlock):
+    """Looks up rows by indices that have to fit."""
+
+    def __init__(self, rows):
+        super().__init__()
+        with self.name_scope():
+            self.table = self.params.get("table", shape=(rows, UNITS))
+
+    def hybrid_forward(self, F, words, table):
+        return F.take(table, words, mode="raise")
+
+
+@pytest.mark.parametrize("rows", [9, 4])
+def test_indices_that_nobody_reads_have_to_fit(assemblers, rows):
+    net, checked = ready(Held(None), 0.05), ready(Checked(rows))
+    samples = [words for words, *_ in sentences(5)]
+
+    def score(words):
+        checked(words)
+        return net(words)
+
+    expected = contextlib.nullcontext() if rows == 9 else pytest.raises(mx.MXNetError, match="bound")
+    with expected:
+        with gdb.batching(granularity="operator", policy="depth"):
+            results = [score(words) for words in samples]
+        results[0].asnumpy()
+        mx.nd.waitall()
+    (forward,) = assemblers
+    assert len(forward.unneeded) == 1
+
+
 def test_a_table_may_change_before_the_backward_pass():
     """The gradient of a weight is that of the rows as they were."""
     net, samples = ready(Held(None), 0.05), [words for words, *_ in sentences(6)]
