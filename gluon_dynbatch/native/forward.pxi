@@ -2,14 +2,17 @@
 
 
 cdef struct Gathered:
-    # Rows of an arena that were gathered from a table: their first element, the end of the last,
+    # A plain value: rows of an arena that were gathered from a table: their first element, the end of the last,
     # and how they were gathered.
     int64_t arena, row_size, start, stop
     Key key
 
 
 cdef class Forward(Assembler):
-    """Assembles the program of a plan."""
+    """Assembles the program of a plan.
+
+    Owned by the draft of the flush, and by the `Backward` that reads where values are.
+    """
 
     #: The kernels of each segment, as in `Plan`; and per launch that runs natively backward, the
     #: backward kernel of each part.
@@ -206,7 +209,7 @@ cdef class Forward(Assembler):
         Rows that were gathered from one table are equal if they were gathered by equal indices.
         """
         cdef const TableRow *operand = self.operand_of(launch, port)
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef int64_t i, gathered = 0, row_size = operand.row_size
         self.keys.size = 0
         if not self.gathered.size or operand.what == WHOLE:
@@ -214,10 +217,11 @@ cdef class Forward(Assembler):
         if operand.what == SLICE:
             return self.add_key(operand.first, operand.second, operand.rows, row_size)
         for i in range(operand.first, operand.first + operand.second):
-            piece = &self.pieces[i, 0]
-            if piece[0] != COPY or piece[1] % row_size or piece[4] % row_size:
+            piece = self.piece(i)
+            if piece.action != COPY or piece.target % row_size or piece.length % row_size:
                 return 0
-            gathered += self.add_key(piece[2], piece[3], piece[4] // row_size, row_size)
+            gathered += self.add_key(
+                piece.arena, piece.element, piece.length // row_size, row_size)
         return gathered
 
     def keys_of(self, int64_t launch, int64_t port):
