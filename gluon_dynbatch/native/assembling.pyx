@@ -20,15 +20,13 @@ from .executing cimport (
     DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord,
     Piece, RowsRecord, Spot, SumRecord,
 )
+from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Actions of pieces and types of places, as in `resolving`.
-    COPY = 0, ADD, ZERO
-    NOTHING = 0, WHOLE, SLICE
     #: The kind of rows that native code copies and clears, but cannot add.
     COPIED = -1
     #: The number of kinds.
@@ -75,11 +73,6 @@ cdef struct Arena:
     int64_t base, size, row_size
 
 
-cdef struct TableRow:
-    # A place, see `plan.plan.Plan`.
-    int64_t what, first, second, rows, row_size
-
-
 #: No spot; in a LAUNCH record, it means scratch for the rows at hand.
 cdef Spot NOWHERE = Spot(-1, 0)
 
@@ -91,7 +84,8 @@ include "copying.pxi"
 cdef class Assembler:
     """Assembles the program of one pass.
 
-    It lives until that is assembled, and holds the plan, which it does not change.  A `Program`
+    Owned by the function that assembles it, until both programs of a flush are; it holds the plan,
+    which it does not change.  A `Program`
     copies its code; an address in the code is valid until the code grows.
     """
 
@@ -171,6 +165,10 @@ cdef class Assembler:
         """Return the place of a result of a launch."""
         return <const TableRow *>&self.regions[self.output0[launch] + number, 0]
 
+    cdef inline const PieceRow *piece(self, int64_t number) noexcept:
+        """Return a piece of the plan."""
+        return <const PieceRow *>&self.pieces[number, 0]
+
     cdef segment(self, int64_t launch):
         """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
@@ -228,7 +226,7 @@ cdef class Assembler:
         Kind and size are those of its elements; use is that of the memory for its rows.
         """
         cdef Arena *arena
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef Piece *pieces
         cdef Spot target
         cdef int64_t i
@@ -240,11 +238,12 @@ cdef class Assembler:
         target = self.reserve(use, operand.rows * operand.row_size * size)
         pieces = self.add_pieces(kind, size, operand.second, target)
         for i in range(operand.second):
-            piece = &self.pieces[operand.first + i, 0]
-            if piece[0] == ADD and kind == COPIED:
+            piece = self.piece(operand.first + i)
+            if piece.action == ADD and kind == COPIED:
                 raise TypeError("native code cannot add rows of this type")
-            arena = self.arena(piece[2])
-            pieces[i] = Piece(piece[0], piece[1], Spot(arena.base, piece[3] * arena.size), piece[4])
+            arena = self.arena(piece.arena)
+            pieces[i] = Piece(
+                piece.action, piece.target, Spot(arena.base, piece.element * arena.size), piece.length)
         return target
 
     cdef Piece *add_pieces(

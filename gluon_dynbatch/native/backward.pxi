@@ -8,7 +8,10 @@ cdef Spot spot_of_read(Run run, const Read *read) noexcept:
 
 
 cdef class Backward(Assembler):
-    """Assembles the program of a transposed plan."""
+    """Assembles the program of a transposed plan.
+
+    Owned by the function that assembles it, until it is assembled.
+    """
 
     #: By the number among `bases` of each gradient that the program computes: the number of the
     #: array, among external arrays or else among forward bases; whether it is an external array;

@@ -3,7 +3,7 @@
 cdef class Keeper(Owner):
     """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
-    Its lazy arrays own it.
+    Owned by its lazy arrays, and by the chain of its scope.
     """
 
     #: Per arena; those of other arrays may follow.  The subclass holds all of these arrays.

@@ -2,9 +2,9 @@
 
 
 cdef struct Gathered:
-    # Rows of an arena that were gathered from a table: their launch, where its code begins, their
-    # first element, the end of the last, and how they were gathered.  There are no table rows if
-    # indices that do not fit are errors, which only that launch reports.
+    # A plain value: rows of an arena that were gathered from a table: their launch, where its code
+    # begins, their first element, the end of the last, and how they were gathered.  There are no
+    # table rows if indices that do not fit are errors, which only that launch reports.
     int64_t launch, code, arena, row_size, start, stop
     Key key
     Spot table
@@ -12,7 +12,10 @@ cdef struct Gathered:
 
 
 cdef class Forward(Assembler):
-    """Assembles the program of a plan."""
+    """Assembles the program of a plan.
+
+    Owned by the draft of the flush, and by the `Backward` that reads where values are.
+    """
 
     #: The kernels of each segment, as in `Plan`; and per launch that runs natively backward, the
     #: backward kernel of each part.
@@ -254,7 +257,7 @@ cdef class Forward(Assembler):
         """Return whether a launch reads some gathered rows, other than one that looks them up."""
         cdef int64_t launch, k, i, single
         cdef const TableRow *operand
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         for launch in range(self.output0.shape[0] - 1):
             single = -1
             if launch in self.looked_up:
@@ -270,9 +273,10 @@ cdef class Forward(Assembler):
                         return True
                     continue
                 for i in range(operand.first, operand.first + operand.second):
-                    piece = &self.pieces[i, 0]
-                    if piece[2] == gathered.arena and piece[0] != ZERO and (
-                        piece[3] < gathered.stop and piece[3] + piece[4] > gathered.start
+                    piece = self.piece(i)
+                    if piece.arena == gathered.arena and piece.action != ZERO and (
+                        piece.element < gathered.stop
+                        and piece.element + piece.length > gathered.start
                     ):
                         return True
         return False
@@ -283,7 +287,7 @@ cdef class Forward(Assembler):
         Rows that were gathered from one table are equal if they were gathered by equal indices.
         """
         cdef const TableRow *operand = self.operand_of(launch, port)
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef int64_t i, gathered = 0, row_size = operand.row_size
         self.keys.size, self.table = 0, -1
         if not self.gathered.size or operand.what == WHOLE:
@@ -291,10 +295,11 @@ cdef class Forward(Assembler):
         if operand.what == SLICE:
             return self.add_key(operand.first, operand.second, operand.rows, row_size)
         for i in range(operand.first, operand.first + operand.second):
-            piece = &self.pieces[i, 0]
-            if piece[0] != COPY or piece[1] % row_size or piece[4] % row_size:
+            piece = self.piece(i)
+            if piece.action != COPY or piece.target % row_size or piece.length % row_size:
                 return 0
-            gathered += self.add_key(piece[2], piece[3], piece[4] // row_size, row_size)
+            gathered += self.add_key(
+                piece.arena, piece.element, piece.length // row_size, row_size)
         return gathered
 
     def keys_of(self, int64_t launch, int64_t port):

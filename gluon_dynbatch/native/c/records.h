@@ -2,7 +2,8 @@
  *
  * A program is an array of integers, one record after another, each a struct of 8-byte members. It
  * refers to each array by its *base*, the index of its address; whoever runs the program passes the
- * addresses.
+ * addresses. All structs below are plain values in that array, which is owned by `NativeProgram`
+ * (`executing.pyx`) and never changes after `gdb_inspect`.
  */
 #ifndef GDB_RECORDS_H
 #define GDB_RECORDS_H
@@ -107,6 +108,12 @@ typedef struct {
     gdb_spot right;
     int64_t right_pitch;
 } gdb_sum_chunk;
+
+/* Return the end of a record; that of DISTINCT is before its launch. */
+const int64_t *gdb_next_record(const int64_t *code);
+
+/* Return the operations of a record, roughly. */
+int64_t gdb_work_of_record(const int64_t *code);
 
 /* Return the bytes of scratch of a sum, in the thread that runs the program. */
 int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks);
