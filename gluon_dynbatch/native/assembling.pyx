@@ -300,33 +300,49 @@ cdef class Assembler:
     cdef int add_runs(self, list runs, int backward) except -1:
         """Add a LAUNCH record that runs the kernel of each part."""
         cdef Run run
-        cdef Direction direction
-        cdef array order
-        cdef int64_t i
-        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
-        code[0], code[1] = LAUNCH, len(runs)
+        self.begin_launch(len(runs))
         for run in runs:
-            direction = run.recipe.direction(backward)
-            order = direction.order
-            if direction is not self.added:
-                self.added = direction
-                self.natives[direction.address] = direction.kernel
-            self.work += run.rows * direction.work
-            code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
-            code[0], code[1] = direction.address, run.rows
-            for i in range(len(order)):
-                (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+            self.add_part(run, run.recipe.direction(backward))
+        return 0
+
+    cdef int begin_launch(self, int64_t parts) except -1:
+        """Add the head of a LAUNCH record; its parts follow."""
+        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
+        code[0], code[1] = LAUNCH, parts
+        return 0
+
+    cdef int add_part(self, Run run, Direction direction) except -1:
+        """Add a part of a LAUNCH record, which runs a kernel."""
+        cdef array order = direction.order
+        cdef int64_t i
+        cdef int64_t *code
+        if direction is not self.added:
+            self.added = direction
+            self.natives[direction.address] = direction.kernel
+        self.work += run.rows * direction.work
+        code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
+        code[0], code[1] = direction.address, run.rows
+        for i in range(len(order)):
+            (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+        return 0
+
+    cdef int place_in_memory(self, Run run, array numbers) except -1:
+        """Reserve memory for the arrays that one LAUNCH record leaves to the next."""
+        cdef int64_t number
+        for number in numbers:
+            if not run.is_placed(number):
+                run.spots[number] = self.reserve(TEMPORARY, run.bytes_of(number))
         return 0
 
     cdef int add_distinct(
-        self, Run run, int64_t launch, Spot kept, Code keys, int backward
+        self, Run run, int64_t launch, Spot kept, Code keys, Direction direction
     ) except -1:
         """Add a DISTINCT record, after which a LAUNCH record runs on distinct rows only.
 
         Which rows are equal is stored at `kept`.  Forward, it is found by keys; backward, keys are
         None, and it is read.
         """
-        cdef array moved = run.recipe.direction(backward).apart
+        cdef array moved = direction.apart
         cdef int64_t start = self.code.size, count = 0, i
         cdef const Apart *apart
         cdef Spot source
@@ -342,8 +358,8 @@ cdef class Assembler:
                 count += self.add_looked_up(apart, source)
                 continue
             # Rows that were put together are a copy, which totals may overwrite.
-            if apart.what == PICK or (
-                apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
+            if apart.what == PICK or apart.what == TOTAL and (
+                apart.port < 0 or self.operand_of(launch, apart.port).what == SLICE
             ):
                 run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
             (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(

@@ -11,6 +11,20 @@ cdef struct Gathered:
     int64_t table_rows
 
 
+cdef inline void place_gathered(Gathered *gathered, const TableRow *region) noexcept:
+    """Fill in where the rows of a region are."""
+    gathered.arena, gathered.row_size = region.first, region.row_size
+    gathered.start = region.second * gathered.row_size
+    gathered.stop = gathered.start + region.rows * gathered.row_size
+
+
+cdef enum:
+    #: Results that are registered at most, as each piece is looked for among them.
+    MOST_GATHERED = 64
+    #: No table has this number or a larger one.
+    AFTER_TABLES = 1 << 30
+
+
 cdef class Forward(Assembler):
     """Assembles the program of a plan.
 
@@ -42,6 +56,10 @@ cdef class Forward(Assembler):
     cdef int64_t table
     #: Regions of gathered rows that are read by launches only, if at all.
     cdef frozenset unread
+    #: Per launch that computes some products on distinct rows only: the spot that keeps which rows
+    #: are equal, and that of the distinct rows.
+    cdef readonly dict apart
+    cdef dict picked
     #: Launches that gather nothing, because nobody reads what they would.
     cdef readonly set unneeded
     #: The last result of `find_keys`: entries of `Key`.
@@ -50,7 +68,7 @@ cdef class Forward(Assembler):
     def __init__(self, plan, dict trained not None, frozenset unread not None=frozenset()):
         super().__init__(plan)
         cdef int64_t k
-        self.unread, self.unneeded = unread, set()
+        self.unread, self.unneeded, self.apart, self.picked = unread, set(), {}, {}
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.asked = None, None, False
@@ -70,9 +88,9 @@ cdef class Forward(Assembler):
         cdef Recipe recipe = first.recipe
         cdef int64_t number, k
         cdef dict packed = None
-        cdef bint distinct = (
-            len(runs) == 1 and recipe.single >= 0 and self.find_keys(launch, recipe.single))
-        if distinct and self.table >= 0:
+        cdef int64_t apart = recipe.single if recipe.products is None else recipe.products.input
+        cdef bint distinct = len(runs) == 1 and apart >= 0 and self.find_keys(launch, apart)
+        if distinct and self.table >= 0 and recipe.products is None:
             self.place_looked_up(first, launch)
         self.place(runs, launch, 0)
         for run in runs:
@@ -87,7 +105,9 @@ cdef class Forward(Assembler):
         self.launches[launch] = runs
         if recipe.gathers:
             self.register_gathered(launch, first)
-        if distinct:
+        if distinct and recipe.products is not None:
+            self.run_products(launch, first, recipe.products)
+        elif distinct:
             self.run_distinct(launch, first)
         else:
             self.add_runs(runs, 0)
@@ -210,9 +230,7 @@ cdef class Forward(Assembler):
         cdef Gathered *gathered = <Gathered *>self.gathered.grow(sizeof(Gathered))
         cdef int64_t size = data_of(run.recipe.row_bytes)[0]
         gathered.launch, gathered.code = launch, self.code.size
-        gathered.arena, gathered.row_size = region.first, region.row_size
-        gathered.start = region.second * gathered.row_size
-        gathered.stop = gathered.start + region.rows * gathered.row_size
+        place_gathered(gathered, region)
         gathered.table = run.spots[data_of(run.recipe.parameters)[0]]
         gathered.table_rows = run.recipe.table_rows
         # Equal bits of integers and of floats are different indices, even into one table.
@@ -332,11 +350,52 @@ cdef class Forward(Assembler):
     cdef int run_distinct(self, int64_t launch, Run run) except -1:
         """Add a run on distinct rows, which the last call of `find_keys` tells apart."""
         cdef int64_t single = run.recipe.single
-        cdef int64_t use = SAVED if len(run.recipe.directions) > 1 else TEMPORARY
-        cdef Spot kept = self.reserve(use, 4 * (2 + 2 * run.rows)), source = run.spots[single]
+        cdef Spot kept = self.reserve_numbering(run), source = run.spots[single]
         self.distinct[launch] = kept.base, kept.offset
-        self.add_distinct(run, launch, kept, self.keys, 0)
+        self.register_equal(launch, kept)
+        self.add_distinct(run, launch, kept, self.keys, run.recipe.direction(0))
         self.add_runs([run], 0)
         # The backward pass picks distinct rows from the same source.
         run.spots[single] = source
+        return 0
+
+    cdef Spot reserve_numbering(self, Run run) except *:
+        """Reserve memory for what a DISTINCT record finds out, which later records may read."""
+        cdef int64_t use = SAVED if len(run.recipe.directions) > 1 else KEPT
+        return self.reserve(use, 4 * (2 + 2 * run.rows))
+
+    cdef int register_equal(self, int64_t launch, Spot kept) except -1:
+        """Register the results of a launch on distinct rows: rows of equal numbers are equal."""
+        cdef int64_t number
+        cdef Gathered *gathered
+        cdef const TableRow *region
+        for number in range(self.output0[launch + 1] - self.output0[launch]):
+            region = self.output_of(launch, number)
+            if region.what == NOTHING or self.gathered.count(sizeof(Gathered)) >= MOST_GATHERED:
+                continue
+            gathered = <Gathered *>self.gathered.grow(sizeof(Gathered))
+            gathered.launch, gathered.code, gathered.table_rows = launch, 0, 0
+            place_gathered(gathered, region)
+            # The numbers follow how many there are, and how many rows.
+            gathered.key = Key(
+                AFTER_TABLES + launch, Spot(kept.base, kept.offset + 2 * sizeof(int32_t)), 0,
+                sizeof(int32_t))
+        return 0
+
+    cdef int run_products(self, int64_t launch, Run run, Products products) except -1:
+        """Add a run whose products of one input are computed on distinct rows of that only.
+
+        The last call of `find_keys` tells these apart.
+        """
+        cdef Spot kept = self.reserve_numbering(run), source = run.spots[products.input]
+        self.place_in_memory(run, products.results)
+        self.add_distinct(run, launch, kept, self.keys, products.products)
+        self.begin_launch(1)
+        self.add_part(run, products.products)
+        # The backward pass reads distinct rows of the input.
+        self.apart[launch] = kept.base, kept.offset
+        self.picked[launch] = run.spots[products.input].base, run.spots[products.input].offset
+        run.spots[products.input] = source
+        self.begin_launch(1)
+        self.add_part(run, products.rest)
         return 0

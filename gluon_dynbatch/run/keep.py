@@ -117,11 +117,11 @@ class Memories(NamedTuple):
             with mode(autograd.is_training()):
                 for i in views:
                     first = int(self.first[self.memory[i]])
-                    reals[i] = view_of(reals[i], first, self.arrays[i])
+                    reals[i] = view_in(reals[i], first, self.arrays[i])
         recording.become(self.arrays, reals)
 
 
-def view_of(array: NDArray, first: int, lazy: Lazy) -> NDArray:
+def view_in(array: NDArray, first: int, lazy: Lazy) -> NDArray:
     """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
