@@ -163,8 +163,12 @@ class Sharing:
         self._lock = threading.RLock()
 
     def alone(self, work: Callable[[], Result]) -> Result:
-        """Call a function while no other thread does, and return its result."""
-        return recording.locked(self._lock, work)
+        """Call a function while no other thread does, and return its result.
+
+        Nor does the collector run code, which could make arrays real that are about to be, or end
+        the scope that they are of.
+        """
+        return recording.locked(self._lock, lambda: recording.without_collector(work))
 
 
 SHARING = Sharing()
