@@ -14,9 +14,8 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Set, Tuple
 
 import greenlet
-import mxnet as mx
 
-from . import errors
+from .answers import Answers, with_numpy_arrays
 from .clients import Mailbox, Outbox, Request
 from .fibers import Fibers
 from .handle import Batch
@@ -28,8 +27,6 @@ from .turns import wait_for
 
 #: Of requests that begin together: as many flushes take about the time of a plan for all of them.
 MOST_GROUPS = 4
-#: Errors of a flush, raised in every request that waits for it: another one may be at fault.
-FLUSH_ERRORS = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError)
 #: The calls that a fiber has made since a flush, and will probably make again.
 CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
@@ -84,17 +81,11 @@ class Rounds(Fibers):
         self._scope: Any = ENDED_SCOPE
         self._batch, self._apply = batch, apply
         self._most, self._outbox, self._office = most, outbox, office
+        self._answers = Answers(office.answer, outbox)
         self._common = Cohort()
         self._cohorts = [self._common]
         #: Requests that begin in this round, with their arguments.
         self._beginning: Deque[Tuple[Request, Any]] = deque()
-        #: Requests that returned in this round with their results, and those that failed.
-        self._returned: List[Tuple[Request, Any]] = []
-        self._failed: List[Tuple[Request, BaseException]] = []
-        #: Whether MXNet's engine may keep an error of an operator.
-        self._engine_failed = False
-        #: Requests to begin again in other cohorts.
-        self._suspects: List[Request] = []
         #: Fibers that wait until their clients take values.
         self._blocked: Set[Any] = set()
         #: Whether streams wait for their clients.
@@ -154,8 +145,8 @@ class Rounds(Fibers):
         self._settle()
 
     def send(self) -> None:
-        """Send what is in the outbox; callbacks of clients are no part of the scope."""
-        self._scope.unrecorded(self._outbox.send)
+        """Send what is in the outbox."""
+        self._answers.send(self._scope, [])
 
     def take(self) -> Any:
         """Return the next request that begins, with its argument."""
@@ -173,12 +164,13 @@ class Rounds(Fibers):
                 self._put(request, result)
                 result = None
             if not greenlet.getcurrent().ending:
-                self._returned.append((request, result))
+                self._answers.returned.append((request, result))
         except BaseException as error:
             if not greenlet.getcurrent().ending:
                 # Without the frame here, which would hold the sample.
                 trace = error.__traceback__
-                self._fail(request, error.with_traceback(trace and trace.tb_next))
+                error = error.with_traceback(trace and trace.tb_next)
+                self._answers.fail(request, error, self._cohort.shared)
         finally:
             greenlet.getcurrent().request = None
 
@@ -195,7 +187,7 @@ class Rounds(Fibers):
         """Compute what requests wait for, and results; return the exception if this fails."""
         try:
             error = super().flush()
-            if error is None and self._returned:
+            if error is None and self._answers.returned:
                 self._scope.flush()
         except BaseException as other:  # such as an exit in a custom operator
             return other
@@ -248,7 +240,8 @@ class Rounds(Fibers):
             self._plan_hits += flush.cached
         took_part = min(waiting, self._most) + len(requests)
         self._office.ran(took_part, self._flushes, self._plan_hits, self._values)
-        self._answer_returned(error)
+        self._answers.give(self._scope, error, cohort.shared)
+        self._cohorts += map(Cohort, self._answers.halves())
         if not cohort.parked:
             cohort.shared = False
 
@@ -267,7 +260,7 @@ class Rounds(Fibers):
 
     def _flush(self, cohort: Cohort) -> Optional[BaseException]:
         """Compute what requests of a cohort wait for; return the exception if this fails."""
-        cohort.shared |= len(cohort.parked) + len(self._returned) > 1
+        cohort.shared |= len(cohort.parked) + len(self._answers.returned) > 1
         return self.flush()
 
     def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
@@ -282,7 +275,7 @@ class Rounds(Fibers):
             arguments = with_mxnet_arrays([request.sample for request in requests])
         except Exception as error:
             if len(requests) == 1:
-                self._failed.append((requests[0], error))
+                self._answers.failed.append((requests[0], error))
                 return
             for request in requests:
                 self._convert([request])
@@ -297,7 +290,7 @@ class Rounds(Fibers):
             cohort.again = []
             self._end_fibers(cohort, lambda fiber: True)
         self._cohorts[1:] = []
-        self._send([(request, error) for request in requests])
+        self._answers.send(self._scope, [(request, error) for request in requests])
         self._settle()
 
     def _after_failure(self, cohort: Cohort, error: BaseException) -> None:
@@ -305,69 +298,8 @@ class Rounds(Fibers):
         if not cohort.shared:
             cohort.error = error
             return
-        self._suspects += [fiber.request for fiber in cohort.parked]
+        self._answers.suspects += [fiber.request for fiber in cohort.parked]
         self._end_fibers(cohort, lambda fiber: True)
-
-    def _answer_returned(self, error: Optional[BaseException]) -> None:
-        """Answer requests that ended in this round; their values have been handed to the engine."""
-        returned, self._returned = self._returned, []
-        pending: List[Tuple[Request, Any, List[Any]]] = []
-        answers: List[Tuple[Request, Any]] = []
-        for request, result in returned:
-            try:
-                # All objects but lists, tuples and dictionaries are leaves.
-                leaves, spec = recording.flatten(result, object)
-            except Exception as nested:
-                self._fail(request, nested)
-                continue
-            if any(isinstance(leaf, mx.nd.NDArray) for leaf in leaves):
-                pending.append((request, spec, leaves))
-            else:
-                answers.append((request, result))
-            del result, leaves
-        returned.clear()
-        # Clients work on these while the engine computes.
-        self._send(answers)
-        while pending:
-            request, spec, leaves = pending.pop(0)
-            try:
-                answers.append((request, recording.unflatten(spec, _to_numpy(leaves))))
-            except Exception as failure:
-                is_stale = isinstance(failure, errors.StaleArrayError)
-                self._fail(request, error if is_stale and error is not None else failure)
-        if self._engine_failed:
-            self._engine_failed = False
-            with contextlib.suppress(mx.MXNetError):
-                # Otherwise the next wait would raise a pending error of the engine.
-                self._scope.unrecorded(mx.nd.waitall)
-        self._send(answers)
-        self._split_suspects()
-
-    def _send(self, answers: List[Tuple[Request, Any]]) -> None:
-        """Answer requests, those that failed as well; wake streams that have got values."""
-        answers += self._failed
-        self._failed.clear()
-        if answers:
-            self._office.answer(answers)
-            answers.clear()
-        self.send()
-
-    def _fail(self, request: Request, error: BaseException) -> None:
-        """Note that a request raised an exception, of which another one may be the cause."""
-        if not _is_of_a_flush(error):
-            self._failed.append((request, error))
-            return
-        self._engine_failed = True
-        if self._cohort.shared:
-            self._suspects.append(request)
-        else:
-            self._failed.append((request, error))
-
-    def _split_suspects(self) -> None:
-        suspects, self._suspects = self._suspects, []
-        suspects = [request for request in suspects if not request.gone]
-        half = (len(suspects) + 1) // 2
-        self._cohorts += [Cohort(part) for part in (suspects[:half], suspects[half:]) if part]
 
     def _end_fibers(self, cohort: Cohort, chosen: Callable[[Any], bool]) -> None:
         """End the chosen fibers: their ``finally`` clauses run, and they get no more values."""
@@ -397,7 +329,7 @@ class Rounds(Fibers):
         """Put a value into a stream, and wait until there is room for another one."""
         mailbox = request.client
         leaves, spec = recording.flatten(value, object)
-        mailbox.values.append(recording.unflatten(spec, _to_numpy(leaves)))
+        mailbox.values.append(recording.unflatten(spec, with_numpy_arrays(leaves)))
         request.delivered += 1
         self._values += 1
         self._outbox.wake(mailbox)
@@ -433,15 +365,3 @@ def in_groups(requests: List[Request]) -> List[List[Request]]:
     for request in requests:
         groups.setdefault(shapes_of(request.sample), []).append(request)
     return list(groups.values()) if len(groups) <= MOST_GROUPS else [requests]
-
-
-def _is_of_a_flush(error: BaseException) -> bool:
-    """Return whether an exception is an error for which another request may be at fault."""
-    if isinstance(error, errors.DynBatchError):
-        return isinstance(error, FLUSH_ERRORS)
-    return isinstance(error, mx.MXNetError)
-
-
-def _to_numpy(leaves: List[Any]) -> List[Any]:
-    """Replace MXNet arrays by NumPy arrays that own their memory."""
-    return [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
