@@ -19,7 +19,8 @@ from pathlib import Path
 
 import prometheus_client as prometheus
 import uvicorn
-from prometheus_client import multiprocess
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from uvicorn.supervisors import multiprocess
 
 import gluon_dynbatch as gdb
 
@@ -243,7 +244,7 @@ class Figures:
         self.own = self.shown = prometheus.CollectorRegistry()
         if SHARED in os.environ:
             self.shown = prometheus.CollectorRegistry()
-            multiprocess.MultiProcessCollector(self.shown)
+            MultiProcessCollector(self.shown)
         count = functools.partial(prometheus.Counter, registry=self.own)
         times = functools.partial(prometheus.Histogram, registry=self.own, buckets=BUCKETS)
         self.statuses = count("answers", "Requests by the status of the answer.", ["status"])
@@ -294,7 +295,7 @@ class Figures:
             for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
                 process = int(path.stem.rpartition("_")[2])
                 if not is_alive(process):
-                    multiprocess.mark_process_dead(process)
+                    mark_process_dead(process)
         return prometheus.generate_latest(self.shown).decode()
 
 
@@ -311,6 +312,8 @@ def is_alive(process):
 
 #: The variable in which worker processes find the class of the service and its arguments.
 PASSED = "GLUON_DYNBATCH_SERVICE"
+#: Seconds without an answer after which a worker process is replaced.
+HUNG_S = 120
 UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "on", "ws": "none"}
 
 
@@ -369,7 +372,24 @@ def serve(kind, args, argv):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable() // args.workers)))
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SHARED] = folder
-        uvicorn.run("http_service:worker", factory=True, **settings)
+        config = uvicorn.Config("http_service:worker", factory=True, **settings)
+        target, sockets = uvicorn.Server(config).run, [config.bind_socket()]
+        Supervisor(config, target=target, sockets=sockets).run()
+
+
+class Supervisor(multiprocess.Multiprocess):
+    """Uvicorn's, with more patience: a process answers only once it has imported this program."""
+
+    def keep_subprocess_alive(self):
+        """Replace processes that have ended, or have not answered in `HUNG_S` seconds."""
+        for number, process in enumerate(self.processes):
+            # A signal, such as that to end, does not wait for a process.
+            if any(self.signal_queue or process.is_alive(timeout=1) for _ in range(HUNG_S)):
+                continue
+            process.kill()
+            process.join()
+            self.processes[number] = multiprocess.Process(self.config, self.target, self.sockets)
+            self.processes[number].start()
 
 
 def worker():
