@@ -132,7 +132,9 @@ class Rounds(Fibers):
     def run_sample(self, sample: Tuple[Request, Any]) -> None:
         """Run a request in the current fiber."""
         request, argument = sample
-        greenlet.getcurrent().request = request
+        fiber: Any = greenlet.getcurrent()
+        fiber.request, fiber.ahead = request, False
+        del fiber
         try:
             result = self._apply(argument)
             if isinstance(result, types.GeneratorType):
@@ -193,9 +195,16 @@ class Rounds(Fibers):
         report = self._scope.report
         waited_ms, self._counted = report.waiting_ms, len(report.flushes)
         error, cohort.error = cohort.error, None
-        self._parked = cohort.parked = self._in_order(cohort.parked)
+        # Those that have got their first value since the last flush wait for this one.
+        ahead = [fiber for fiber in cohort.parked if fiber.ahead]
+        rest = deque([fiber for fiber in cohort.parked if not fiber.ahead])
+        most = self._most - len(ahead)
+        self._parked = cohort.parked = self._in_order(rest, most)
         # With an error, all: it is raised in those that waited for the flush.
-        self.resume_parked(error, self._most if error is None else None)
+        self.resume_parked(error, most if error is None else None)
+        for fiber in ahead:
+            fiber.ahead = False
+        self._parked.extend(ahead)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
@@ -212,6 +221,8 @@ class Rounds(Fibers):
                 error = self._begin(cohort, group)
             else:
                 cohort.again += group
+        if error is None and requests:
+            self._resume_firsts()
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
         if error is not None:
@@ -232,16 +243,27 @@ class Rounds(Fibers):
         self._counted = len(flushes)
         self._office.ran(requests, self._flushes, self._plan_hits, self._answers.values)
 
-    def _in_order(self, parked: Deque[Any]) -> Deque[Any]:
+    def _resume_firsts(self) -> None:
+        """Resume streams that have just begun: their first values do not wait for another round."""
+        parked = self._parked
+        for _ in range(len(parked)):
+            fiber = parked.popleft()
+            is_new = isinstance(fiber.request.client, Mailbox) and not fiber.request.delivered
+            if is_new and fiber.awaits is None:
+                fiber.ahead = self._resume(fiber) and fiber.awaits is None
+            else:
+                parked.append(fiber)
+
+    def _in_order(self, parked: Deque[Any], most: int) -> Deque[Any]:
         """Return parked fibers in the order in which they are resumed.
 
         Those that waited longest come first, as many as may take part in a round.  Among them,
         equal calls come one after another, so a plan depends on how many make which calls, and not
         on the order in which requests have begun.
         """
-        if len(parked) <= self._most:
+        if len(parked) <= most:
             return deque(sorted(parked, key=CALLS))
-        chosen = list(itertools.islice(filter(self._can_go_on, parked), self._most))
+        chosen = list(itertools.islice(filter(self._can_go_on, parked), most))
         first = set(chosen)
         return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
 

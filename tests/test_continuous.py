@@ -548,8 +548,8 @@ class Waiting(NamedTuple):
 
 def test_if_more_requests_are_under_way_than_fit_the_oldest_take_part_in_the_order_of_calls():
     parked = [Waiting(b"1", False), Waiting(b"5", True), Waiting(b"3", True), Waiting(b"0", True)]
-    under_test = SimpleNamespace(_most=2, _can_go_on=lambda fiber: fiber.ready)
-    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked))
+    under_test = SimpleNamespace(_can_go_on=lambda fiber: fiber.ready)
+    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked), 2)
     assert [fiber.calls for fiber in ordered] == [b"3", b"5", b"1", b"0"]
 
 
