@@ -33,6 +33,7 @@ from http_service import (  # noqa: E402
     Refused,
     Service,
     event,
+    numbering,
     read_model,
     run_service,
     while_connected,
@@ -162,7 +163,7 @@ class DecoderService(Service):
     )
 
     def __init__(self, args, parts):
-        self.vocab, self.timeout_s = parts[1], args.timeout_s
+        self.numbers_of, self.timeout_s = numbering(parts[1]), args.timeout_s
         self.max_words, self.max_limit = args.max_words, args.max_limit
         batcher = gdb.RequestBatcher(
             decoder(*parts),
@@ -239,7 +240,7 @@ class DecoderService(Service):
         if type(in_parts) is not bool:
             raise Refused(422, '"stream" is true or false')
         # The batcher converts NumPy arrays to MXNet.
-        return (np.array(self.vocab[words], np.int32), limit), in_parts
+        return (self.numbers_of(words), limit), in_parts
 
 
 def save(path, model, vocab):
