@@ -21,9 +21,20 @@ Kind = Literal[
     "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
 ]  # fmt: skip
-#: Reductions of columns to their sum or maximum, and the same for two values.
-SUM, MAX = "sum", "max"
-_BINARY = {SUM: "add", MAX: "greatest"}
+#: Reductions of columns to their sum, maximum or product, and the same for two values.
+SUM, MAX, PROD = "sum", "max", "prod"
+_BINARY = {SUM: "add", MAX: "greatest", PROD: "mul"}
+
+#: Functions of two values whose results are 0 or 1.
+COMPARISONS = (
+    *("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"),
+    *("logical_and", "logical_or", "logical_xor"),
+)
+#: All such functions, those that keep 0 and 1, and kinds of nodes that do.
+_ZERO_OR_ONE = frozenset([*COMPARISONS, "logical_not"])
+_KEEPING = frozenset(["mul", "maximum", "greatest", "minimum", "select", "multiplier"])
+_MOVING = frozenset(["columns", "join", "permuted", "repeated", "gathered"])
+_PASSING = ("reduced", MAX), ("cast", "row")
 
 T = TypeVar("T", bound="Arithmetic")
 
@@ -113,6 +124,7 @@ class Expressions:
         key = kind, tuple(args), attrs, width, dtype
         node = self._interned.get(key)
         if node is None:
+            assert dtype != "bool" or kind in ("read", "columns"), "kernels only load booleans"
             node = self._interned[key] = Node(self, len(self.nodes), *key)
             self.nodes.append(node)
         return node
@@ -164,6 +176,9 @@ class Expressions:
             return self.join(self.cast(piece, dtype, pattern) for piece in x.args)
         if (x.dtype, pattern) == (dtype, "row"):
             return x
+        if pattern == "row" and x.kind == "cast" and is_truth(x):
+            # 0 and 1 are the same in all types.
+            return self.cast(x.args[0], dtype)
         if pattern == "index" and x.kind == "columns" and not x.attrs[1]:
             # Loads of indices read adjacent columns: as results of a function, these are stored.
             x = self.function("maximum", x, x)
@@ -364,6 +379,25 @@ class Expressions:
     def fold(self, values: Iterable[Node], reduction: str) -> Node:
         """Reduce several values to one, element by element."""
         return reduce(lambda a, b: self.function(_BINARY[reduction], a, b), values)
+
+
+def is_truth(x: Node) -> bool:
+    """Return whether all columns of a value are 0 or 1, and no gradient flows through it."""
+    seen, stack = {x}, [x]
+    while stack:
+        node = stack.pop()
+        name = node.attrs[0] if node.kind in ("const", "function") else None
+        if name in _ZERO_OR_ONE or name in ("0.0", "1.0") or node.dtype == "bool":
+            continue
+        passes = node.kind in _MOVING or (node.kind, node.attrs[-1]) in _PASSING
+        if not (passes or name in _KEEPING):
+            return False
+        args = node.args[:1] if node.kind == "gathered" else node.args
+        if name == "select":
+            args = args[1:]
+        stack += [a for a in args if a not in seen]
+        seen.update(args)
+    return True
 
 
 def _is_permuted(x: Node) -> bool:

@@ -99,7 +99,7 @@ def where(call: Call) -> Tensor:
     condition, x, y = call.tensors
     ones = (1,) * (len(x.shape) - len(condition.shape))
     if condition.dtype != x.dtype:
-        condition = condition.apply("not_equal", condition, 0).cast(x.dtype)
+        condition = condition.cast("bool").cast(x.dtype)
     return x.apply("select", condition.reshaped(condition.shape + ones), x, y)
 
 
@@ -244,6 +244,8 @@ HANDLERS: Dict[str, Handler] = {
     "mean": lambda call: axes.reduce_axes(call, call.tensors[0], mean=True),
     "max": lambda call: axes.reduce_axes(call, call.tensors[0], reduction=MAX),
     "min": lambda call: -axes.reduce_axes(call, -call.tensors[0], reduction=MAX),
+    "prod": axes.product,
+    "_npi_tril": axes.lower_triangles,
     "norm": axes.norm,
     "L2Normalization": axes.l2_normalization,
     "_contrib_arange_like": axes.arange_like,
