@@ -13,8 +13,8 @@ from mxnet.base import MXNetError
 from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
-from .expression import MAX, PROD, SUM
 from .layout import CLIP, WRAP, Index, Order
+from .recognize import MAX, PROD, SUM
 from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
 
 # Moves of elements.

@@ -7,9 +7,10 @@ from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import SUM, Expressions, Node
+from .expression import Expressions, Node
 from .functions import DERIVATIVES, Conditional, Derivative
 from .layout import OF_DATA, OF_KERNEL, Columns, Slot, Weight
+from .recognize import SUM
 from .step import Sum
 
 

@@ -13,6 +13,15 @@ from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
 from .layout import Columns, Dot, Index, Maps, Order, Ranking, Repeats, Slot, Weight
+from .recognize import (
+    MAX,
+    PROD,
+    SUM,
+    is_permuted,
+    is_transpose,
+    is_transposed_product,
+    is_truth,
+)
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
@@ -21,20 +30,8 @@ Kind = Literal[
     "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
 ]  # fmt: skip
-#: Reductions of columns to their sum, maximum or product, and the same for two values.
-SUM, MAX, PROD = "sum", "max", "prod"
+#: The same for two values.
 _BINARY = {SUM: "add", MAX: "greatest", PROD: "mul"}
-
-#: Functions of two values whose results are 0 or 1.
-COMPARISONS = (
-    *("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"),
-    *("logical_and", "logical_or", "logical_xor"),
-)
-#: All such functions, those that keep 0 and 1, and kinds of nodes that do.
-_ZERO_OR_ONE = frozenset([*COMPARISONS, "logical_not"])
-_KEEPING = frozenset(["mul", "maximum", "greatest", "minimum", "select", "multiplier"])
-_MOVING = frozenset(["columns", "join", "permuted", "repeated", "gathered"])
-_PASSING = ("reduced", MAX), ("cast", "row")
 
 T = TypeVar("T", bound="Arithmetic")
 
@@ -305,9 +302,9 @@ class Expressions:
 
         Factors that are transposes are read where the matrices are, so that nothing is moved.
         """
-        if _is_transpose(left, dot.matrices, *dot.stored_shapes[0]):
+        if is_transpose(left, dot.matrices, *dot.stored_shapes[0]):
             left, dot = left.args[0], dot.exchanging(0)
-        if _is_transpose(right, dot.matrices, *dot.stored_shapes[1]):
+        if is_transpose(right, dot.matrices, *dot.stored_shapes[1]):
             right, dot = right.args[0], dot.exchanging(1)
         if dot.n == 1 and dot.m != 1:
             # As a product of transposes, because native products are made for many columns.
@@ -343,14 +340,14 @@ class Expressions:
             return self.permuted(x.args[0], order.after(x.attrs[0]))
         if order == tuple(range(x.width)):
             return x
-        if x.kind == "join" and any(map(_is_permuted, x.args)):
-            sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
+        if x.kind == "join" and any(map(is_permuted, x.args)):
+            sources = [p.args[0] if is_permuted(p) else p for p in x.args]
             joined: List[int] = []
             for start, piece in x.pieces():
-                inner = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
+                inner = piece.attrs[0] if is_permuted(piece) else range(piece.width)
                 joined += [start + source for source in inner]
             return self.permuted(self.join(sources), order.after(joined))
-        if _is_transposed_product(x, order):
+        if is_transposed_product(x, order):
             (source,), ((weight,), _) = x.args[0].args, x.attrs
             size, (m, k) = weight.rows * weight.columns, (weight.units, weight.inputs)
             matrix = self.read(weight.place.slot, size, x.dtype, shared=True)
@@ -379,50 +376,3 @@ class Expressions:
     def fold(self, values: Iterable[Node], reduction: str) -> Node:
         """Reduce several values to one, element by element."""
         return reduce(lambda a, b: self.function(_BINARY[reduction], a, b), values)
-
-
-def is_truth(x: Node) -> bool:
-    """Return whether all columns of a value are 0 or 1, and no gradient flows through it."""
-    seen, stack = {x}, [x]
-    while stack:
-        node = stack.pop()
-        name = node.attrs[0] if node.kind in ("const", "function") else None
-        if name in _ZERO_OR_ONE or name in ("0.0", "1.0") or node.dtype == "bool":
-            continue
-        passes = node.kind in _MOVING or (node.kind, node.attrs[-1]) in _PASSING
-        if not (passes or name in _KEEPING):
-            return False
-        args = node.args[:1] if node.kind == "gathered" else node.args
-        if name == "select":
-            args = args[1:]
-        stack += [a for a in args if a not in seen]
-        seen.update(args)
-    return True
-
-
-def _is_permuted(x: Node) -> bool:
-    """Return whether a value has all columns of another in some order."""
-    return x.kind == "permuted" and x.width == x.args[0].width
-
-
-def _is_transpose(x: Node, matrices: int, rows: int, columns: int) -> bool:
-    """Return whether a value, some matrices of this shape, has those of another transposed."""
-    return _is_permuted(x) and x.attrs[0] == Order.of_transposes(matrices, columns, rows)
-
-
-def _is_transposed_product(x: Node, order: Order) -> bool:
-    """Return whether `order` transposes a product whose left operand is a transpose, too.
-
-    Its value is then the matrix times the operand before the first transpose, so that nothing is
-    moved.  Only for matrices with no more elements than would be moved.
-    """
-    if x.kind != "product" or len(x.args) > 1 or not _is_permuted(x.args[0]):
-        return False
-    (weight,), biases = x.attrs
-    parts = x.width // weight.units
-    return (
-        not (biases or weight.gathered or weight.place.column)
-        and weight.rows * weight.columns <= x.width + x.args[0].width
-        and order == Order.of_transpose(parts, weight.units)
-        and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)
-    )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import log, pi, sqrt
 from typing import Callable, Dict, Tuple, Union
 
-from .expression import COMPARISONS, Node, Operand
+from .expression import Node, Operand
+from .recognize import COMPARISONS
 
 
 def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> Node:

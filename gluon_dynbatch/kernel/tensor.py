@@ -14,8 +14,9 @@ import numpy as np
 
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
-from .expression import SUM, Arithmetic, Expressions, Node, is_truth
+from .expression import Arithmetic, Expressions, Node
 from .layout import Columns, Order, Repeats
+from .recognize import SUM, is_truth
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.

@@ -25,7 +25,8 @@ MXNET_DRAWS = False
 
 #: Operators with kernels, some cases of which run in MXNet: words of the reasons.
 LEFT = {
-    "Convolution": {"three axes", "fits into the padding", "more elements than its maps"},
+    "Convolution": {"three axes", "fits into the padding"},
+    "Pooling": {"reduces parts of maps"},
     **dict.fromkeys(["argsort", "sort", "topk"], {"at most 16 elements"}),
     "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
