@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, Sequence, Tuple
 
 from .layout import Order
 
-if TYPE_CHECKING:
-    from .expression import Node
+
+class Value(Protocol):
+    """What this module reads of a `Node`."""
+
+    @property
+    def kind(self) -> str:
+        """How it is computed."""
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """What it is computed from."""
+
+    @property
+    def attrs(self) -> Tuple[Any, ...]:
+        """Numbers and names of its kind."""
+
+    @property
+    def width(self) -> int:
+        """Its columns."""
+
+    @property
+    def dtype(self) -> str:
+        """Of all columns."""
+
+
 
 #: Reductions of columns to their sum, maximum or product.
 SUM, MAX, PROD = "sum", "max", "prod"
@@ -23,7 +46,7 @@ _MOVING = frozenset(["columns", "join", "permuted", "repeated", "gathered"])
 _PASSING = ("reduced", MAX), ("cast", "row")
 
 
-def is_truth(x: Node) -> bool:
+def is_truth(x: Value) -> bool:
     """Return whether all columns of a value are 0 or 1, and no gradient flows through it."""
     seen, stack = {x}, [x]
     while stack:
@@ -42,17 +65,17 @@ def is_truth(x: Node) -> bool:
     return True
 
 
-def is_permuted(x: Node) -> bool:
+def is_permuted(x: Value) -> bool:
     """Return whether a value has all columns of another in some order."""
     return x.kind == "permuted" and x.width == x.args[0].width
 
 
-def is_transpose(x: Node, matrices: int, rows: int, columns: int) -> bool:
+def is_transpose(x: Value, matrices: int, rows: int, columns: int) -> bool:
     """Return whether a value, some matrices of this shape, has those of another transposed."""
     return is_permuted(x) and x.attrs[0] == Order.of_transposes(matrices, columns, rows)
 
 
-def is_transposed_product(x: Node, order: Order) -> bool:
+def is_transposed_product(x: Value, order: Order) -> bool:
     """Return whether `order` transposes a product whose left operand is a transpose, too.
 
     Its value is then the matrix times the operand before the first transpose, so that nothing is
