@@ -15,6 +15,8 @@ import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
+from themes import GRID, frame
+
 DOCS = Path(__file__).resolve().parent
 FIGURES, PICTURE = DOCS / "serving.csv", DOCS / "serving.svg"
 #: The ways in `FIGURES`, in the order of the legend: as a reader knows them, and their colours.
@@ -30,8 +32,6 @@ PANELS = {
     "first50": "until the first word, p50",
     "each50": "between words, p50",
 }
-INK, GRID = "#374151", "#e5e7eb"
-FONT = 'font-family="Helvetica, Arial, sans-serif" font-size="13"'
 WIDTH, HEIGHT, LEFT, GAP, TOP = 260, 130, 56, 56, 70
 
 
@@ -121,12 +121,7 @@ def to_svg(figures: Figures) -> str:
         row, column = divmod(number, 2)
         left, top = LEFT + column * (WIDTH + GAP + 20), TOP + row * (HEIGHT + LEFT + 20)
         elements += panel(figures, name, left, top)
-    content = "\n".join(elements)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{title}" {FONT} fill="{INK}">\n'
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{content}\n</svg>\n'
-    )
+    return frame(width, height, title, elements)
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 import matplotlib
 import mxnet as mx
 
+from gluon_dynbatch.show.plot import STYLE
+
 DOCS = Path(__file__).resolve().parent
 PAGES = {
     page.relative_to(DOCS.parent).as_posix(): page
@@ -78,7 +80,8 @@ def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
     """Run a page and yield its blocks in order; with `draw`, write its pictures."""
     text = PAGES[name].read_text(encoding="utf-8")
     first, names, line = "", {}, 0
-    with mx.name.NameManager():  # numbers Gluon blocks from zero on each page
+    # Gluon blocks are numbered from zero on each page, and figures suit light and dark pages.
+    with mx.name.NameManager(), matplotlib.rc_context(STYLE):
         for match in BLOCK.finditer(text):
             code = match["code"] or match["hidden"]
             if name in SEPARATE:
