@@ -7,14 +7,13 @@ docs/draw_serving.py --figures runs/serving/decoder.json`` first takes the figur
 
 from __future__ import annotations
 
-import argparse
 import csv
 import html
-import json
 import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
+from programs import parser_of
 from themes import GRID, frame
 
 DOCS = Path(__file__).resolve().parent
@@ -126,13 +125,17 @@ def to_svg(figures: Figures) -> str:
 
 def main() -> None:
     """Run the program."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--figures", type=Path, metavar="FILE", help="decoder.json of a load test")
     args = parser.parse_args()
     if args.figures is not None:
-        measured = json.loads(args.figures.read_text(encoding="utf-8"))
+        measured = parser.read_json(args.figures)
+        try:
+            lines = [*to_csv(measured)]
+        except (KeyError, TypeError, AttributeError):
+            parser.error(f"{args.figures}: not written by a load test of the decoder")
         with FIGURES.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(to_csv(measured))
+            csv.writer(file, lineterminator="\n").writerows(lines)
     PICTURE.write_text(to_svg(read_csv(FIGURES.read_text(encoding="utf-8"))), encoding="utf-8")
 
 

@@ -7,16 +7,15 @@ takes the figures from a run of ``experiments/benchmark.py --threads``.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import html
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
+from programs import parser_of
 from themes import frame
 
 DOCS = Path(__file__).resolve().parent
@@ -164,16 +163,17 @@ def shorten(name: str) -> str:
 
 def main() -> None:
     """Draw both pictures, and write the table of threads."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--threads", type=Path, metavar="FOLDER", help="the --output of a benchmark over threads"
     )
     folder = parser.parse_args().threads
     if folder:
+        measured = parser.read_json(folder / "threads.json")
         try:
-            lines = [*to_csv(json.loads((folder / "threads.json").read_text(encoding="utf-8")))]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            parser.error(f"{folder}: has no measurement of {WORKLOAD} over threads ({error!r})")
+            lines = [*to_csv(measured)]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            parser.error(f"{folder}: has no measurement of {WORKLOAD} over threads")
         with FIGURES.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
     figures = read_csv(FIGURES.read_text(encoding="utf-8"))

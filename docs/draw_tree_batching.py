@@ -5,10 +5,10 @@ Run ``python docs/draw_tree_batching.py``; a test fails if the picture is stale.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
+from programs import parser_of
 from themes import INK, PAPER, frame
 
 #: A tree is the list of its children.
@@ -113,8 +113,7 @@ def to_svg(drawing: Drawing) -> str:
 
 def main() -> None:
     """Write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.parse_args()
+    parser_of(__doc__).parse_args()
     picture = to_svg(lay_out())
     Path(__file__).with_name("tree_batching.svg").write_text(picture, encoding="utf-8")
 

@@ -11,7 +11,6 @@ or a picture of the value of its last expression.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
@@ -23,6 +22,7 @@ import matplotlib
 import mxnet as mx
 
 from gluon_dynbatch.show.plot import STYLE
+from programs import parser_of
 
 DOCS = Path(__file__).resolve().parent
 PAGES = {
@@ -128,7 +128,7 @@ def alike(shown: str, printed: str) -> bool:
 
 def main() -> None:
     """Update pages."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("page", nargs="*", type=Path, help="pages to update, times included")
     parser.add_argument("--draw", action="store_true", help="also draw the pictures")
     args = parser.parse_args()
