@@ -336,3 +336,30 @@ def test_an_array_and_a_view_of_all_of_it_are_heads(name, kept):
     batch = gdb.batching(policy="depth")
     wanted = run(contextlib.nullcontext(), lambda: None)
     equal([run(batch, batch.flush)], [wanted])
+
+
+HELD = {
+    "losses": lambda losses, views: losses,
+    "views": lambda losses, views: views,
+    "in turn": lambda losses, views: [losses[0], views[1], losses[2], views[3]],
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_backward_pass_of_each_loss_in_an_open_scope(held, front):
+    """The other losses stay results; in `mx.np`, they have no axes: views of arrays with one."""
+    net = dense(2, 3)
+    net.weight.grad_req = "add"
+    xs = [x.as_np_ndarray() if front == "np" else x for x in inputs(4, 3)]
+
+    def sums_of_gradients(scope):
+        net.weight.grad()[:] = 0
+        with autograd.record(), scope:
+            losses = [(net(x) * net(x)).sum() for x in xs]
+            heads = HELD[held](losses, [loss.reshape((1,)) for loss in losses])
+            del losses
+            for head in heads:
+                head.backward()
+                yield net.weight.grad().copy()
+
+    equal([*sums_of_gradients(gdb.batching())], [*sums_of_gradients(contextlib.nullcontext())])

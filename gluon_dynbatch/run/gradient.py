@@ -133,8 +133,9 @@ def _record_rest(function: Function) -> None:
     """
     rest = function.rest()
     if rest is not None:
-        results, another = rest
+        results, another, renew = rest
         record_function(another.inputs, results, another)
+        renew()
 
 
 def _note_backward(count: int, results: Any) -> None:
@@ -202,8 +203,11 @@ class Function(Protocol):
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
 
-    def rest(self) -> Optional[Tuple[List[NDArray], Function]]:
-        """Return results that share nothing with what a gradient reaches, and their function."""
+    def rest(self) -> Optional[Tuple[List[NDArray], Function, Callable[[], None]]]:
+        """Return results that share nothing with what a gradient reaches, and their function.
+
+        The last one is called when these are recorded, and connects arrays that are views of them.
+        """
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool

@@ -18,6 +18,7 @@ from typing import (
 )
 
 import numpy as np
+from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..errors import GradientError, ShapeError
@@ -154,26 +155,31 @@ class TapeNode:
             untouched.append(backward.untouched_heads(units, externals))
         return untouched
 
-    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode]]:
+    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode, Callable[[], None]]]:
         """Return the results that are held and share nothing with what is reached, and their node.
 
-        MXNet has freed this one.  Returns None if there are no such results.
+        MXNet has freed this one.  The last result connects held arrays that are views of results;
+        it is called when these are recorded.  Returns None if there are no such results.
         """
         untouched, self._is_freed = self.untouched(), True
         if untouched is None:
             return None
         results: List[NDArray] = []
         numbers: List[int] = []
+        views: List[Tuple[Lazy, NDArray]] = []
         flushes, heads, *_ = (column.tolist() for column in self._outputs)
         for number, references in enumerate(self._held):
             alive = [lazy for lazy in (each() for each in references) if lazy is not None]
             if alive and untouched[flushes[number]][heads[number]]:
-                results.append(alive[0].real())
+                result, others = _result_anew(alive, references[0]() is alive[0])
+                results.append(result)
                 numbers.append(number)
+                views += [(lazy, result) for lazy in others]
         if not results:
             return None
         held = [self._held[number] for number in numbers]
-        return results, TapeNode(self._passes, self._outputs.some(numbers), held)
+        node = TapeNode(self._passes, self._outputs.some(numbers), held)
+        return results, node, lambda: _connect_views(views)
 
     def _is_all(self, starts: Sequence[int]) -> bool:
         """Return whether gradients arrive at all heads."""
@@ -255,3 +261,23 @@ class TapeNode:
 def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
     """Return elements of an array in the shape of another one, itself if it has that shape."""
     return array if array.shape == other.shape else view(array, first, other.shape)
+
+
+def _result_anew(held: List[Lazy], has_first: bool) -> Tuple[NDArray, List[Lazy]]:
+    """Return an array that can be a result again, and the lazy arrays that become views of it.
+
+    `held` are the arrays of one result.  The first one, if it is still held, is the result itself,
+    which MXNet has freed; others, and one of ``mx.np`` without axes, are views of that.
+    """
+    first = held[0].real()
+    if has_first and first.shape:
+        return first, held[1:]
+    detached = first.detach()
+    return detached if first.shape else recording.without_axes(detached), held
+
+
+def _connect_views(views: List[Tuple[Lazy, NDArray]]) -> None:
+    """Let lazy arrays be views of arrays that are in a graph."""
+    with autograd.record(autograd.is_training()):
+        for lazy, array in views:
+            recording.become([lazy], [array.reshape(lazy.shape or (1,))])
