@@ -12,7 +12,7 @@ from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import advice, handle
-from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
+from gluon_dynbatch.advice import COLUMNS, KINDS, MOST, wrapped
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
