@@ -15,7 +15,7 @@ from .derivative import Differentiation, gradient_dtype
 from .express import express, shape_of
 from .expression import Expressions, Node
 from .layout import Columns, Slot
-from .recipe import make_recipe
+from .recipe import make_recipe, only_gathers
 from .step import Kernel, SlotArray, Wanted
 
 #: The kernels of a segment, or the reason why there are none.
@@ -98,6 +98,8 @@ class SegmentKernels:
         )
         self._stored.update(copies)
         self.forward = Kernel(steps, arrays)
+        #: Whether they do nothing but gather rows of a parameter.
+        self.gathers = only_gathers(self.forward)
         self._backward: Dict[Wanted, Kernel] = {}
         self._recipes: Dict[Any, assembling.Recipe] = {}
 

@@ -37,7 +37,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     of_operands = [w for w in packs if w.place.slot.kind != "param"]
     # The key is the same in both directions.
     shared = (s for native in natives[1:] for s in native.slots if s in last.arrays and s != KEY)
-    gathers, single = _only_gathers(forward), _find_single(forward, natives[0])
+    gathers, single = only_gathers(forward), _find_single(forward, natives[0])
     return assembling.Recipe(
         _forward(forward, natives[0], used, gathers, single, numbers),
         None if backward is None else _backward(backward, natives[1], numbers),
@@ -53,6 +53,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         reached=[_gradient(last, Slot("in", p)) for p in wanted.inputs],
         draws=[numbers[KEY], numbers[IDENTITY]] if forward.draws else [],
         gathers=gathers,
+        table_rows=_table_rows(forward) if gathers else 0,
         single=single,
     )
 
@@ -227,7 +228,7 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
     return inputs[0].number
 
 
-def _only_gathers(kernel: Kernel) -> bool:
+def only_gathers(kernel: Kernel) -> bool:
     """Return whether a kernel only gathers rows of a parameter, by indices that do not wrap."""
     step, index, result = kernel.steps[0], Slot("in", 0), Slot("out", 0)
     return (
@@ -240,3 +241,10 @@ def _only_gathers(kernel: Kernel) -> bool:
         and (kernel.arrays[index].width, kernel.arrays[index].every) == (1, False)
         and kernel.arrays[result].width == step.weight.columns
     )
+
+
+def _table_rows(kernel: Kernel) -> int:
+    """Return the rows of the table of a kernel that only gathers; 0 if indices have to fit."""
+    step = kernel.steps[0]
+    assert isinstance(step, Product)
+    return 0 if step.weight.gathered == STRICT else step.weight.rows

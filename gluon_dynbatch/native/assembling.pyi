@@ -1,5 +1,5 @@
 from array import array
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from mxnet.gluon import Parameter
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ class Recipe:
         reached: Entries,
         draws: List[int],
         gathers: bool,
+        table_rows: int,
         single: int,
     ) -> None: ...
 
@@ -69,6 +70,8 @@ class Assembler:
     @property
     def distinct(self) -> Dict[int, Tuple[int, int]]: ...
     @property
+    def looked_up(self) -> Set[int]: ...
+    @property
     def plan(self) -> Any: ...
     @property
     def stop(self) -> int: ...
@@ -80,9 +83,13 @@ class Assembler:
 
 class Forward(Assembler):
     # The kernels of backward launches, of `kernel`, which comes later.
-    def __init__(self, plan: Any, trained: Dict[int, Any]) -> None: ...
+    def __init__(
+        self, plan: Any, trained: Dict[int, Any], unread: FrozenSet[int] = ...
+    ) -> None: ...
     @property
     def identities(self) -> bytes: ...
+    @property
+    def unneeded(self) -> Set[int]: ...
     def keys_of(self, launch: int, port: int) -> List[int]: ...
 
 class Backward(Assembler):

@@ -17,18 +17,16 @@ import numpy
 
 from . import executing
 from .executing cimport (
-    DISTINCT, LAUNCH, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord, Piece,
-    RowsRecord, Spot, SumRecord,
+    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord,
+    Piece, RowsRecord, Spot, SumRecord,
 )
+from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Actions of pieces and types of places, as in `resolving`.
-    COPY = 0, ADD, ZERO
-    NOTHING = 0, WHOLE, SLICE
     #: The kind of rows that native code copies and clears, but cannot add.
     COPIED = -1
     #: The number of kinds.
@@ -75,11 +73,6 @@ cdef struct Arena:
     int64_t base, size, row_size
 
 
-cdef struct TableRow:
-    # A place, see `plan.plan.Plan`.
-    int64_t what, first, second, rows, row_size
-
-
 #: No spot; in a LAUNCH record, it means scratch for the rows at hand.
 cdef Spot NOWHERE = Spot(-1, 0)
 
@@ -91,7 +84,8 @@ include "copying.pxi"
 cdef class Assembler:
     """Assembles the program of one pass.
 
-    It lives until that is assembled, and holds the plan, which it does not change.  A `Program`
+    Owned by the function that assembles it, until both programs of a flush are; it holds the plan,
+    which it does not change.  A `Program`
     copies its code; an address in the code is valid until the code grows.
     """
 
@@ -103,6 +97,8 @@ cdef class Assembler:
     cdef readonly list items
     #: Per launch that runs on distinct rows only, the spot that keeps which rows are equal.
     cdef readonly dict distinct
+    #: Those of them that look up these rows in a table by themselves.
+    cdef readonly set looked_up
     cdef readonly object plan
     #: Bytes of scratch that sums need.
     cdef int64_t scratch
@@ -136,6 +132,7 @@ cdef class Assembler:
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
+        self.looked_up = set()
         self.devices = {}
         self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
         self.arenas = array("q")
@@ -167,6 +164,10 @@ cdef class Assembler:
     cdef inline const TableRow *output_of(self, int64_t launch, int64_t number) noexcept:
         """Return the place of a result of a launch."""
         return <const TableRow *>&self.regions[self.output0[launch] + number, 0]
+
+    cdef inline const PieceRow *piece(self, int64_t number) noexcept:
+        """Return a piece of the plan."""
+        return <const PieceRow *>&self.pieces[number, 0]
 
     cdef segment(self, int64_t launch):
         """Return the segment of a launch's first part."""
@@ -225,7 +226,7 @@ cdef class Assembler:
         Kind and size are those of its elements; use is that of the memory for its rows.
         """
         cdef Arena *arena
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef Piece *pieces
         cdef Spot target
         cdef int64_t i
@@ -237,11 +238,12 @@ cdef class Assembler:
         target = self.reserve(use, operand.rows * operand.row_size * size)
         pieces = self.add_pieces(kind, size, operand.second, target)
         for i in range(operand.second):
-            piece = &self.pieces[operand.first + i, 0]
-            if piece[0] == ADD and kind == COPIED:
+            piece = self.piece(operand.first + i)
+            if piece.action == ADD and kind == COPIED:
                 raise TypeError("native code cannot add rows of this type")
-            arena = self.arena(piece[2])
-            pieces[i] = Piece(piece[0], piece[1], Spot(arena.base, piece[3] * arena.size), piece[4])
+            arena = self.arena(piece.arena)
+            pieces[i] = Piece(
+                piece.action, piece.target, Spot(arena.base, piece.element * arena.size), piece.length)
         return target
 
     cdef Piece *add_pieces(
@@ -261,7 +263,7 @@ cdef class Assembler:
     cdef Run place(self, list runs, int64_t launch, int backward):
         """Set the spots of operands and results, in which the rows of parts follow each other.
 
-        Returns the first part.
+        An operand that has been placed stays there.  Returns the first part.
         """
         cdef Run first = runs[0], before = first, run
         cdef Direction direction = first.recipe.direction(backward)
@@ -272,7 +274,7 @@ cdef class Assembler:
         cdef int64_t k, number, use
         for k in range(entries(operands, sizeof(Operand))):
             place, operand = self.operand_of(launch, k), <const Operand *>data_of(operands) + k
-            if place.what == NOTHING:
+            if place.what == NOTHING or first.is_placed(operand.number):
                 continue
             use = operand.use
             if placed is not None:
@@ -336,17 +338,24 @@ cdef class Assembler:
             source = run.spots[apart.number]
             if source.base < 0:
                 continue
+            if launch in self.looked_up and apart.number == run.recipe.single:
+                count += self.add_looked_up(apart, source)
+                continue
             # Rows that were put together are a copy, which totals may overwrite.
             if apart.what == PICK or (
                 apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
             ):
                 run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
             (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(
-                apart.what, apart.kind, apart.width, run.spots[apart.number], source)
+                apart.what, apart.kind, apart.width, run.spots[apart.number], source, 0, 0)
             count += 1
         # Written last, because the code may move as it grows.
         (<DistinctRecord *>(self.code.numbers + start))[0] = DistinctRecord(
             DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
+        return 0
+
+    cdef int add_looked_up(self, const Apart *apart, Spot target) except -1:
+        """Let a DISTINCT record look up distinct rows, once; return how many arrays it moves more."""
         return 0
 
     def assemble(self):

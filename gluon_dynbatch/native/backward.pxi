@@ -8,7 +8,10 @@ cdef Spot spot_of_read(Run run, const Read *read) noexcept:
 
 
 cdef class Backward(Assembler):
-    """Assembles the program of a transposed plan."""
+    """Assembles the program of a transposed plan.
+
+    Owned by the function that assembles it, until it is assembled.
+    """
 
     #: By the number among `bases` of each gradient that the program computes: the number of the
     #: array, among external arrays or else among forward bases; whether it is an external array;
@@ -23,7 +26,7 @@ cdef class Backward(Assembler):
 
     def __init__(self, plan, Forward forward not None):
         super().__init__(plan, forward.stop)
-        self.forward = forward
+        self.forward, self.looked_up = forward, forward.looked_up
         self.trained, self.sums, self.gradients = {}, {}, {}
         for launch in plan.order:
             if self.is_native(launch):

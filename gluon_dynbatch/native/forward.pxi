@@ -2,14 +2,20 @@
 
 
 cdef struct Gathered:
-    # Rows of an arena that were gathered from a table: their first element, the end of the last,
-    # and how they were gathered.
-    int64_t arena, row_size, start, stop
+    # A plain value: rows of an arena that were gathered from a table: their launch, where its code
+    # begins, their first element, the end of the last, and how they were gathered.  There are no
+    # table rows if indices that do not fit are errors, which only that launch reports.
+    int64_t launch, code, arena, row_size, start, stop
     Key key
+    Spot table
+    int64_t table_rows
 
 
 cdef class Forward(Assembler):
-    """Assembles the program of a plan."""
+    """Assembles the program of a plan.
+
+    Owned by the draft of the flush, and by the `Backward` that reads where values are.
+    """
 
     #: The kernels of each segment, as in `Plan`; and per launch that runs natively backward, the
     #: backward kernel of each part.
@@ -31,14 +37,20 @@ cdef class Forward(Assembler):
     cdef Code drawn
     #: Units by launch, the first one of each launch, and the rows of each unit.
     cdef const int64_t[::1] units, unit0, unit_rows
-    #: Entries of `Gathered`.
+    #: Entries of `Gathered`; and the one that all rows of the last `find_keys` are from, or -1.
     cdef Code gathered
+    cdef int64_t table
+    #: Regions of gathered rows that are read by launches only, if at all.
+    cdef frozenset unread
+    #: Launches that gather nothing, because nobody reads what they would.
+    cdef readonly set unneeded
     #: The last result of `find_keys`: entries of `Key`.
     cdef Code keys
 
-    def __init__(self, plan, dict trained not None):
+    def __init__(self, plan, dict trained not None, frozenset unread not None=frozenset()):
         super().__init__(plan)
         cdef int64_t k
+        self.unread, self.unneeded = unread, set()
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
         self.asked = None, None, False
@@ -54,10 +66,15 @@ cdef class Forward(Assembler):
 
     cdef int add_launch(self, int64_t launch) except -1:
         cdef list runs = self.begin(launch)
-        cdef Run first = self.place(runs, launch, 0), run
+        cdef Run first = runs[0], run
         cdef Recipe recipe = first.recipe
         cdef int64_t number, k
         cdef dict packed = None
+        cdef bint distinct = (
+            len(runs) == 1 and recipe.single >= 0 and self.find_keys(launch, recipe.single))
+        if distinct and self.table >= 0:
+            self.place_looked_up(first, launch)
+        self.place(runs, launch, 0)
         for run in runs:
             for k in range(len(run.recipe.saved)):
                 number = data_of(run.recipe.saved)[k]
@@ -69,8 +86,8 @@ cdef class Forward(Assembler):
             self.place_draws(launch, runs)
         self.launches[launch] = runs
         if recipe.gathers:
-            self.register_gathered(self.output_of(launch, 0), first)
-        if len(runs) == 1 and recipe.single >= 0 and self.find_keys(launch, recipe.single):
+            self.register_gathered(launch, first)
+        if distinct:
             self.run_distinct(launch, first)
         else:
             self.add_runs(runs, 0)
@@ -187,18 +204,82 @@ cdef class Forward(Assembler):
             spot[0] = Spot(copied[0], copied[1])
         return 0
 
-    cdef int register_gathered(self, const TableRow *region, Run run) except -1:
-        """Register the rows of a region as gathered from a table."""
+    cdef int register_gathered(self, int64_t launch, Run run) except -1:
+        """Register the result of a launch, whose code comes next, as rows gathered from a table."""
+        cdef const TableRow *region = self.output_of(launch, 0)
         cdef Gathered *gathered = <Gathered *>self.gathered.grow(sizeof(Gathered))
         cdef int64_t size = data_of(run.recipe.row_bytes)[0]
+        gathered.launch, gathered.code = launch, self.code.size
         gathered.arena, gathered.row_size = region.first, region.row_size
         gathered.start = region.second * gathered.row_size
         gathered.stop = gathered.start + region.rows * gathered.row_size
+        gathered.table = run.spots[data_of(run.recipe.parameters)[0]]
+        gathered.table_rows = run.recipe.table_rows
         # Equal bits of integers and of floats are different indices, even into one table.
-        table = run.spots[data_of(run.recipe.parameters)[0]].base * TYPES
-        table += (<const Operand *>data_of(run.recipe.direction(0).operands)).kind
-        gathered.key = Key(table, run.spots[0], 0, size)
+        kind = (<const Operand *>data_of(run.recipe.direction(0).operands)).kind
+        gathered.key = Key(gathered.table.base * TYPES + kind, run.spots[0], 0, size)
         return 0
+
+    cdef int place_looked_up(self, Run run, int64_t launch) except -1:
+        """Reserve memory for the rows that a launch looks up by itself, instead of reading them."""
+        cdef int64_t single = run.recipe.single
+        cdef const Operand *operand = <const Operand *>data_of(run.recipe.direction(0).operands)
+        run.spots[single] = self.reserve(operand[single].use, run.bytes_of(single))
+        self.looked_up.add(launch)
+        return 0
+
+    cdef int add_looked_up(self, const Apart *apart, Spot target) except -1:
+        cdef const Gathered *gathered = <const Gathered *>self.gathered.numbers + self.table
+        (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(
+            LOOK_UP, apart.kind, apart.width, target, gathered.table, gathered.table_rows,
+            gathered.key.table % TYPES)
+        return 1
+
+    cdef int finish(self) except -1:
+        """Let launches gather nothing whose results nobody reads, as others look up what they need."""
+        cdef const Gathered *gathered = <const Gathered *>self.gathered.numbers
+        cdef int64_t i
+        cdef int64_t *part
+        cdef Run run
+        for i in range(self.gathered.count(sizeof(Gathered)) if self.looked_up else 0):
+            if not gathered[i].table_rows or self.output0[gathered[i].launch] not in self.unread:
+                continue
+            if self.is_read(&gathered[i]):
+                continue
+            self.unneeded.add(gathered[i].launch)
+            part = self.code.numbers + gathered[i].code + 2
+            for run in self.launches[gathered[i].launch]:
+                part[1] = 0
+                part += 2 + numbers_in(sizeof(Spot)) * len(run.recipe.direction(0).order)
+        return 0
+
+    cdef bint is_read(self, const Gathered *gathered) except -1:
+        """Return whether a launch reads some gathered rows, other than one that looks them up."""
+        cdef int64_t launch, k, i, single
+        cdef const TableRow *operand
+        cdef const PieceRow *piece
+        for launch in range(self.output0.shape[0] - 1):
+            single = -1
+            if launch in self.looked_up:
+                single = (<Run>(<list>self.launches[launch])[0]).recipe.single
+            for k in range(self.operand0[launch + 1] - self.operand0[launch]):
+                operand = self.operand_of(launch, k)
+                if k == single or operand.what == NOTHING or operand.what == WHOLE:
+                    continue
+                if operand.what == SLICE:
+                    if operand.first == gathered.arena and operand.second < gathered.stop and (
+                        operand.second + operand.rows * operand.row_size > gathered.start
+                    ):
+                        return True
+                    continue
+                for i in range(operand.first, operand.first + operand.second):
+                    piece = self.piece(i)
+                    if piece.arena == gathered.arena and piece.action != ZERO and (
+                        piece.element < gathered.stop
+                        and piece.element + piece.length > gathered.start
+                    ):
+                        return True
+        return False
 
     cdef int64_t find_keys(self, int64_t launch, int64_t port) except -1:
         """Find the keys that tell the rows of an operand apart; return 0 if all rows may differ.
@@ -206,18 +287,19 @@ cdef class Forward(Assembler):
         Rows that were gathered from one table are equal if they were gathered by equal indices.
         """
         cdef const TableRow *operand = self.operand_of(launch, port)
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef int64_t i, gathered = 0, row_size = operand.row_size
-        self.keys.size = 0
+        self.keys.size, self.table = 0, -1
         if not self.gathered.size or operand.what == WHOLE:
             return 0
         if operand.what == SLICE:
             return self.add_key(operand.first, operand.second, operand.rows, row_size)
         for i in range(operand.first, operand.first + operand.second):
-            piece = &self.pieces[i, 0]
-            if piece[0] != COPY or piece[1] % row_size or piece[4] % row_size:
+            piece = self.piece(i)
+            if piece.action != COPY or piece.target % row_size or piece.length % row_size:
                 return 0
-            gathered += self.add_key(piece[2], piece[3], piece[4] // row_size, row_size)
+            gathered += self.add_key(
+                piece.arena, piece.element, piece.length // row_size, row_size)
         return gathered
 
     def keys_of(self, int64_t launch, int64_t port):
@@ -231,7 +313,7 @@ cdef class Forward(Assembler):
         """Add the key of some rows of an arena; return whether they were gathered from a table."""
         cdef Key *key = <Key *>self.keys.grow(sizeof(Key))
         cdef const Gathered *gathered = <const Gathered *>self.gathered.numbers
-        cdef int64_t i
+        cdef int64_t i, table = -1
         key[0] = Key(-1, Spot(0, 0), rows, 0)
         for i in range(self.gathered.count(sizeof(Gathered))):
             if (
@@ -240,6 +322,11 @@ cdef class Forward(Assembler):
             ):
                 key[0], key.rows = gathered[i].key, rows
                 key.numbers.offset += (element - gathered[i].start) // row_size * key.size
+                table = i
+        if self.keys.size == numbers_in(sizeof(Key)):
+            self.table = table if table >= 0 and gathered[table].table_rows else -1
+        elif self.table >= 0 and key.table != gathered[self.table].key.table:
+            self.table = -1
         return key.table >= 0
 
     cdef int run_distinct(self, int64_t launch, Run run) except -1:

@@ -97,7 +97,10 @@ cdef int describe_slot(object slot, object arrays, gdb_slot *native) except -1:
 
 
 cdef class Kernel:
-    """A kernel that programs can run, made of the words of all steps (`kernel.step`)."""
+    """A kernel that programs can run, made of the words of all steps (`kernel.step`).
+
+    Owned by the `kernel.step.Kernel` that it is made of; programs hold its `NativeKernel`.
+    """
 
     #: Owned by all that refer to it: this object, and each program, which the engine may still run
     #: after this object is gone.  The last `release_kernel`, in any thread, frees it.  It never

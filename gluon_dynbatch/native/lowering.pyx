@@ -86,7 +86,7 @@ def code_of_cut(cut):
 cdef class Cuts:
     """The cuts of all entries, as integers: see `code_of_cut`.
 
-    It lives while one graph is made.  It holds the codes, whose addresses it uses.
+    Owned by the function that makes one graph.  It holds the codes, whose addresses it uses.
     """
 
     #: Segments to their numbers, in the order of their first use.

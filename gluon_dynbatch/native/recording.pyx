@@ -66,7 +66,7 @@ cdef extern from "Python.h":
 # -------------------------------------------------------------- provided by the Python side
 
 cdef struct Functions:
-    # Addresses in MXNet's library, which stays loaded.
+    # Plain values: addresses in MXNet's library, which stays loaded.
     int (*shape)(void *, int *, const int64_t **) noexcept
     int (*dtype)(void *, int *) noexcept
     int (*context)(void *, int *, int *) noexcept
@@ -225,7 +225,7 @@ cdef Py_ssize_t slot_offset(type owner, str name) except -1:
 cdef class Owner:
     """The owner of lazy arrays until they are real.
 
-    Each of its arrays holds a reference to it, in a slot.
+    Owned by its arrays: each holds a reference to it, in a slot.
     """
 
     #: The lazy arrays that were ever added.  A tape holds references, so an array whose reference
@@ -244,7 +244,7 @@ CALLS_PER_CHECK = 1024
 cdef class Tape(Owner):
     """The flat arrays of `record.tape.Tape`.
 
-    A recorder holds it while it takes calls, and each flush while it computes them.  It is in
+    Owned by its recorder while it takes calls, and by each flush while it computes them.  It is in
     cycles with its recorder and with its lazy arrays, which the collector does not see; `close`
     ends both.  The flat arrays only grow, and stay when it is closed; their addresses are valid
     until they grow.
@@ -417,7 +417,10 @@ def untrack(data):
 
 @cython.final
 cdef class Place:
-    """An instruction of the user's program; each instruction has one `Place`."""
+    """An instruction of the user's program; each instruction has one `Place`.
+
+    Owned by the table of its code object, which is never freed, nor is that code.
+    """
 
     cdef object code, line
     cdef int instruction

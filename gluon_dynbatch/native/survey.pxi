@@ -41,7 +41,7 @@ cdef class Survey:
     Entries with one `CallKind` are of one *kind*.  Calls of one callee with the same
     number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
 
-    It lives during one call of `survey`, holds the entries, and changes neither these nor the tape.
+    Owned by one call of `survey`: it holds the entries, and changes neither these nor the tape.
     """
 
     #: Per kind, its first entry here, and whether its program has a sum.

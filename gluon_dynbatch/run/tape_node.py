@@ -17,6 +17,7 @@ from typing import (
     Union,
 )
 
+import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -29,6 +30,7 @@ from ..record.where import user_line
 from ..schedule.dependencies import Array
 from .backward import BackwardPass, HeadGradients
 from .buffers import view
+from .keep import view_of
 from .variables import GradientRequest
 
 
@@ -73,7 +75,42 @@ class Outputs(NamedTuple):
         ]
 
 
-Reference = Callable[[], Optional[Lazy]]
+class Share(NamedTuple):
+    """The lazy arrays that share the memory of a result."""
+
+    references: List[Callable[[], Optional[Lazy]]]
+    #: Where the memory begins in the arena that it was copied from.
+    first: int
+    #: Whether one array is all of it; otherwise, each of them is a view.
+    single: bool
+
+    def alive(self) -> List[Lazy]:
+        """Return the arrays that are still held."""
+        arrays = (reference() for reference in self.references)
+        return [array for array in arrays if array is not None]
+
+    def copied(self, size: int) -> NDArray:
+        """Return an array in no graph that has all values of held arrays, of some size.
+
+        If one of them is all of the memory, this is shared.
+        """
+        alive = self.alive()
+        with autograd.pause(autograd.is_training()):
+            flat = [recording.plain_array(x.real()).detach().reshape((-1,)) for x in alive]
+            for array in flat:
+                if array.size == size:
+                    return array
+            whole = mx.nd.empty((size,), flat[0].context, flat[0].dtype)
+            for lazy, array in zip(alive, flat):
+                start = lazy._offset - self.first
+                whole[start : start + array.size] = array
+        return whole
+
+    def become_views(self, array: NDArray) -> None:
+        """Let all arrays that are still held be views of an array, also for autograd."""
+        alive = self.alive()
+        with autograd.record(autograd.is_training()):
+            recording.become(alive, [view_of(array, self.first, lazy) for lazy in alive])
 
 
 class TapeNode:
@@ -83,14 +120,14 @@ class TapeNode:
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
         outputs: Outputs,
-        held: List[List[Reference]],
+        shares: List[Share],
     ):
         self._passes = passes
         self._outputs = outputs
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
         self.leaves_out = any(backward.operators.launches for backward, _ in passes)
-        #: Per result, the lazy arrays that are all of it.
-        self._held = held
+        #: Per result, its lazy arrays.
+        self._shares = shares
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
         #: Those that the latest one started from.
@@ -114,9 +151,8 @@ class TapeNode:
             return False
         numbers = {
             array.handle.value: number
-            for number, references in enumerate(self._held)
-            for array in (reference() for reference in references)
-            if array is not None
+            for number, share in enumerate(self._shares)
+            for array in share.alive()
         }
         all_known = heads <= numbers.keys()
         self._latest = {numbers[head] for head in heads} if all_known else None
@@ -155,31 +191,27 @@ class TapeNode:
             untouched.append(backward.untouched_heads(units, externals))
         return untouched
 
-    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode, Callable[[], None]]]:
-        """Return the results that are held and share nothing with what is reached, and their node.
-
-        MXNet has freed this one.  The last result connects held arrays that are views of results;
-        it is called when these are recorded.  Returns None if there are no such results.
-        """
+    def record_rest(self, record: Callable[[List[NDArray], List[NDArray], TapeNode], None]) -> None:
+        """Record anew what is held and shares nothing with what is reached: this node is freed."""
         untouched, self._is_freed = self.untouched(), True
         if untouched is None:
-            return None
+            return
         results: List[NDArray] = []
         numbers: List[int] = []
-        views: List[Tuple[Lazy, NDArray]] = []
-        flushes, heads, *_ = (column.tolist() for column in self._outputs)
-        for number, references in enumerate(self._held):
-            alive = [lazy for lazy in (each() for each in references) if lazy is not None]
+        flushes, heads, _, sizes = (column.tolist() for column in self._outputs)
+        for number, share in enumerate(self._shares):
+            alive = share.alive()
             if alive and untouched[flushes[number]][heads[number]]:
-                result, others = _result_anew(alive, references[0]() is alive[0])
-                results.append(result)
+                results.append(alive[0].real() if share.single else share.copied(sizes[number]))
                 numbers.append(number)
-                views += [(lazy, result) for lazy in others]
         if not results:
-            return None
-        held = [self._held[number] for number in numbers]
-        node = TapeNode(self._passes, self._outputs.some(numbers), held)
-        return results, node, lambda: _connect_views(views)
+            return
+        shares = [self._shares[number] for number in numbers]
+        node = TapeNode(self._passes, self._outputs.some(numbers), shares)
+        record(node.inputs, results, node)
+        for share, result in zip(shares, results):
+            if not share.single:
+                share.become_views(result)
 
     def _is_all(self, starts: Sequence[int]) -> bool:
         """Return whether gradients arrive at all heads."""
@@ -261,23 +293,3 @@ class TapeNode:
 def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
     """Return elements of an array in the shape of another one, itself if it has that shape."""
     return array if array.shape == other.shape else view(array, first, other.shape)
-
-
-def _result_anew(held: List[Lazy], has_first: bool) -> Tuple[NDArray, List[Lazy]]:
-    """Return an array that can be a result again, and the lazy arrays that become views of it.
-
-    `held` are the arrays of one result.  The first one, if it is still held, is the result itself,
-    which MXNet has freed; others, and one of ``mx.np`` without axes, are views of that.
-    """
-    first = held[0].real()
-    if has_first and first.shape:
-        return first, held[1:]
-    detached = first.detach()
-    return detached if first.shape else recording.without_axes(detached), held
-
-
-def _connect_views(views: List[Tuple[Lazy, NDArray]]) -> None:
-    """Let lazy arrays be views of arrays that are in a graph."""
-    with autograd.record(autograd.is_training()):
-        for lazy, array in views:
-            recording.become([lazy], [array.reshape(lazy.shape or (1,))])

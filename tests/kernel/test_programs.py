@@ -283,7 +283,7 @@ def test_an_entry_of_a_recipe_has_all_fields_of_its_struct(table):
 
     def recipe(**given):
         tables = {**numbers, **entries, **given}
-        assembling.Recipe(forward, None, **tables, gathers=False, single=-1)
+        assembling.Recipe(forward, None, **tables, gathers=False, table_rows=0, single=-1)
 
     recipe()
     with pytest.raises(ValueError, match="No value specified for struct attribute"):

@@ -17,7 +17,7 @@
 #ifndef GDB_CONVOLUTIONS_H
 #define GDB_CONVOLUTIONS_H
 
-/* Sizes of a convolution per group; arrays have a number per axis. */
+/* Sizes of a convolution per group, a plain value; arrays have a number per axis. */
 typedef struct {
     int64_t in_maps, out_maps;
     int64_t in_size[2];       /* of an input map */

@@ -1,6 +1,8 @@
 /* Elementwise functions, reductions, matrix products and convolutions, for each type and each
  * instruction set.
  *
+ * Chunks, maps and pairs are plain values, and the tables of functions are constants.
+ *
  * All may be called from any thread, without the GIL; none allocates memory. Scratch is aligned to
  * 64 bytes. Sizes and strides are in elements; `x_row` is the stride between rows of `x`. A product
  * of few rows with a parameter takes no longer than reading the parameter.

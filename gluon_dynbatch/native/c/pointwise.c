@@ -102,6 +102,7 @@ static void load_indices(gdb_array to, gdb_array from, int64_t rows, int64_t col
 
 /* ------------------------------------------------------------------ a run of a loop */
 
+/* A plain value on the stack of `gdb_run_loop`; what it points to is in its scratch, or outlives it. */
 typedef struct {
     const gdb_loop *loop;
     const gdb_access *loads, *stores;

@@ -1,7 +1,8 @@
 /* Kernels: the steps that run on the rows of a launch, one block of rows at a time.
  *
  * `gluon_dynbatch/kernel/step.py` writes each step as the members of a struct below, 8 bytes each.
- * A slot is the number of an array. Running a kernel allocates nothing, takes no lock, and does not
+ * A slot is the number of an array. All of them are plain values in the words of a kernel, which owns
+ * and never changes them. Running a kernel allocates nothing, takes no lock, and does not
  * call Python.
  */
 #ifndef GDB_STEPS_H
@@ -212,6 +213,9 @@ typedef struct {
     int64_t local;   /* offset in scratch of a block of its rows, used if it has no other address */
 } gdb_slot;
 
+/* Owned by all who count in `references`, a `Kernel` (`kernels.pxi`) and each program that has its
+ * address: the last `gdb_release_kernel`, in any thread, frees it with all that it points to. Nothing
+ * but the count changes. */
 typedef struct {
     int64_t references, slots_count;
     int64_t block_rows;
@@ -223,8 +227,9 @@ typedef struct {
     const gdb_step *steps, *end;
 } gdb_kernel;
 
-/* A member of one of the structs above, which `kernel.step` writes as words of 8 bytes: the struct,
- * without its prefix, the member, and its offset and size in words. The last entry has no name. */
+/* A member of one of the structs above, or of those in records.h, which others write as words of 8
+ * bytes: the struct, without its prefix, the member, and its offset and size in words. A constant;
+ * the last entry has no name. */
 typedef struct {
     const char *name, *member;
     int64_t offset, size;
