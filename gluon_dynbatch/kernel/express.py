@@ -21,6 +21,9 @@ from .layout import Slot
 from .operators import HANDLERS
 from .tensor import STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
 
+#: Operators that a layer of Gluon calls before the one that its users know.
+WITHIN = frozenset(["_rnn_param_concat", "_npi_rnn_param_concat"])
+
 
 def express(segment: Segment) -> Tuple[Node, ...]:
     """Return a node per head of a segment, as wide as a row of the output.
@@ -33,9 +36,14 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
     require(in_host_memory(segment.context), f"no native steps for {segment.context}")
     ops, heads = segment.native
-    for called, op in ops:
-        known = op.op == VARIABLE or op.op in (OWN if op.extra.get("own") else HANDLERS)
-        require(known, f"operator {written(called)} has no native steps")
+    unknown = [
+        called
+        for called, op in ops
+        if op.op != VARIABLE and op.op not in (OWN if op.extra.get("own") else HANDLERS)
+    ]
+    if unknown:
+        named = min(unknown, key=WITHIN.__contains__)
+        raise RefuseError(f"operator {written(named)} has no native steps")
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
         require(port.dtype in STORED_DTYPES, f"{port.dtype} has no native steps")
