@@ -18,8 +18,8 @@ from tests.schedule.dags import build, check_contract, graphs, random_graph
 
 
 @given(graphs(), st.lists(st.integers(0, 6000), max_size=3))
-@example(random_graph(7, 400, 6, 60), [1, 100, *range(399, 80_000, 2300)])
-@example(random_graph(2, 700, 5, 60), [1, 100, *range(699, 80_000, 2300)])
+@example(random_graph(7, 400, 6, 60), [1, 100, *range(399, 80_000, 9200)])
+@example(random_graph(2, 700, 5, 60), [1, 100, *range(699, 80_000, 9200)])
 def test_a_larger_budget_or_another_policy_than_depth_adds_no_launches(graph, visits):
     check_contract(graph, visits)
 
