@@ -12,7 +12,7 @@ from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, group_by_depth, merges
 from gluon_dynbatch.schedule.budget import DEFAULT_RATE, parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
-from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
+from gluon_dynbatch.schedule.merge import merged_groups, needed_groups
 from tests.cells import chain, inputs, launches, ready, unary
 from tests.schedule.dags import build, check_contract, graphs, random_graph
 
@@ -54,7 +54,7 @@ def test_policies_read_the_clock_between_steps():
     analysis = analyze(
         graph, "search", Budget(milliseconds=3.5), rate=math.inf, clock=lambda: next(ticks) / 1e3
     )
-    fewer = drop_groups(graph, merge_groups(graph, group_by_depth(graph)))
+    fewer = needed_groups(graph, merged_groups(graph, group_by_depth(graph)))
     assert analysis.groups.tolist() == fewer.tolist()
     assert 3.5 <= analysis.milliseconds < 10
 
