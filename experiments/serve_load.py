@@ -88,7 +88,7 @@ def main(argv=None):
         ("--pairs-seconds", POSITIVE, 15, "S", "pairs: length of a measurement"),
         ("--warmup", POSITIVE, 5, "S", "pairs: length of the load before it"),
         ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "pairs: longest wait for a minibatch"),
-        ("--rates", listed(ABOVE_ZERO), [4, 8, 16, 32, 64, 96, 128], "N,...",
+        ("--rates", listed(ABOVE_ZERO), [8, 32, 64, 128, 192, 256, 320], "N,...",
          "decoder: requests per second"),
         ("--seconds", POSITIVE, 6, "S", "decoder: length of a measurement"),
         ("--rounds", POSITIVE, 20, "N", "decoder: requests that are alone"),
