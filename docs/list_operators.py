@@ -5,7 +5,6 @@ Run ``python docs/list_operators.py`` after a change of a rule; a test fails if 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import re
 from pathlib import Path
@@ -19,6 +18,7 @@ from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family, of
 from gluon_dynbatch.rules.numpy import TRANSLATED
 from gluon_dynbatch.rules.rule import Rule
 from gluon_dynbatch.rules.spelling import SIGNS, written
+from programs import parser_of
 
 PAGE = Path(__file__).with_name("operators.md")
 REPLACED = frozenset(["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"])
@@ -197,6 +197,11 @@ native steps and launches.
 {numpy}
 """
 
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+def main() -> None:
+    """Write the page."""
+    parser_of(__doc__).parse_args()
     PAGE.write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

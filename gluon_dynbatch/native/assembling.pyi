@@ -1,5 +1,5 @@
 from array import array
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from mxnet.gluon import Parameter
 from numpy.typing import NDArray
@@ -36,6 +36,19 @@ class Direction:
         apart: Entries,
     ) -> None: ...
 
+class Products:
+    def __init__(
+        self,
+        products: Direction,
+        rest: Direction,
+        rest_backward: Optional[Direction],
+        products_backward: Optional[Direction],
+        *,
+        input: int,
+        results: Iterable[int],
+        gradients: Iterable[int],
+    ) -> None: ...
+
 class Recipe:
     def __init__(
         self,
@@ -54,7 +67,9 @@ class Recipe:
         reached: Entries,
         draws: List[int],
         gathers: bool,
+        table_rows: int,
         single: int,
+        products: Optional[Products],
     ) -> None: ...
 
 class Assembler:
@@ -69,6 +84,8 @@ class Assembler:
     @property
     def distinct(self) -> Dict[int, Tuple[int, int]]: ...
     @property
+    def looked_up(self) -> Set[int]: ...
+    @property
     def plan(self) -> Any: ...
     @property
     def stop(self) -> int: ...
@@ -80,9 +97,15 @@ class Assembler:
 
 class Forward(Assembler):
     # The kernels of backward launches, of `kernel`, which comes later.
-    def __init__(self, plan: Any, trained: Dict[int, Any]) -> None: ...
+    def __init__(
+        self, plan: Any, trained: Dict[int, Any], unread: FrozenSet[int] = ...
+    ) -> None: ...
     @property
     def identities(self) -> bytes: ...
+    @property
+    def apart(self) -> Dict[int, Tuple[int, int]]: ...
+    @property
+    def unneeded(self) -> Set[int]: ...
     def keys_of(self, launch: int, port: int) -> List[int]: ...
 
 class Backward(Assembler):

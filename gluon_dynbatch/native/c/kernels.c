@@ -47,6 +47,7 @@ GDB_TARGET("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl", ",prefer-vector-width=
 GDB_TARGET_END
 #endif
 
+/* Plain values, which are constants. */
 static const struct {
     const char *name;
     const gdb_kernels *kernels[2]; /* by type */
