@@ -166,12 +166,17 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
     #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.
     families_of: DefaultDict[Any, DefaultDict[str, Set[int]]]
     families_of = defaultdict(lambda: defaultdict(set))
+    #: Per callee, the numbers of arrays of calls that merge apart, which takes fewer launches.
+    whole: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry, cut in zip(entries, graph.cuts):
+        if cut.whole:
+            whole[entry.token].add(len(entry.in_types))
         for segment in cut.segments if entry.token in several else ():
             if segment.layout != "unbatched":
                 families_of[entry.token][segment.family].add(len(entry.in_types))
     for token, families in families_of.items():
         unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
+        unshared -= whole[token]
         if len(unshared) > 1:
             uneven = []
             for number, entry in enumerate(entries):

@@ -348,3 +348,8 @@ def many_parts(calls=1):
         OpenScope, "run_ahead", lambda scope: scope.unrecorded(scope._compute)
     ):
         yield
+
+
+def forget_plans():
+    """Forget all plans, and with them the cells that they run."""
+    RUNTIME.plans.clear()

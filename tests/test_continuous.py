@@ -338,6 +338,87 @@ def test_arrays_of_mx_np(walk, front):
             equal(list(stream), values, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_values_that_come_soon_are_delivered_together(walk, oracle, loop):
+    """The first value and the end come at once, others when the buffer is half full."""
+    sample = (0, 30)
+    woken, wake = [], clients.Mailbox.wake
+
+    def count(mailbox):
+        woken.append(len(mailbox.values))
+        wake(mailbox)
+
+    async def read(batcher):
+        return [value async for value in batcher.stream(sample)]
+
+    options = {"stream_buffer": 8, "stream_interval_s": 1000}
+    with patch.object(clients.Mailbox, "wake", count), serving(walk.yielding, 4, 0, **options) as b:
+        values = asyncio.run(read(b)) if loop else list(b.stream(sample))
+    equal(values, oracle(*sample), 1e-5, 1e-6)
+    assert len(woken) <= 2 + 30 // 5
+
+
+def test_values_that_are_held_are_delivered_when_their_time_has_come():
+    outbox, told = clients.Outbox(pytest.fail, 10), []
+    mailbox = clients.Mailbox(8, None)
+    mailbox.wake = lambda: told.append(list(mailbox.values))
+
+    def put(value, **send):
+        mailbox.values.append(value)
+        outbox.wake(mailbox)
+        outbox.send(**send)
+
+    with patch.object(clients.time, "monotonic", lambda: now):
+        now = 100
+        put(1)  # the first
+        put(2)
+        now = 109
+        put(3)
+        assert told == [[1]]
+        now = 110
+        outbox.send()
+        assert told == [[1], [1, 2, 3]]
+        put(4)
+        put(5, everything=True)  # no request can go on
+        assert told[2:] == [[1, 2, 3, 4, 5]]
+        mailbox.values.clear()
+        for value in range(5):  # more than half of the buffer
+            put(value)
+        assert told[3:] == [[0, 1, 2, 3, 4]]
+        mailbox.values.clear()
+        put(6)
+        outbox.answer(clients.Request(mailbox, None, 0, 0), None)  # the end
+        outbox.send()
+        assert told[4:] == [[6]]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
+    """But not for long: here not at all if the loop does not run."""
+    loop = asyncio.new_event_loop()
+    mailbox, outbox, passed = clients.Mailbox(8, loop), clients.Outbox(pytest.fail), []
+
+    async def pass_on():
+        await mailbox.wait_in_task()
+        passed.append(mailbox.values.popleft())
+
+    async def serve():
+        task = asyncio.ensure_future(pass_on())
+        await asyncio.sleep(0)
+        await loop.run_in_executor(None, send)
+        await task
+
+    def send():
+        mailbox.values.append(1)
+        outbox.wake(mailbox)
+        outbox.send()
+        passed.append("sent")
+
+    with contextlib.closing(loop), patch.object(clients, "LOOK_S", PATIENCE if runs else 0):
+        loop.run_until_complete(serve()) if runs else send()
+    assert passed == ([1, "sent"] if runs else ["sent"])
+
+
 def test_values_arrive_before_the_request_ends(walk, oracle):
     with serving(walk.yielding, 8, 0, stream_buffer=2) as batcher:
         stream = batcher.stream((0, None))
@@ -426,7 +507,7 @@ class Desk:
         return begun
 
     def ran(self, requests, flushes, plan_hits, values):
-        self.widths.append(requests)
+        self.widths += [requests] if requests else []
         self.plans = flushes - plan_hits
 
     def answer(self, answers):
@@ -467,8 +548,8 @@ class Waiting(NamedTuple):
 
 def test_if_more_requests_are_under_way_than_fit_the_oldest_take_part_in_the_order_of_calls():
     parked = [Waiting(b"1", False), Waiting(b"5", True), Waiting(b"3", True), Waiting(b"0", True)]
-    under_test = SimpleNamespace(_most=2, _can_go_on=lambda fiber: fiber.ready)
-    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked))
+    under_test = SimpleNamespace(_can_go_on=lambda fiber: fiber.ready)
+    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked), 2)
     assert [fiber.calls for fiber in ordered] == [b"3", b"5", b"1", b"0"]
 
 

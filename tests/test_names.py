@@ -13,7 +13,7 @@ SAME = {
     "Kernel": "kernel/step.py describes what native/kernels.pxi runs",
     "Library": "record/state.py is the protocol of trace/entry.py",
     "Observer": "flush.py has the protocol of observe.py",
-    "Tape": "record/tape.py extends that of native/recording.pyx",
+    "Tape": "record/tape.py extends that of native/tapes.pxi",
 }
 #: The same of functions.
 SAME_FUNCTIONS = {

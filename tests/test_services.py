@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -20,6 +21,7 @@ import serve_decoder
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
 from tests.common import ROOT
+from tests.test_continuous import settled
 
 PATIENCE = 60
 SIZES = {"embedding_size": 12, "hidden_size": 16}
@@ -291,6 +293,71 @@ def test_two_processes_share_a_port_and_answer_what_is_under_way_when_they_end(c
                 received += part
         assert len(events_of(received.partition(b"\r\n\r\n")[2])) == len(known) + 1
         assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("answers, replaced", [([False] * 30 + [True], False), ([False], True)])
+def test_a_process_that_answers_late_is_not_replaced(monkeypatch, answers, replaced):
+    class Process:
+        left, ended = list(answers), []
+
+        def is_alive(self, timeout):
+            return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+        def kill(self):
+            self.ended.append(self)
+
+        join = start = lambda self: None
+
+    hung, signals = Process(), []
+    monkeypatch.setattr(http_service.multiprocess, "Process", lambda *args: Process())
+    processes = [hung]
+    parts = {"processes": processes, "signal_queue": signals, "config": 0, "target": 0}
+    supervisor = SimpleNamespace(**parts, sockets=[])
+    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    assert (processes[0] is not hung) == (hung in hung.ended) == replaced
+    signals.append(signal.SIGTERM)
+    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    assert len(hung.ended) == replaced
+
+
+STUB = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+server.RequestHandlerClass.do_GET = lambda self: (self.send_response(200), self.end_headers())
+print(f"http://127.0.0.1:{server.server_port} ", flush=True, file=__import__("sys").stderr)
+server.serve_forever()
+"""
+LOADING = """
+import sys, time
+from pathlib import Path
+from serving import client
+client.EXAMPLES = Path(sys.argv[1])
+with client.started("stub", "none") as (_, port):
+    print(port, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_service_ends_with_the_program_that_puts_load_on_it(tmp_path):
+    """Even if that is killed."""
+    (tmp_path / "stub.py").write_text(STUB)
+    command = [sys.executable, "-c", LOADING, str(tmp_path)]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "experiments")))
+    settings = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONPATH": paths}}
+    with subprocess.Popen(command, **settings) as process:
+        address = "127.0.0.1", int(process.stdout.readline())
+        socket.create_connection(address).close()
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == -signal.SIGTERM
+
+    def refuses():
+        try:
+            socket.create_connection(address).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    assert settled(refuses)
 
 
 def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):

@@ -80,7 +80,8 @@ class SegmentKernels:
         for j, p in enumerate(segment.parameters):
             arrays[Slot("param", j)] = SlotArray(prod(shape_of(p)), name_of(p.dtype), every=True)
         outputs = [Slot("out", k) for k in range(len(results))]
-        arrays.update((slot, SlotArray(x.width, x.dtype)) for slot, x in zip(outputs, results))
+        sizes = zip(outputs, segment.outputs)
+        arrays.update((slot, SlotArray(port.row_size, port.dtype)) for slot, port in sizes)
         computed = _rebuilt(Expressions(), self._nodes, {})
         compiler = Compiler(arrays)
         stores = [(Columns(slot), computed[node]) for slot, node in zip(outputs, results)]
@@ -128,7 +129,7 @@ class SegmentKernels:
             slot = Slot("head", k)
             head = arrays[slot] = arrays[Slot("out", k)]
             gradient = build.read(slot, head.width, head.dtype)
-            heads.append((results[k], build.cast(gradient, gradient_dtype(head.dtype))))
+            heads.append((results[k], build.cast(gradient, gradient_dtype(results[k].dtype))))
         values = _rebuilt(build, self._nodes, stored)
         gradients, sums = Differentiation(build, values, heads).gradients()
         reached = {Slot("param", j) for j in wanted.parameters}
@@ -157,13 +158,13 @@ def _rebuilt(
 ) -> Dict[Node, Node]:
     """Rebuild nodes in other expressions, where the nodes of stored values are given.
 
-    Leaves out "multiplier", which only matters to differentiation.
+    Leaves out "multiplier" and "as_if", which only matter to differentiation.
     """
     rebuilt: Dict[Node, Node] = {}
     for node in nodes:
         if node in stored:
             rebuilt[node] = stored[node]
-        elif node.kind == "function" and node.attrs[0] == "multiplier":
+        elif node.kind == "function" and node.attrs[0] in ("multiplier", "as_if"):
             rebuilt[node] = rebuilt[node.args[0]]
         else:
             rebuilt[node] = build.with_args(node, [rebuilt[x] for x in node.args])

@@ -36,6 +36,19 @@ class Direction:
         apart: Entries,
     ) -> None: ...
 
+class Products:
+    def __init__(
+        self,
+        products: Direction,
+        rest: Direction,
+        rest_backward: Optional[Direction],
+        products_backward: Optional[Direction],
+        *,
+        input: int,
+        results: Iterable[int],
+        gradients: Iterable[int],
+    ) -> None: ...
+
 class Recipe:
     def __init__(
         self,
@@ -56,6 +69,7 @@ class Recipe:
         gathers: bool,
         table_rows: int,
         single: int,
+        products: Optional[Products],
     ) -> None: ...
 
 class Assembler:
@@ -88,6 +102,8 @@ class Forward(Assembler):
     ) -> None: ...
     @property
     def identities(self) -> bytes: ...
+    @property
+    def apart(self) -> Dict[int, Tuple[int, int]]: ...
     @property
     def unneeded(self) -> Set[int]: ...
     def keys_of(self, launch: int, port: int) -> List[int]: ...

@@ -39,17 +39,6 @@ cdef enum:
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 
-#: By use of memory, the kind of its base.
-MEMORY = ("temporary", "kept", "saved")
-
-#: How the program accesses bases of a kind, as a letter of `recording.addresses_and_handles`.
-#: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
-cdef dict USES = {
-    "parameter": ord("R"), "external": ord("a"),
-    "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
-}
-
-
 cdef array LONG = array("q")
 cdef dict SIZES = {}
 
@@ -77,11 +66,13 @@ cdef struct Arena:
 cdef Spot NOWHERE = Spot(-1, 0)
 
 
+include "addressing.pxi"
 include "recipes.pxi"
 include "copying.pxi"
+include "equal.pxi"
 
 
-cdef class Assembler:
+cdef class Assembler(Addressing):
     """Assembles the program of one pass.
 
     Owned by the function that assembles it, until both programs of a flush are; it holds the plan,
@@ -89,9 +80,6 @@ cdef class Assembler:
     copies its code; an address in the code is valid until the code grows.
     """
 
-    #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
-    cdef readonly list bases
-    cdef readonly bytearray uses
     #: Per launch: where its code ends, its number, whether MXNet's operators run it, and whether
     #: all code up to there is pushed to the engine at once.
     cdef readonly list items
@@ -112,45 +100,23 @@ cdef class Assembler:
     #: The kernels of the program, by address, and the last one.
     cdef dict natives
     cdef Direction added
-    #: Numbers of bases; and those of parameters and gradients by device, kind and identity, with the
-    #: device looked up last.
-    cdef dict numbers, devices, on_device
-    cdef object context
-    #: Number of the first base.  The bases of a backward program follow those of the forward one.
-    cdef int64_t first
     #: Entries of `Arena`.
     cdef array arenas
-    #: Per use of memory: its base, or -1; the bytes reserved now, and the most ever reserved.
-    cdef int64_t[3] memory, used, most
     #: Operations since the end of the last push.
     cdef int64_t work
 
     def __init__(self, plan, int64_t first=0):
-        cdef int64_t use
+        super().__init__(first)
         self.plan, self.operands, self.regions = plan, plan.operands, plan.regions
         self.operand0, self.output0 = plan.inputs.first, plan.outputs.first
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
-        self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
-        self.looked_up = set()
-        self.devices = {}
-        self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
+        self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
+        self.code, self.pieces = Code(), plan.pieces
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
             base, size = self.base(("arena", number)), itemsize(arena.dtype)
             self.arenas.extend(array("q", (base, size, arena.row_size)))
-        for use in range(3):
-            self.memory[use], self.used[use], self.most[use] = -1, 0, 0
-
-    @property
-    def stop(self):
-        """The number after the last base."""
-        return self.first + len(self.bases)
-
-    @property
-    def sizes(self):
-        """Bytes of memory, by kind of its base."""
-        return {name: self.most[use] for use, name in enumerate(MEMORY)}
 
     def spot_of_fill(self, int64_t number):
         """Return the base and the offset in bytes of the rows of a fill."""
@@ -172,43 +138,6 @@ cdef class Assembler:
     cdef segment(self, int64_t launch):
         """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
-
-    cdef int64_t base(self, tuple base) except -1:
-        """Return the number of a base, a new one if it has none."""
-        number = self.numbers.get(base)
-        if number is None:
-            number = self.numbers[base] = self.add_base(base)
-        return number
-
-    cdef int64_t add_base(self, tuple base) except -1:
-        """Add a base; return its number."""
-        self.bases.append(base)
-        self.uses.append(USES.get(base[0], ord("w")))
-        return self.first + len(self.bases) - 1
-
-    cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
-        """Return the number of the base of a parameter, or of its gradient, on a device."""
-        if context is not self.context:
-            # A context itself is slow to look up: its hash is a function in Python.
-            device = context.device_typeid, context.device_id
-            self.context, self.on_device = context, self.devices.setdefault(device, {})
-        key = <size_t><PyObject *>parameter
-        numbers = self.on_device.get(kind)
-        if numbers is None:
-            numbers = self.on_device[kind] = {}
-        number = (<dict>numbers).get(key)
-        if number is None:
-            number = (<dict>numbers)[key] = self.add_base((kind, parameter, context))
-        return number
-
-    cdef Spot reserve(self, int64_t use, int64_t count) except *:
-        """Reserve bytes of memory."""
-        if self.memory[use] < 0:
-            self.memory[use] = self.base((MEMORY[use],))
-        cdef Spot spot = Spot(self.memory[use], self.used[use])
-        self.used[use] = (spot.offset + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.most[use] = max(self.most[use], self.used[use])
-        return spot
 
     cdef inline Arena *arena(self, int64_t number) noexcept:
         return <Arena *>data_of(self.arenas) + number
@@ -300,33 +229,49 @@ cdef class Assembler:
     cdef int add_runs(self, list runs, int backward) except -1:
         """Add a LAUNCH record that runs the kernel of each part."""
         cdef Run run
-        cdef Direction direction
-        cdef array order
-        cdef int64_t i
-        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
-        code[0], code[1] = LAUNCH, len(runs)
+        self.begin_launch(len(runs))
         for run in runs:
-            direction = run.recipe.direction(backward)
-            order = direction.order
-            if direction is not self.added:
-                self.added = direction
-                self.natives[direction.address] = direction.kernel
-            self.work += run.rows * direction.work
-            code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
-            code[0], code[1] = direction.address, run.rows
-            for i in range(len(order)):
-                (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+            self.add_part(run, run.recipe.direction(backward))
+        return 0
+
+    cdef int begin_launch(self, int64_t parts) except -1:
+        """Add the head of a LAUNCH record; its parts follow."""
+        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
+        code[0], code[1] = LAUNCH, parts
+        return 0
+
+    cdef int add_part(self, Run run, Direction direction) except -1:
+        """Add a part of a LAUNCH record, which runs a kernel."""
+        cdef array order = direction.order
+        cdef int64_t i
+        cdef int64_t *code
+        if direction is not self.added:
+            self.added = direction
+            self.natives[direction.address] = direction.kernel
+        self.work += run.rows * direction.work
+        code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
+        code[0], code[1] = direction.address, run.rows
+        for i in range(len(order)):
+            (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+        return 0
+
+    cdef int place_in_memory(self, Run run, array numbers) except -1:
+        """Reserve memory for the arrays that one LAUNCH record leaves to the next."""
+        cdef int64_t number
+        for number in numbers:
+            if not run.is_placed(number):
+                run.spots[number] = self.reserve(TEMPORARY, run.bytes_of(number))
         return 0
 
     cdef int add_distinct(
-        self, Run run, int64_t launch, Spot kept, Code keys, int backward
+        self, Run run, int64_t launch, Spot kept, Code keys, Direction direction
     ) except -1:
         """Add a DISTINCT record, after which a LAUNCH record runs on distinct rows only.
 
         Which rows are equal is stored at `kept`.  Forward, it is found by keys; backward, keys are
         None, and it is read.
         """
-        cdef array moved = run.recipe.direction(backward).apart
+        cdef array moved = direction.apart
         cdef int64_t start = self.code.size, count = 0, i
         cdef const Apart *apart
         cdef Spot source
@@ -342,8 +287,8 @@ cdef class Assembler:
                 count += self.add_looked_up(apart, source)
                 continue
             # Rows that were put together are a copy, which totals may overwrite.
-            if apart.what == PICK or (
-                apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
+            if apart.what == PICK or apart.what == TOTAL and (
+                apart.port < 0 or self.operand_of(launch, apart.port).what == SLICE
             ):
                 run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
             (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(

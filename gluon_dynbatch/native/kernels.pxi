@@ -35,8 +35,9 @@ cdef extern from "c/steps.h" nogil:
     void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
     int take_failure "gdb_take_failure"(char *message, int64_t size)
 
-#: Codes of types.  Products and reductions have the first two; loops compute with integers, too.
-DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
+#: Codes of types.  Products and reductions have the first two; loops compute with integers, too, and
+#: convert booleans.
+DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3, "bool": 4}
 #: The code and the number of operands of each function, by name.
 CODES = {
     gdb_code_names[code].decode(): (code, gdb_code_arity[code]) for code in range(GDB_N_CODES)
@@ -49,7 +50,7 @@ while layout.name != NULL:
     LAYOUTS.setdefault(layout.name.decode(), {})[layout.member.decode()] = layout.offset, layout.size
     layout += 1
 #: Bytes of an element, by code of its type.
-cdef int64_t *SIZES = [4, 8, 4, 8]
+cdef int64_t *SIZES = [4, 8, 4, 8, 1]
 
 
 def instruction_sets():

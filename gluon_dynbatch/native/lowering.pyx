@@ -4,7 +4,8 @@
 
 cimport cython
 from cpython.array cimport array, clone, extend
-from libc.stdint cimport INT64_MIN, int32_t, int64_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")

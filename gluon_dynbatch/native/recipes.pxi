@@ -78,7 +78,7 @@ cdef struct Shared:
 
 cdef struct Apart:
     # An array that has rows of its own: what DISTINCT does with equal rows of it, and the number of
-    # the input or result that it is.
+    # the input or result that it is, or -1 for intermediate results and their gradients.
     int64_t what, number, kind, width, use, port
 
 
@@ -145,6 +145,29 @@ cdef class Direction:
 
 
 @cython.final
+cdef class Products:
+    """What a recipe says of the products of one input, see `kernel.products`.
+
+    Owned by its recipe; it never changes.
+    """
+
+    #: The number of the input, numbers of results, and of their gradients.
+    cdef int64_t input
+    cdef array results, gradients
+    #: Forward, the products and the rest; backward, if the kernel is trained, the rest and the
+    #: products.
+    cdef Direction products, rest, rest_backward, products_backward
+
+    def __init__(
+        self, Direction products not None, Direction rest not None, Direction rest_backward,
+        Direction products_backward, *, int64_t input, results, gradients,
+    ):
+        self.products, self.rest = products, rest
+        self.rest_backward, self.products_backward = rest_backward, products_backward
+        self.input, self.results, self.gradients = input, array("q", results), array("q", gradients)
+
+
+@cython.final
 cdef class Recipe:
     """What programs need to know of a kernel, and of its backward kernel if it is trained.
 
@@ -168,14 +191,16 @@ cdef class Recipe:
     #: the number of these rows, 0 if indices that do not fit are errors.
     cdef bint gathers
     cdef int64_t table_rows
-    #: The only input with rows of its own, if equal rows are worth finding, or -1.
+    #: The only input with rows of its own, if equal rows are worth finding, or -1; else, the products
+    #: of an input of which they are, or None.
     cdef int64_t single
+    cdef Products products
 
     def __init__(
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
         list sums not None, list trained not None, list reached not None, draws, bint gathers,
-        int64_t table_rows, int64_t single,
+        int64_t table_rows, int64_t single, Products products,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
         self.row_bytes, self.parameters = array("q", row_bytes), array("q", parameters)
@@ -188,6 +213,7 @@ cdef class Recipe:
         self.reached = table_of(reached, <Gradient *>NULL)
         self.draws = array("q", draws)
         self.gathers, self.table_rows, self.single = gathers, table_rows, single
+        self.products = products
 
     cdef inline Direction direction(self, int backward):
         return <Direction>self.directions[backward]

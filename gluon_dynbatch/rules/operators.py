@@ -232,7 +232,7 @@ MERGED: Tuple[Family, ...] = (
         each("isnan isinf isfinite isposinf isneginf", SAME, "_npi_{}", no_gradient=(0,)),
         each("_npi_around", SAME, no_gradient=(0,)),
         each("_npi_nan_to_num", SAME, overwrites=True),
-        each("_npi_tril", BY_ROW, row_dims=3, overwrites=True),
+        each("_npi_tril", Rule(shape.triangles, shape.triangles), row_dims=3, overwrites=True),
     ),
     family(
         "`MakeLoss`",

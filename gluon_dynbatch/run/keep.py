@@ -117,11 +117,11 @@ class Memories(NamedTuple):
             with mode(autograd.is_training()):
                 for i in views:
                     first = int(self.first[self.memory[i]])
-                    reals[i] = view_of(reals[i], first, self.arrays[i])
+                    reals[i] = view_in(reals[i], first, self.arrays[i])
         recording.become(self.arrays, reals)
 
 
-def view_of(array: NDArray, first: int, lazy: Lazy) -> NDArray:
+def view_in(array: NDArray, first: int, lazy: Lazy) -> NDArray:
     """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
@@ -163,8 +163,12 @@ class Sharing:
         self._lock = threading.RLock()
 
     def alone(self, work: Callable[[], Result]) -> Result:
-        """Call a function while no other thread does, and return its result."""
-        return recording.locked(self._lock, work)
+        """Call a function while no other thread does, and return its result.
+
+        Nor does the collector run code, which could make arrays real that are about to be, or end
+        the scope that they are of.
+        """
+        return recording.locked(self._lock, lambda: recording.without_collector(work))
 
 
 SHARING = Sharing()

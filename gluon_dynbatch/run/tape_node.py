@@ -30,7 +30,7 @@ from ..record.where import user_line
 from ..schedule.dependencies import Array
 from .backward import BackwardPass, HeadGradients
 from .buffers import view
-from .keep import view_of
+from .keep import view_in
 from .variables import GradientRequest
 
 
@@ -110,7 +110,7 @@ class Share(NamedTuple):
         """Let all arrays that are still held be views of an array, also for autograd."""
         alive = self.alive()
         with autograd.record(autograd.is_training()):
-            recording.become(alive, [view_of(array, self.first, lazy) for lazy in alive])
+            recording.become(alive, [view_in(array, self.first, lazy) for lazy in alive])
 
 
 class TapeNode:

@@ -32,23 +32,30 @@ static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, in
         memcpy(to.data + row * to_pitch, from.data + row * from_pitch, bytes);
 }
 
-#define CONVERT(D, S) \
+#define CONVERT_BY(D, S, RESULT) \
     for (int64_t row = 0; row < rows; row++) { \
         D *const t = (D *)to.data + row * to.pitch; \
         const S *const f = (const S *)from.data + row * from.pitch; \
         INDEPENDENT \
         for (int64_t i = 0; i < columns; i++) \
-            t[i] = (D)f[i]; \
+            t[i] = RESULT; \
     }
+#define CONVERT(D, S) CONVERT_BY(D, S, (D)f[i])
 #define CONVERT_TO_DOUBLE(S) CONVERT(double, S)
 #define CONVERT_TO_FLOAT(S) CONVERT(float, S)
 #define CONVERT_TO_INT32(S) CONVERT(int32_t, S)
 #define CONVERT_TO_INT64(S) CONVERT(int64_t, S)
+#define CONVERT_TO_BOOL(S) CONVERT_BY(uint8_t, S, f[i] != 0)
+#define CONVERT_FROM_BOOL(D) CONVERT(D, uint8_t)
 
 static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
                                                        int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same_type(to, from, rows, columns);
+    else if (to.dtype == GDB_BOOL)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_BOOL)
+    else if (from.dtype == GDB_BOOL)
+        GDB_BY_TYPE(to.dtype, CONVERT_FROM_BOOL)
     else if (to.dtype == GDB_FLOAT32)
         GDB_BY_TYPE(from.dtype, CONVERT_TO_FLOAT)
     else if (to.dtype == GDB_FLOAT64)
@@ -262,19 +269,23 @@ static void run_instructions(const run *r, int64_t count) {
                               r->values[i->c], count, i->value, i->value2);
 }
 
+static gdb_reduction *reduction_of(const gdb_kernels *kernels, int64_t mode) {
+    return mode == GDB_SUM ? kernels->accumulate_sums
+        : mode == GDB_MAX ? kernels->accumulate_maxima : kernels->accumulate_products;
+}
+
 static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     double *accumulators = r->reductions;
     for (int64_t s = 0; s < r->loop->n_stores; s++) {
         const gdb_access *store = &r->stores[s];
         const gdb_array from = {r->values[store->reg], columns, r->loop->step.dtype};
-        const int total = store->mode == GDB_SUM;
         if (store->mode == GDB_ROW) {
             copy(accessed(r, store, row, column), from, rows, columns);
         } else {
             for (int64_t i = 0; i < rows && column == 0; i++)
-                accumulators[i] = total ? 0 : -INFINITY;
-            (total ? r->kernels->accumulate_sums : r->kernels->accumulate_maxima)(
-                from.data, rows, columns, accumulators);
+                accumulators[i] = store->mode == GDB_SUM ? 0
+                    : store->mode == GDB_MAX ? -INFINITY : 1;
+            reduction_of(r->kernels, store->mode)(from.data, rows, columns, accumulators);
             if (column + columns == r->width)
                 copy(accessed(r, store, row, 0),
                      (gdb_array){(char *)accumulators, 1, GDB_FLOAT64}, rows, 1);

@@ -84,6 +84,11 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
         ((T *)to)[i] += ((const T *)from)[i];
 
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count) {
+    if (dtype == GDB_BOOL) {
+        for (int64_t i = 0; i < count; i++)
+            to[i] |= from[i];
+        return;
+    }
     GDB_BY_TYPE(dtype, ADD)
 }
 

@@ -24,9 +24,10 @@ typedef struct {
     int64_t pitch, dtype;
 } gdb_array;
 
-static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
+/* Bytes of an element: one hexadecimal digit per type. */
+static inline int64_t gdb_size_of(int64_t dtype) { return 0x18484 >> 4 * dtype & 15; }
 
-/* Expand a macro for the type of a dtype. */
+/* Expand a macro for the type of a dtype that loops compute with. */
 #define GDB_BY_TYPE(dtype, EXPAND) \
     switch (dtype) { \
     case GDB_FLOAT32: EXPAND(float) break; \
@@ -39,6 +40,7 @@ static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
 
 /* Load an element of any type. */
 static inline double gdb_load(const gdb_array *array, int64_t row, int64_t column) {
+    if (array->dtype == GDB_BOOL) GDB_LOAD(uint8_t)
     GDB_BY_TYPE(array->dtype, GDB_LOAD)
 }
 
@@ -181,11 +183,13 @@ typedef struct {
  * GDB_IOTA        element `column` plus the number of each column
  * GDB_SUM         stores the sum of the row
  * GDB_MAX         stores the maximum of the row; NaN wins
+ * GDB_PROD        stores the product of the row
  * GDB_UNIFORM     random numbers in [0, 1) for the columns from `column` on.  The array identifies
  *                 the row, by two numbers; `order` is the slot of the key, which is two numbers,
  *                 too, and `value` the number of the draw
  */
-enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX, GDB_UNIFORM };
+enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX, GDB_UNIFORM,
+       GDB_PROD };
 
 typedef struct {
     int64_t reg;

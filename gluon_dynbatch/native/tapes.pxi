@@ -1,0 +1,157 @@
+# Tapes, as flat arrays, and the owners of lazy arrays; a part of `recording.pyx`.
+
+cdef class Owner:
+    """The owner of lazy arrays until they are real.
+
+    Owned by its arrays: each holds a reference to it, in a slot.
+    """
+
+    #: The lazy arrays that were ever added.  A tape holds references, so an array whose reference
+    #: count is 1 is held by the tape alone; other owners hold weak references.
+    cdef public list lazies
+
+    cdef object member(self, lazy):
+        """Return what has to be appended to `lazies` to add a lazy array."""
+        return lazy
+
+
+#: After so many calls, the recorder decides whether to compute them during recording.
+CALLS_PER_CHECK = 1024
+
+
+cdef class Tape(Owner):
+    """The flat arrays of `record.tape.Tape`.
+
+    Owned by its recorder while it takes calls, and by each flush while it computes them.  It is in
+    cycles with its recorder and with its lazy arrays, which the collector does not see; `close`
+    ends both.  The flat arrays only grow, and stay when it is closed; their addresses are valid
+    until they grow.
+    """
+
+    #: Whether calls may still be recorded; and whether one of its values may get a gradient.
+    cdef public bint open
+    cdef bint trained
+    #: Computes the values when a lazy array of this tape is read.
+    cdef public object recorder
+    #: Why the lazy arrays have no values, if computing them failed.
+    cdef public object error
+    #: Time of the first call, by ``time.perf_counter``, plus the time spent waiting for values
+    #: since then; 0 before the first call.
+    cdef public double started
+    #: Number of calls at which the recorder is asked next: see `CALLS_PER_CHECK`.
+    cdef public Py_ssize_t next_check
+    #: Per node: id of its entry, and its first value.
+    cdef readonly array node_entry, node_value0
+    #: Per operand, in the order of nodes: value and offset in elements.
+    cdef readonly array sources, offsets
+    #: Per value: type id.
+    cdef readonly array value_type
+    #: The entries of all nodes, by id.
+    cdef readonly dict entries
+    #: Per node: the `Place` of the user's call.
+    cdef readonly list places
+    #: Per external array: the array that was passed, held so that its id is not reused.
+    cdef readonly list originals
+    #: Per external array: the array that a flush reads, see `external`; and its value.
+    cdef public list externals
+    cdef readonly array external_values
+    #: Values of the arrays in `originals`, by id of the array.
+    cdef readonly dict external_ids
+    #: See `next_serial`.
+    cdef uint64_t serial
+    #: By dtype and device, the chunk that takes the next constant; and, by value, the chunk or
+    #: constant that it is.
+    cdef dict chunks, holders
+
+    def __cinit__(self):
+        self.open, self.serial = True, next_serial()
+        self.chunks, self.holders = {}, {}
+        self.node_entry, self.node_value0 = array("i"), array("i")
+        self.sources, self.offsets = array("i"), array("q")
+        self.value_type, self.external_values = array("i"), array("i")
+        self.entries, self.external_ids = {}, {}
+        self.places, self.lazies, self.externals, self.originals = [], [], [], []
+        self.next_check = CALLS_PER_CHECK
+
+    def __init__(self, recorder=None):
+        self.recorder = recorder
+
+    @property
+    def external_type(self):
+        """Type ids of the external arrays; shape (externals,), int32."""
+        return np.array(self.value_type)[np.array(self.external_values)]
+
+    def constant_at(self, value, offset):
+        """Return the `Constant` that has an element of a value, and its first one; None if none."""
+        holder = self.holders.get(value)
+        if type(holder) is not Chunk:
+            return None if holder is None else (holder, 0)
+        at = bisect_right((<Chunk>holder).starts, offset) - 1
+        return (<Chunk>holder).constants[at], (<Chunk>holder).starts[at]
+
+    def realise(self, lazy):
+        """Compute a lazy array: from then on, its owner is a `Keeper`, or it is real."""
+        self.recorder.compute(lazy)
+
+    def close(self, error=None):
+        """Stop recording and drop the arrays; `error` says why lazy arrays have no values."""
+        self.open, self.error = False, error
+        # Not cleared, as others may still use these lists: the flush, and code in the middle of
+        # which the collector has run the flush.
+        self.externals, self.lazies, self.originals, self.places = [], [], [], []
+        self.chunks, self.holders = {}, {}
+
+    def held(self, Py_ssize_t first=0):
+        """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.
+
+        Drops those that only the tape references.
+        """
+        cdef list lazies = self.lazies, held = [], dropped = []
+        cdef PyObject *item
+        cdef Py_ssize_t i, count = len(lazies)
+        # Backwards, as a detached array references an earlier one.  Python code, such as callbacks
+        # of weak references, runs only once the list is complete.
+        for i in range(count - 1, first - 1, -1):
+            item = PyList_GET_ITEM(lazies, i)
+            if Py_REFCNT(item) > 1:
+                held.append(<object>item)
+            else:
+                drop(<object>item, self, dropped)
+        held.reverse()
+        PyList_SetSlice(lazies, first, count, held)
+        dropped.clear()
+        return [lazy for lazy in held if slot(lazy, owner_at)[0] is <PyObject *>self]
+
+
+cdef void *grow(array numbers, Py_ssize_t more) except NULL:
+    """Append `more` numbers that are yet to be written; return their address."""
+    if (<arrayobject *>numbers).ob_exports:
+        raise BufferError("cannot grow while a buffer is exported")
+    resize_smart(numbers, numbers.ob_size + more)
+    return numbers.data.as_chars + (numbers.ob_size - more) * numbers.ob_descr.itemsize
+
+
+cdef int reserve(array numbers, Py_ssize_t more) except -1:
+    """Make room for `more` numbers, which `put` and `take_room` need."""
+    grow(numbers, more)
+    numbers.ob_size -= more
+    return 0
+
+
+cdef inline void *take_room(array numbers, Py_ssize_t more) noexcept:
+    """Append `more` numbers that are yet to be written, and have room; return their address."""
+    cdef char *end = numbers.data.as_chars + numbers.ob_size * numbers.ob_descr.itemsize
+    numbers.ob_size += more
+    return end
+
+
+cdef inline void put(array numbers, int32_t number) noexcept:
+    """Append to an array of 32-bit integers that has room."""
+    numbers.data.as_ints[numbers.ob_size] = number
+    numbers.ob_size += 1
+
+
+cdef inline void put_wide(array numbers, int64_t number) noexcept:
+    """Append to an array of 64-bit integers that has room."""
+    numbers.data.as_longlongs[numbers.ob_size] = number
+    numbers.ob_size += 1

@@ -1,0 +1,176 @@
+"""What is held, and for how long: arrays with their last reference, buffers within limits."""
+
+import contextlib
+import gc
+import weakref
+from collections import OrderedDict
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.cache import SizedCache
+from gluon_dynbatch.run.pool import LARGE, MOST_BYTES, MOST_IDLE, Pool, address_of
+from tests.cells import WIDTH, array, equal, ready, unary
+from tests.common import FIXED, alive, forget_plans, none_left
+from tests.strategies import examples
+
+STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))
+
+
+@given(STEPS, st.booleans())
+def test_the_plan_cache_is_an_ordered_dictionary_with_a_limit_in_bytes(steps, again):
+    """A plan that is kept twice counts once; one of no size or beyond the limit is not kept."""
+    cache, model = SizedCache(capacity=100), OrderedDict()
+    for number, (key, size) in enumerate(steps):
+        plan = cache.find(key)
+        assert plan == (model[key][0] if key in model else None)
+        if key in model:
+            model.move_to_end(key)
+        if plan is None or again:
+            cache.keep(key, f"plan {number}", size)
+            if 0 < size <= 100:
+                model.pop(key, None)
+                model[key] = f"plan {number}", size
+        while sum(size for _, size in model.values()) > 100:
+            model.popitem(last=False)
+        assert len(cache) == len(model)
+        assert cache.bytes == sum(size for _, size in model.values())
+    cache.clear()
+    assert len(cache) == cache.bytes == 0 and cache.find("a") is None
+
+
+#: Eighths of the smallest size that is kept, a dtype, and whether a view of the array is held.
+TAKES = st.tuples(
+    st.sampled_from([7, 8, 9, 13, 33, 144]), st.sampled_from(["float32", "float64"]), st.booleans()
+)
+
+
+@given(st.lists(TAKES, max_size=20))
+@examples(40)
+def test_memory_is_reused_once_nothing_holds_it(takes):
+    """A view holds it as well; memory of one size is reused for that size, or a smaller one."""
+    pool, held, free = Pool(), {}, {}
+    for number, (eighths, dtype, holds) in enumerate(takes):
+        array = pool.take((eighths, LARGE // 8), dtype, mx.cpu())
+        address, large = address_of(array), eighths >= 8
+        assert array.shape == (eighths, LARGE // 8) and array.dtype == np.dtype(dtype)
+        assert address not in held
+        fit = [a for a, (t, n) in free.items() if (t, n) == (dtype, eighths)]
+        assert not (large and fit) or address in free
+        if address in free:
+            assert large and free[address][0] == dtype
+        elif large:
+            free[address] = dtype, eighths
+        if holds:
+            held[address] = array[1:3], number
+            array[:] = number
+            free.pop(address, None)
+        del array
+    assert all((view.asnumpy() == number).all() for view, number in held.values())
+
+
+def test_buffers_of_similar_sizes_are_one():
+    """Sizes are rounded up to four significant bits, so minibatches of similar size share one."""
+    pool = Pool()
+    first = address_of(pool.take((33, LARGE // 8), "float32", mx.cpu()))
+    assert address_of(pool.take((36, LARGE // 8), "float32", mx.cpu())) == first
+    assert address_of(pool.take((18, LARGE // 8), "float32", mx.cpu())) == first
+    assert address_of(pool.take((37, LARGE // 8), "float32", mx.cpu())) != first
+
+
+def test_idle_buffers_are_freed():
+    pool, before = Pool(), alive()
+    for power in range(5):
+        pool.take((LARGE << 2 * power,), "uint8", mx.cpu())
+    assert alive() - before == 5
+    for _ in range(MOST_IDLE + 1):
+        pool.take((LARGE,), "uint8", mx.cpu())
+    assert alive() - before == 1
+    pool.clear()
+    assert alive() == before
+
+
+def test_the_pool_keeps_no_more_than_its_limit():
+    """What exceeds it is freed with the last array that holds it.  No page of it is touched."""
+    pool, before, size = Pool(), alive(), MOST_BYTES // 4
+    held = [pool.take((size,), "uint8", mx.cpu()) for _ in range(9)]
+    assert len(set(map(address_of, held))) == 9
+    held.clear()
+    assert alive() - before == 4
+
+
+def test_results_are_freed_with_their_last_reference():
+    """Those of a scope that fails as well, with all that the scope has recorded."""
+    net, x = ready(unary()), array(4, WIDTH)
+
+    def run():
+        with gdb.batching(**FIXED):
+            rows = net(x)
+            return [net(rows[i : i + 1]) for i in range(4)] + [rows[1], rows[-1], rows[0:2]]
+
+    run()
+    before = alive()
+    held = [run() for _ in range(3)]
+    watched = [weakref.ref(result) for results in held for result in results]
+    with pytest.raises(KeyError), gdb.batching(**FIXED):
+        held.append([net(x[0:1])])
+        watched.append(weakref.ref(held[-1][0]))
+        raise KeyError
+    assert all(reference() is not None for reference in watched)
+    del held
+    assert all(reference() is None for reference in watched)
+    assert none_left(before)
+
+
+def test_a_block_is_freed_at_once_and_its_parameters_with_its_plans():
+    net = ready(unary())
+    with gdb.batching(**FIXED):
+        results = [net(array(1, WIDTH))]
+    equal(results, [net(array(1, WIDTH))])
+    block, parameter = weakref.ref(net), weakref.ref(next(iter(net.collect_params().values())))
+    del net, results
+    gc.collect()
+    assert block() is None
+    forget_plans()
+    gc.collect()
+    assert parameter() is None
+
+
+# Python's collector, which would search the whole heap every few minibatches
+
+
+def test_the_collector_has_nothing_to_search_after_a_flush():
+    net, x = ready(unary()), array(400, WIDTH)
+
+    def tracked():
+        with gdb.batching(**FIXED) as batch:
+            results = [net(row) for row in [x[i : i + 1] for i in range(400)]]
+        return len(gc.get_objects(0)), results, batch
+
+    tracked()
+    gc.collect()
+    count, results, _ = tracked()
+    assert len(results) == 400 and count < 100
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_does_not_run_during_a_flush(enabled):
+    """It is as before afterwards."""
+    net, before = ready(unary()), gc.get_threshold()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        batch = gdb.batching(**FIXED)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(batch)
+            held = [net(net(array(1, WIDTH))) for _ in range(100)]
+            gc.set_threshold(1)
+            runs = gc.get_stats()[0]["collections"]
+        runs = gc.get_stats()[0]["collections"] - runs
+        assert len(held) == 100 and runs < 50 and gc.isenabled() == enabled
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
