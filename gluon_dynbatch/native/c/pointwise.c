@@ -84,11 +84,20 @@ static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t 
     GDB_BY_TYPE(to.dtype, LOAD_SPREAD)
 }
 
+typedef int32_t lanes __attribute__((vector_size(16)));
+enum { LANES = 4 };
+
 /* Return whether a vector of numbers of columns counts up by one. */
 static inline int is_run(const int32_t *order) {
-    int32_t differs = order[0] < 0;
-    for (int32_t k = 1; k < VECTOR; k++) differs |= order[k] ^ (order[0] + k);
-    return !differs;
+    lanes wanted = {0, 1, 2, 3}, differs = {0}, found;
+    int64_t halves[2];
+    wanted += order[0];
+    for (int k = 0; k < VECTOR; k += LANES, wanted += LANES) {
+        memcpy(&found, order + k, sizeof found);
+        differs |= found ^ wanted;
+    }
+    memcpy(halves, &differs, sizeof halves);
+    return order[0] >= 0 && !(halves[0] | halves[1]);
 }
 
 #define LOAD_MOVED(D) \
