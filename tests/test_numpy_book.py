@@ -105,8 +105,50 @@ class Boxes(gdb.DynamicHybridBlock):
         return mnp.where(best > 0.1, best, mnp.zeros_like(best))
 
 
+class SkipGram(gdb.DynamicHybridBlock):
+    """Scores the context of a word against noise words, of which some are padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.centers, self.contexts = nn.Embedding(9, 4), nn.Embedding(9, 4)
+
+    def forward(self, center, words, labels, mask):
+        """Map a word, (1, 1), and others, labels and a mask, (1, count), to a loss, (1,)."""
+        scores = npx.batch_dot(self.centers(center), self.contexts(words).swapaxes(1, 2))
+        scores = scores.reshape(labels.shape)
+        noise = mnp.log1p(mnp.exp(scores))
+        loss = mnp.where(labels > 0, noise - scores, noise) * mask
+        return loss.sum(axis=1) / mask.sum(axis=1)
+
+
+class NextWord(gdb.DynamicHybridBlock):
+    """Predicts each next word by attention to the words before, and counts those it knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 4)
+        self.project = nn.Dense(12, flatten=False, in_units=4)
+        self.decide = nn.Dense(9, flatten=False, in_units=4)
+
+    def forward(self, words):
+        """Map words, (length,), to a loss without axes and the share of right words."""
+        queries, keys, values = mnp.split(self.project(self.embedding(words)), 3, axis=-1)
+        scores = mnp.dot(queries, keys.T)
+        seen = mnp.tril(mnp.ones_like(scores)) > 0
+        weights = npx.softmax(mnp.where(seen, scores, mnp.zeros_like(scores) - 1e9))
+        scores = npx.log_softmax(self.decide(mnp.dot(weights, values)))[:-1]
+        counted = words[1:] != 0
+        loss = -(npx.pick(scores, words[1:]) * counted).sum()
+        right = (scores.argmax(axis=1).astype("int32") == words[1:]) & counted
+        return loss / (counted.sum() + 1), right.mean()
+
+
 def integers(limit, *shape):
     return mnp.array(RNG.randint(0, limit, shape), dtype="int32")
+
+
+def pairs(count):
+    return integers(9, 1, 1), integers(9, 1, count), integers(2, 1, count), mnp.ones((1, count))
 
 
 def boxes(count):
@@ -117,11 +159,13 @@ def boxes(count):
 
 #: Per program: its class, what makes a sample of a size, and the most launches for four sizes.
 PROGRAMS = {
-    "text": (TextCNN, lambda n: integers(9, n + 2), 12),
+    "text": (TextCNN, lambda n: integers(9, n + 2), 8),
     "recommender": (Recommender, lambda n: (integers(5, 1), integers(7, n)), 10),
     "forecast": (Forecast, lambda n: mnp.array(RNG.randn(n + 1), dtype="float32"), 28),
     "masked words": (MaskedWords, lambda n: (integers(9, n + 2), integers(n, n)), 10),
-    "boxes": (Boxes, lambda n: (boxes(n), boxes(n % 3 + 1)), 25),
+    "boxes": (Boxes, lambda n: (boxes(n), boxes(n % 3 + 1)), 23),
+    "skip-gram": (SkipGram, pairs, 12),
+    "next word": (NextWord, lambda n: integers(9, n + 1), 29),
 }
 
 
