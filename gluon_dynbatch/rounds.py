@@ -194,17 +194,7 @@ class Rounds(Fibers):
         self._cohort = cohort
         report = self._scope.report
         waited_ms, self._counted = report.waiting_ms, len(report.flushes)
-        error, cohort.error = cohort.error, None
-        # Those that have got their first value since the last flush wait for this one.
-        ahead = [fiber for fiber in cohort.parked if fiber.ahead]
-        rest = deque([fiber for fiber in cohort.parked if not fiber.ahead])
-        most = self._most - len(ahead)
-        self._parked = cohort.parked = self._in_order(rest, most)
-        # With an error, all: it is raised in those that waited for the flush.
-        self.resume_parked(error, most if error is None else None)
-        for fiber in ahead:
-            fiber.ahead = False
-        self._parked.extend(ahead)
+        self._resume_all(cohort)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
@@ -221,12 +211,12 @@ class Rounds(Fibers):
                 error = self._begin(cohort, group)
             else:
                 cohort.again += group
-        if error is None and requests:
-            self._resume_firsts()
         if self._parked or (report.at_once and report.waiting_ms > waited_ms):
             self._batch.decides = False  # calls that run at once cannot wait for others
         if error is not None:
             self._after_failure(cohort, error)
+        elif requests and self._rounds < MOST_ROUNDS:  # a scope that closes has no calls pending
+            self._resume_firsts()
         self._count(0)
         self._answers.send_computed(error)
         self._await_engine()
@@ -242,6 +232,20 @@ class Rounds(Fibers):
             self._plan_hits += flush.cached
         self._counted = len(flushes)
         self._office.ran(requests, self._flushes, self._plan_hits, self._answers.values)
+
+    def _resume_all(self, cohort: Cohort) -> None:
+        """Resume the requests of a cohort that have waited, as many as may take part in a round."""
+        error, cohort.error = cohort.error, None
+        # Those that have got their first value since the last flush wait for the next one.
+        ahead = [fiber for fiber in cohort.parked if fiber.ahead]
+        rest = deque([fiber for fiber in cohort.parked if not fiber.ahead])
+        most = self._most - len(ahead)
+        self._parked = cohort.parked = self._in_order(rest, most)
+        # With an error, all: it is raised in those that waited for the flush.
+        self.resume_parked(error, most if error is None else None)
+        for fiber in ahead:
+            fiber.ahead = False
+        self._parked.extend(ahead)
 
     def _resume_firsts(self) -> None:
         """Resume streams that have just begun: their first values do not wait for another round."""

@@ -429,6 +429,8 @@ def test_words_at_a_latency_are_interpolated():
     points = [SimpleNamespace(words=w, p99=p) for w, p in ((10, 1), (20, 2), (30, 4), (31, np.inf))]
     wanted = {0.5: 0, 1: 10, 1.5: 15, 3: 25, 4: 30, 9: 30}
     assert {p99: contest.words_at(points, p99) for p99 in wanted} == wanted
+    named = [SimpleNamespace(words=point.words, word99=point.p99) for point in points]
+    assert {p99: contest.words_at(named, p99, "word99") for p99 in wanted} == wanted
     assert str(contest.Bar("a", 2, 1)).startswith("MISSED")
     assert str(contest.Bar("a", 2, 1, at_least=True)).startswith("holds")
     for unknown in (np.nan, np.inf):  # such as 0/0: no rate had so short times
@@ -442,4 +444,14 @@ def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
     shares = dict.fromkeys(contest.WAYS, 0.2)
     told = []
     bars = contest.bars(figures, light, shares, told.append)
-    assert [str(bar).split()[0] for bar in bars] == ["UNKNOWN", "holds", "UNKNOWN", "holds"]
+    assert [str(bar).split()[0] for bar in bars] == [
+        *("UNKNOWN", "UNKNOWN", "holds", "UNKNOWN", "holds")
+    ]
+    low, high = decoder.Figures(**{**slow, "p99": 0.1, "words": 8.0}), figures[contest.OURS][0]
+    figures[contest.OURS] = [low._replace(word99=0.001), high._replace(words=9.0)]
+    figures[contest.THEIRS] = [low._replace(word99=0.001, words=2.0), high]
+    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    assert ratio.value == pytest.approx(4, rel=0.1)
+    figures[contest.THEIRS] = [high._replace(words=2.0)]  # less than that of its lowest rate
+    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    assert ratio.value == pytest.approx(4, rel=0.1)
