@@ -8,6 +8,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Protocol, T
 
 import numpy as np
 
+from .advice import remedy
 from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
@@ -244,7 +245,7 @@ def _refuse_unmerged(unmerged: Tuple[Union[Unmerged, Uneven], ...], tape: Tape) 
             f"{first.calls} calls were not merged: {first.reason}",
             first.where,
             first.name,
-            "open the scope with strict=False to run them one by one",
+            f"{remedy(first.reason)}; or open the scope with strict=False to run them one by one",
         )
 
 

@@ -166,10 +166,12 @@ class ScopeSite:
         """Yield lines of which each call is a launch, as it waits for another, if others merge."""
         told = {finding.where for finding in (*report.alone, *report.split)}
         least = max(MANY_LAUNCHES * len(report.flushes), LARGE_SHARE * report.launches)
-        if report.nodes < 2 * report.launches:
-            return  # hardly anything merges: other findings say why
         for where, line in self.lines.items():
-            if where not in told and line.launches >= max(least, line.calls / 1.1):
+            others = report.launches - line.launches
+            # If hardly any other call merges, other findings say why.
+            merges = report.nodes - line.calls >= 2 * others > 0
+            is_chain = line.launches >= max(least, line.calls / 1.1)
+            if merges and is_chain and where not in told:
                 names = ", ".join(sorted(line.operators)[:3])
                 reason = "each waits for the one before: "
                 reason += f"{round(line.launches)} of {report.launches} launches"

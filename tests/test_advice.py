@@ -262,6 +262,19 @@ CASES = {
                 results = [mx.nd.add_n(*[(cell(x) ** 2).sum() for x in xs])]
         """),
     ),
+    "a sum of many losses of few launches": (
+        whole("""
+            with scope() as batch:
+                losses = [cell(x).sum() for x in xs * 5]
+                results = [sum(losses[1:], losses[0])]
+        """),
+        ("each waits for the one before: 118 of 122 launches", None),
+        whole("""
+            with scope() as batch:
+                losses = [cell(x).sum() for x in xs * 5]
+                results = [mx.nd.add_n(*losses)]
+        """),
+    ),
     "a fused layer that is not hybridized": (
         script("""
             gru = gluon.rnn.GRU(4, input_size=4)
