@@ -17,8 +17,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 #: How much the kernels are optimized, unless the user says so.
 LEVEL = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
 
-#: Whether to build `executing` alone, which has all that is written in C, as `make sanitize` does.
-ONLY_C = "ONLY_C" in os.environ
+#: Whether to build `executing` alone, which has all that is written in C: for `make sanitize-c`.
+ONLY_C = "GDB_ONLY_C" in os.environ
 
 PYTHON = ">=3.8,<3.12"
 # Some versions of pip collect, and build, all dependencies before they check `python_requires`.

@@ -18,7 +18,6 @@ from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family, of
 from gluon_dynbatch.rules.numpy import TRANSLATED
 from gluon_dynbatch.rules.rule import Rule
 from gluon_dynbatch.rules.spelling import SIGNS, written
-from programs import parser_of
 
 PAGE = Path(__file__).with_name("operators.md")
 REPLACED = frozenset(["_contrib_BatchNormWithReLU", "argmax_channel", "batch_take", "reshape_like"])
@@ -199,6 +198,9 @@ native steps and launches.
 
 def main() -> None:
     """Write the page."""
+    # Others import this module from elsewhere.
+    from programs import parser_of
+
     parser_of(__doc__).parse_args()
     PAGE.write_text(reference(), encoding="utf-8")
 

@@ -49,7 +49,8 @@ def trained(epochs=2, size=25):
     mx.random.seed(1)
     model.initialize(mx.init.Xavier())
     model.hybridize()
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    # With a larger step, the result depends on the order of sums.
+    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.02})
     for low in list(range(0, len(samples), size)) * epochs:
         batch = samples[low : low + size]
         with mx.autograd.record(), gdb.batching():

@@ -47,7 +47,7 @@ def main() -> None:
     problem = explain.unreadable(options.script)
     if problem:
         command.error(problem)
-    explain.main(options.script, options.arguments, options.lines)
+    explain.run_script(options.script, options.arguments, options.lines)
 
 
 if __name__ == "__main__":

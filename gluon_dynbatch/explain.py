@@ -139,7 +139,7 @@ def unreadable(script: str) -> str:
     return ""
 
 
-def main(script: str, arguments: List[str], lines: Optional[int] = MOST_LINES) -> None:
+def run_script(script: str, arguments: List[str], lines: Optional[int] = MOST_LINES) -> None:
     """Run a script as Python would, then print the pages of its scopes.
 
     A page shows at most `lines` lines of code, or all if it is None.

@@ -41,13 +41,13 @@ ROUNDING = (
 )
 
 
-class Run(NamedTuple):
+class Outcome(NamedTuple):
     """What a run returned, and the gradients of a weighted sum of it."""
 
     values: Values
     gradients: Values
 
-    def difference(self, other: Run, tolerance: Tolerance) -> Optional[str]:
+    def difference(self, other: Outcome, tolerance: Tolerance) -> Optional[str]:
         """Return a sentence about the first value or gradient that differs; None if none does."""
         found = find_difference(self.values, other.values, tolerance)
         return found or find_difference(self.gradients, other.gradients, tolerance, are_sums=True)
@@ -145,7 +145,7 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
     return variables
 
 
-def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Run:
+def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Outcome:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
         assert array.grad is not None
@@ -162,7 +162,7 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Run:
         weights = [_array_like(h, draw(0.5, 1.5, h.shape)) for h in heads]
         mx.autograd.backward(heads, weights)
     gradients = [(f"the gradient of {name}", array.grad) for name, array in variables]
-    return Run(to_numpy(values), to_numpy(gradients))
+    return Outcome(to_numpy(values), to_numpy(gradients))
 
 
 def _anchored(array: NDArray, anchors: Dict[Any, NDArray]) -> NDArray:

@@ -361,7 +361,7 @@ def explained(tmp_path, monkeypatch, capsys):
         real = runpy.run_path
         with monkeypatch.context() as patch:
             patch.setattr(runpy, "run_path", lambda *args, **kw: names.update(real(*args, **kw)))
-            explain.main("advised.py", [])
+            explain.run_script("advised.py", [])
         return " ".join(capsys.readouterr().out.split()), names
 
     return run

@@ -45,7 +45,7 @@ def explained(tmp_path, monkeypatch, capsys):
         script.write_text(MODEL + textwrap.dedent(program))
         code = None
         try:
-            explain.main("script.py", [*arguments], lines)
+            explain.run_script("script.py", [*arguments], lines)
         except SystemExit as end:
             code = end.code
         assert RUNTIME.observer is None

@@ -131,7 +131,7 @@ def outcome(front, program, scope, in_map):
 
 
 @pytest.mark.parametrize("front", ["nd", "np"])
-@examples(120)
+@examples(70)
 @given(PROGRAMS, st.sampled_from([{}, {}, {"debug": True}]), st.booleans())
 def test_views_and_calls_in_any_modes_get_the_gradients_of_the_loop(
     front, program, options, in_map

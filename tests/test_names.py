@@ -17,11 +17,6 @@ SAME = {
 }
 #: The same of functions.
 SAME_FUNCTIONS = {
-    "drop_groups": "schedule/merge.py calls that of native/merging.pxi, on a copy",
-    "externals_read": "plan/transpose.py calls that of native/flow.pxi, and makes the array",
-    "main": "__main__.py is a command line, of which explain.py is one command",
-    "merge_groups": "schedule/merge.py calls that of native/merging.pxi, on a copy",
-    "resolve": "plan/make.py calls that of native/resolving.pxi, and knows the plan",
     "use_threads": "run/team.py calls that of native/executing.pyx, and knows the processors",
 }
 #: A function of an operator has its name in each of these: how it is merged, expressed, and written

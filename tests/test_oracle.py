@@ -30,7 +30,7 @@ def check(program, **options):
     return check_invariants(batch)
 
 
-@examples(25)
+@examples(16)
 @given(programs(tame=True), st.sampled_from(SETTINGS))
 def test_random_programs(program, drawn):
     """All granularities run with one policy, and all policies with one granularity."""

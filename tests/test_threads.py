@@ -172,7 +172,7 @@ def test_mxnet_frees_a_graph_without_python(model):
 
 def test_threads_share_a_model():
     """They train it and call it, in scopes and without; a deadlock ends at the limit of time."""
-    command = [sys.executable, "-m", "tests.fuzz.threads", "5"]
+    command = [sys.executable, "-m", "tests.fuzz.threads", "3"]
     printed = subprocess.run(command, cwd=ROOT, timeout=120, check=True, stdout=subprocess.PIPE)
     assert len(printed.stdout.splitlines()) == len(TEAMS)
 

@@ -31,7 +31,6 @@ class Value(Protocol):
         """Of all columns."""
 
 
-
 #: Reductions of columns to their sum, maximum or product.
 SUM, MAX, PROD = "sum", "max", "prod"
 #: Functions of two values whose results are 0 or 1.

@@ -57,7 +57,7 @@ def make_plan(
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])
     # Fills are written before all results, so their rows come first.
     order = array("q", chain(range(len(results), len(regions)), range(len(results))))
-    arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, outside.kinds)
+    arenas, sizes, pieces = place_operands(operands, regions, reads, kind, order, outside.kinds)
     return Plan(
         graph=graph,
         kernels=kernels,
@@ -88,7 +88,7 @@ def _lay_out(tables: List[bytes], members: Members) -> Tuple[Ports, Array]:
     return Ports(**columns), places
 
 
-def resolve(
+def place_operands(
     operands: Array,
     regions: Array,
     reads: Reads,

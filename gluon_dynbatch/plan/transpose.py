@@ -15,7 +15,7 @@ from ..modes import RECORDING
 from ..native import planning
 from ..schedule.dependencies import Array
 from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, empty_places
-from .make import resolve
+from .make import place_operands
 from .plan import Plan, Reads
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     wanted = live[maker]
     parts = _some(from_heads, wanted[from_heads.operand]), _from_operands(plan, inputs, wanted)
     reads = Reads._make(map(np.concatenate, zip(*parts)))
-    arenas, sizes, pieces = resolve(operands, regions, reads, kind, order, plan.kinds)
+    arenas, sizes, pieces = place_operands(operands, regions, reads, kind, order, plan.kinds)
     return plan._replace(
         order=np.flatnonzero(live[: len(plan.order)])[::-1],
         inputs=plan.outputs,
@@ -201,7 +201,7 @@ def live_units(plan: Plan, heads: Heads) -> Array:
     return live
 
 
-def externals_read(graph: Graph, units: Array, count: int) -> Array:
+def externals_of(graph: Graph, units: Array, count: int) -> Array:
     """Return per external array, of `count`, whether marked units read it."""
     read = np.zeros(count, dtype=bool)
     planning.externals_read(units, graph.input0, graph.term0, graph.term, read)
@@ -224,7 +224,7 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     units = live_units(plan, heads)
     # Per external array: whether it gets a gradient; and whether it gets one, but not from a fill.
-    wanted = externals_read(plan.graph, units, len(heads.in_graph)) & heads.in_graph
+    wanted = externals_of(plan.graph, units, len(heads.in_graph)) & heads.in_graph
     others = wanted.copy()
     filled: List[Tuple[int, int, int]] = []
     results = plan.outputs.first[-1]

@@ -46,7 +46,7 @@ MERGED: Tuple[Family, ...] = (
         ),
         each("amp_cast amp_multicast clip", SAME, overwrites=True),
         each("round_ste sign_ste", SAME, "_contrib_{}", overwrites=True),
-        each("LeakyReLU", LEAKY_RELU, not_with="act_type=rrelu", random=True),
+        each("LeakyReLU", LEAKY_RELU, not_with="act_type=rrelu", random=True, single=True),
         each(
             "plus minus rminus mul div rdiv hypot maximum minimum mod rmod power rpower",
             SAME,

@@ -16,7 +16,7 @@ from mxnet.ndarray import NDArray
 from ..native import planning
 from ..plan.launch import Launch, pieces_of
 from ..plan.plan import Plan
-from ..plan.transpose import Reach, externals_read, live_units, touched_units
+from ..plan.transpose import Reach, externals_of, live_units, touched_units
 from ..record.lazy_base import Lazy
 from ..schedule.dependencies import Array
 from .buffers import bases_of, shaped, write_pieces
@@ -133,7 +133,7 @@ class BackwardPass:
             for parameter in segment.parameters:
                 identity = id(parameter.data(segment.context))
                 reached[identity] = is_live or reached.get(identity, False)
-        read = externals_read(graph, units, len(self.heads.in_graph))
+        read = externals_of(graph, units, len(self.heads.in_graph))
         for identity, number in self._numbers.items():
             reached[identity] = bool(read[number]) or reached.get(identity, False)
         return [reached.get(id(array), True) for array in self.inputs]

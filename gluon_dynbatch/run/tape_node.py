@@ -24,7 +24,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import GradientError, ShapeError
 from ..native import recording
-from ..plan.transpose import externals_read
+from ..plan.transpose import externals_of
 from ..record.lazy_base import Lazy
 from ..record.where import user_line
 from ..schedule.dependencies import Array
@@ -282,7 +282,7 @@ class TapeNode:
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
             units = backward.live_units(arriving)
             externals = len(backward.heads.in_graph)
-            reads = externals_read(backward.forward.graph, units, externals)
+            reads = externals_of(backward.forward.graph, units, externals)
             for route in routes:
                 if isinstance(route, Within) and reads[route.external]:
                     heads[route.flush].add(route.head)

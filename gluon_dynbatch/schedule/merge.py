@@ -29,7 +29,7 @@ MOST_GROUPS = 1024
 """More groups are not merged: the table of which group reaches which would take some 10 ms."""
 
 
-def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
+def merged_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Merge pairs of groups of equal signature until no two can be merged.
 
     Signatures are visited in the order of their ids, and the pair that is launched closest together
@@ -40,7 +40,7 @@ def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
     return merged
 
 
-def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
+def needed_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Drop groups whose units can all run in others; if `groups` is valid, so is the result."""
     remaining = groups.copy()
     scheduling.drop_groups(graph.signature, graph.offsets, graph.preds, remaining)

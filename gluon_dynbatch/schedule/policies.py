@@ -23,7 +23,7 @@ from .agenda import agenda_cost, group_by_agenda
 from .budget import Budget, Meter
 from .dependencies import Dependencies, Ints, count_groups, reverse, unreverse
 from .depth import group_and_bound, group_by_depth
-from .merge import MOST_GROUPS, drop_groups, merge_groups
+from .merge import MOST_GROUPS, merged_groups, needed_groups
 
 #: One step of a policy: its estimated cost in visits, and a function that returns a valid grouping.
 Step = Tuple[int, Callable[[], Ints]]
@@ -56,9 +56,9 @@ def merges(search: Search) -> Iterator[Step]:
         groups = search.attempted
         if groups <= MOST_GROUPS:
             cost = search.graph.size // 2 + 20 * groups + groups**2 // 2
-            yield cost, lambda: merge_groups(search.graph, search.attempt)
+            yield cost, lambda: merged_groups(search.graph, search.attempt)
         before = search.attempted
-        yield search.graph.size, lambda: drop_groups(search.graph, search.attempt)
+        yield search.graph.size, lambda: needed_groups(search.graph, search.attempt)
 
 
 def by_agenda(search: Search) -> Iterator[Step]:

@@ -69,7 +69,7 @@ NUMBERS = [
 #: For these options, 0 is a value.
 ZERO = {"--analysis-budget", "--batch-wait-timeout-s", "--dropout", "--kvstore-timeout", "--port",
         "--rude", "--seed", "--shutdown-timeout-s", "--stream-interval-s", "--timeout-s",
-        "--weight-decay", "benchmark --seconds"}  # fmt: skip
+        "benchmark --seconds", "--weight-decay"}  # fmt: skip
 #: These only take time, or are more than there is.
 ENDLESS = {"--alone-minibatches", "--analysis-budget", "--batch-size", "--embedding-lr", "--lr",
            "--lr-decay", "--loop-samples", "--max-batch-size", "--max-bytes", "--max-queue",

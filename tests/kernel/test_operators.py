@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import rules
 from gluon_dynbatch.kernel.draws import DRAWS
 from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.kernel.tensor import ROUGH
@@ -69,8 +70,7 @@ def dtype_of(op, attrs):
 def tolerance_of(op, dtype):
     if dtype == "float32":
         return 1e-5, 1e-6
-    # MXNet stores the slope of LeakyReLU in single precision.
-    return (1e-6, 1e-7) if op == "LeakyReLU" else (1e-8, 1e-9)
+    return (1e-6, 1e-7) if rules.of(op).single else (1e-8, 1e-9)
 
 
 def samples_of(c, pattern, rng):

@@ -171,7 +171,8 @@ def attach(op, arrays, start=0):
     for k, array in enumerate(arrays):
         if is_float(array) and k not in rules.of(op).no_gradient and array.grad is None:
             array.attach_grad("add" if start else "write")
-            array.grad[:] = start
+            if start:
+                array.grad[:] = start
 
 
 def differentiate(outputs, heads, training):
@@ -190,12 +191,13 @@ class Loop:
     rng: np.random.Generator
 
     def __post_init__(self):
-        shared = [a.draw(self.rng, self.leading[0]) for a in self.case.inputs]
+        inputs = [*zip(self.pattern, self.case.inputs)]
+        shared = [a.draw(self.rng, self.leading[0]) if x == "S" else None for x, a in inputs]
         self.samples = [
             [
                 # Copies, as Deconvolution of MXNet 1.9.1 fails if two calls train one weight.
                 same.copy() if letter == "S" else a.draw(self.rng, r)
-                for letter, a, same in zip(self.pattern, self.case.inputs, shared)
+                for (letter, a), same in zip(inputs, shared)
             ]
             for r in self.leading
         ]

@@ -12,7 +12,7 @@ from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, low
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.dependencies import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.depth import group_and_bound, group_by_depth, unit_depth
-from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
+from gluon_dynbatch.schedule.merge import merged_groups, needed_groups
 from tests.schedule import dags
 
 LARGER = st.builds(dags.random_graph, st.integers(0, 99), st.just(70), st.just(4),
@@ -54,7 +54,7 @@ def initial_groups(graph, kind):
 def test_groups_are_merged_whole_until_no_two_of_a_signature_can_be(graph, kind):
     start = initial_groups(graph, kind)
     before = start.copy()
-    merged = merge_groups(graph, start)
+    merged = merged_groups(graph, start)
     check_groups(graph, merged)
     assert len(pairs(start, merged)) == start.max(initial=-1) + 1 and (start == before).all()
     launches = nx.relabel_nodes(nx.DiGraph(dags.as_networkx(graph)), dict(enumerate(merged)))
@@ -68,9 +68,9 @@ def test_groups_are_merged_whole_until_no_two_of_a_signature_can_be(graph, kind)
 def test_groups_are_dropped_until_each_is_needed(graph, kind):
     """Without any one of the launches that are left, some units could not run."""
     start = initial_groups(graph, kind)
-    start = merge_groups(graph, start) if kind == "merged" else start
+    start = merged_groups(graph, start) if kind == "merged" else start
     before = start.copy()
-    needed = drop_groups(graph, start)
+    needed = needed_groups(graph, start)
     check_groups(graph, needed)
     assert (start == before).all()
     preds, signature = dags.pred_lists(graph), graph.signature.tolist()

@@ -18,7 +18,7 @@
 #endif
 #include "set.h"
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8)
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8) && !defined(GDB_ONLY_BASE)
 #define GDB_X86 1
 #ifdef __clang__
 #define GDB_TARGET(names, more) \

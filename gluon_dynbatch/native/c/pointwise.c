@@ -84,15 +84,28 @@ static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t 
     GDB_BY_TYPE(to.dtype, LOAD_SPREAD)
 }
 
+/* Return whether a vector of numbers of columns counts up by one. */
+static inline int is_run(const int32_t *order) {
+    int32_t differs = order[0] < 0;
+    for (int32_t k = 1; k < VECTOR; k++) differs |= order[k] ^ (order[0] + k);
+    return !differs;
+}
+
 #define LOAD_MOVED(D) \
     for (int64_t row = 0; row < rows; row++) { \
         D *const t = (D *)to.data + row * columns; \
         const D *const f = (const D *)from.data + row * from.pitch; \
-        for (int64_t i = 0; i < columns; i++) \
-            t[i] = order[i] < 0 ? 0 : f[order[i]]; \
+        for (int64_t i = 0, end; i < columns; i = end) { \
+            end = columns - i < VECTOR ? columns : i + VECTOR; \
+            if (end == i + VECTOR && is_run(order + i)) \
+                memcpy(t + i, f + order[i], VECTOR * sizeof(D)); \
+            else \
+                for (int64_t k = i; k < end; k++) t[k] = order[k] < 0 ? 0 : f[order[k]]; \
+        } \
     }
 
-/* Gather elements of each row by index into a register of the same type. */
+/* Gather elements of each row by index into a register of the same type: often these are rows of a
+ * matrix, which follow those of another one. */
 static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64_t rows,
                        int64_t columns) {
     GDB_BY_TYPE(to.dtype, LOAD_MOVED)
