@@ -17,6 +17,9 @@ VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 #: How much the kernels are optimized, unless the user says so.
 LEVEL = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
 
+#: Whether to build `executing` alone, which has all that is written in C: for `make sanitize-c`.
+ONLY_C = "GDB_ONLY_C" in os.environ
+
 PYTHON = ">=3.8,<3.12"
 # Some versions of pip collect, and build, all dependencies before they check `python_requires`.
 # On an unsupported Python there are no dependencies, so the user sees that Python is rejected.
@@ -148,6 +151,7 @@ setup(
             extra_compile_args=["-Wno-unused-function"],
         )
         for name in ("assembling", "recording", "lowering", "planning", "scheduling")
+        if not ONLY_C
     ],
     cmdclass={"build_ext": BuildExt},
     entry_points={"console_scripts": ["gluon-dynbatch = gluon_dynbatch.__main__:main"]},

@@ -7,13 +7,14 @@ docs/draw_serving.py --figures runs/serving/decoder.json`` first takes the figur
 
 from __future__ import annotations
 
-import argparse
 import csv
 import html
-import json
 import math
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+from programs import parser_of
+from themes import GRID, frame
 
 DOCS = Path(__file__).resolve().parent
 FIGURES, PICTURE = DOCS / "serving.csv", DOCS / "serving.svg"
@@ -30,8 +31,6 @@ PANELS = {
     "first50": "until the first word, p50",
     "each50": "between words, p50",
 }
-INK, GRID = "#374151", "#e5e7eb"
-FONT = 'font-family="Helvetica, Arial, sans-serif" font-size="13"'
 WIDTH, HEIGHT, LEFT, GAP, TOP = 260, 130, 56, 56, 70
 
 
@@ -121,23 +120,22 @@ def to_svg(figures: Figures) -> str:
         row, column = divmod(number, 2)
         left, top = LEFT + column * (WIDTH + GAP + 20), TOP + row * (HEIGHT + LEFT + 20)
         elements += panel(figures, name, left, top)
-    content = "\n".join(elements)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{title}" {FONT} fill="{INK}">\n'
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{content}\n</svg>\n'
-    )
+    return frame(width, height, title, elements)
 
 
 def main() -> None:
     """Run the program."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--figures", type=Path, metavar="FILE", help="decoder.json of a load test")
     args = parser.parse_args()
     if args.figures is not None:
-        measured = json.loads(args.figures.read_text(encoding="utf-8"))
+        measured = parser.read_json(args.figures)
+        try:
+            lines = [*to_csv(measured)]
+        except (KeyError, TypeError, AttributeError):
+            parser.error(f"{args.figures}: not written by a load test of the decoder")
         with FIGURES.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(to_csv(measured))
+            csv.writer(file, lineterminator="\n").writerows(lines)
     PICTURE.write_text(to_svg(read_csv(FIGURES.read_text(encoding="utf-8"))), encoding="utf-8")
 
 

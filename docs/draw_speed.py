@@ -7,22 +7,22 @@ takes the figures from a run of ``experiments/benchmark.py --threads``.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import html
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
+from programs import parser_of
+from themes import frame
+
 DOCS = Path(__file__).resolve().parent
 README, PICTURE = DOCS.parent / "README.md", DOCS / "speed.svg"
 PAGE, FIGURES, THREADS = DOCS / "performance.md", DOCS / "threads.csv", DOCS / "threads.svg"
-OURS, OTHERS, INK, PAPER = "#2a9d8f", "#b6bcc6", "#374151", "#ffffff"
+OURS, OTHERS = "#2a9d8f", "#b6bcc6"
 LABELS, PANEL, VALUE, ROW, BAR, TOP, MARGIN = 300, 210, 56, 24, 15, 44, 12
-FONT = 'font-family="Helvetica, Arial, sans-serif" font-size="13"'
 #: The workload whose speed over threads is shown, its sample, and the minibatch of the picture.
 WORKLOAD, UNIT, SIZE = "sick", "pairs", 256
 #: The ways in `FIGURES`, as a reader knows them; those of this package first.
@@ -128,7 +128,7 @@ def to_svg(header: List[str], rows: List[Row]) -> str:
     """Return a picture of bars, with a panel for each column of numbers."""
     width = 2 * MARGIN + LABELS + PANEL * (len(header) - 1)
     height = TOP + ROW * len(rows) + MARGIN
-    parts = [f'<rect width="{width}" height="{height}" fill="{PAPER}"/>']
+    parts = []
 
     def write(x: float, y: float, text: str, style: str = "") -> None:
         parts.append(f'<text x="{x:.0f}" y="{y:.0f}"{style}>{html.escape(text)}</text>')
@@ -150,11 +150,7 @@ def to_svg(header: List[str], rows: List[Row]) -> str:
                 write(left + length + 5, y + 12, f"{speed:,.0f}", bold * row.bold)
     for number, row in enumerate(rows):
         write(MARGIN, TOP + ROW * number + 12, shorten(row.name), bold * row.bold)
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
-        f' height="{height}" {FONT} fill="{INK}">\n{body}\n</svg>\n'
-    )
+    return frame(width, height, header[0], parts)
 
 
 def shorten(name: str) -> str:
@@ -167,16 +163,17 @@ def shorten(name: str) -> str:
 
 def main() -> None:
     """Draw both pictures, and write the table of threads."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--threads", type=Path, metavar="FOLDER", help="the --output of a benchmark over threads"
     )
     folder = parser.parse_args().threads
     if folder:
+        measured = parser.read_json(folder / "threads.json")
         try:
-            lines = [*to_csv(json.loads((folder / "threads.json").read_text(encoding="utf-8")))]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            parser.error(f"{folder}: has no measurement of {WORKLOAD} over threads ({error!r})")
+            lines = [*to_csv(measured)]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            parser.error(f"{folder}: has no measurement of {WORKLOAD} over threads")
         with FIGURES.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
     figures = read_csv(FIGURES.read_text(encoding="utf-8"))

@@ -1,14 +1,15 @@
 """Draw tree_batching.svg: the trees of three samples, and the launches that run their nodes.
 
-Run ``python docs/draw_tree_batching.py``.  ``--check FILE.png`` also draws a PNG with matplotlib,
-for viewing without an SVG viewer.
+Run ``python docs/draw_tree_batching.py``; a test fails if the picture is stale.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Tuple
+
+from programs import parser_of
+from themes import INK, PAPER, frame
 
 #: A tree is the list of its children.
 TREES = (
@@ -17,7 +18,6 @@ TREES = (
     [[[], []], [[], []]],
 )
 COLOURS = ("#2a9d8f", "#e9a23b", "#d1495b", "#4a6fa5")
-INK, PAPER = "#4b5563", "#ffffff"
 RADIUS, STEP, LEVEL, MARGIN, GAP = 11, 34, 54, 26, 26
 
 
@@ -85,13 +85,7 @@ def lay_out() -> Drawing:
 
 def to_svg(drawing: Drawing) -> str:
     """Return a drawing as SVG."""
-    width, height = f"{drawing.width:.0f}", f"{drawing.height:.0f}"
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img">',
-        "<title>Nodes of equal height in three trees run in one launch</title>",
-        f'<rect width="{width}" height="{height}" rx="12" fill="{PAPER}"/>',
-    ]
+    out = []
     for x, y, w, h, launch, opacity in drawing.boxes:
         out.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="14" '
@@ -113,52 +107,15 @@ def to_svg(drawing: Drawing) -> str:
             f'<circle cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{RADIUS}" '
             f'fill="{COLOURS[dot.launch]}" stroke="{PAPER}" stroke-width="2"/>'
         )
-    return "\n".join([*out, "</svg>", ""])
-
-
-def to_png(drawing: Drawing, path: Path) -> None:
-    """Draw a PNG with matplotlib."""
-    from matplotlib import patches, pyplot
-
-    figure = pyplot.figure(figsize=(drawing.width / 80, drawing.height / 80))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, drawing.width), ylim=(drawing.height, 0))
-    axes.set_axis_off()
-    for x, y, w, h, launch, opacity in drawing.boxes:
-        style = patches.BoxStyle("Round", pad=0, rounding_size=14)
-        axes.add_patch(
-            patches.FancyBboxPatch(
-                (x, y), w, h, style, linewidth=0, facecolor=COLOURS[launch], alpha=opacity
-            )
-        )
-    for a, b in drawing.edges:
-        axes.plot((a.x, b.x), (a.y, b.y), color=INK, linewidth=1.8, zorder=2)
-    for tail, y, head, launch in drawing.arrows:
-        axes.plot((tail, head - 10), (y, y), color=COLOURS[launch], linewidth=3.6)
-        corners = [(head, y), (head - 13, y - 8), (head - 13, y + 8)]
-        axes.add_patch(patches.Polygon(corners, color=COLOURS[launch]))
-    for dot in drawing.dots:
-        axes.add_patch(
-            patches.Circle(
-                (dot.x, dot.y),
-                RADIUS,
-                facecolor=COLOURS[dot.launch],
-                edgecolor=PAPER,
-                linewidth=1.8,
-                zorder=3,
-            )
-        )
-    figure.savefig(path, dpi=160)
+    title = "Nodes of equal height in three trees run in one launch"
+    return frame(drawing.width, drawing.height, title, out)
 
 
 def main() -> None:
     """Write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", type=Path, metavar="FILE", help="also draw a PNG")
-    args = parser.parse_args()
-    drawing = lay_out()
-    Path(__file__).with_name("tree_batching.svg").write_text(to_svg(drawing), encoding="utf-8")
-    if args.check is not None:
-        to_png(drawing, args.check)
+    parser_of(__doc__).parse_args()
+    picture = to_svg(lay_out())
+    Path(__file__).with_name("tree_batching.svg").write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

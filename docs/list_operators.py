@@ -5,7 +5,6 @@ Run ``python docs/list_operators.py`` after a change of a rule; a test fails if 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import re
 from pathlib import Path
@@ -197,6 +196,14 @@ native steps and launches.
 {numpy}
 """
 
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+def main() -> None:
+    """Write the page."""
+    # Others import this module from elsewhere.
+    from programs import parser_of
+
+    parser_of(__doc__).parse_args()
     PAGE.write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

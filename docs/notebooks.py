@@ -5,11 +5,12 @@ Run ``python docs/notebooks.py`` after a change of the page; a test fails if the
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
 from typing import Any, Dict, List
+
+from programs import parser_of
 
 DOCS = Path(__file__).resolve().parent
 #: Pages with a notebook beside them.
@@ -41,8 +42,13 @@ def notebook(text: str) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+def main() -> None:
+    """Write the notebooks."""
+    parser_of(__doc__).parse_args()
     for page in PAGES:
         text = notebook(page.read_text(encoding="utf-8"))
         page.with_suffix(".ipynb").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,6 @@ or a picture of the value of its last expression.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
@@ -21,6 +20,9 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 import matplotlib
 import mxnet as mx
+
+from gluon_dynbatch.show.plot import STYLE
+from programs import parser_of
 
 DOCS = Path(__file__).resolve().parent
 PAGES = {
@@ -78,7 +80,8 @@ def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
     """Run a page and yield its blocks in order; with `draw`, write its pictures."""
     text = PAGES[name].read_text(encoding="utf-8")
     first, names, line = "", {}, 0
-    with mx.name.NameManager():  # numbers Gluon blocks from zero on each page
+    # Gluon blocks are numbered from zero on each page, and figures suit light and dark pages.
+    with mx.name.NameManager(), matplotlib.rc_context(STYLE):
         for match in BLOCK.finditer(text):
             code = match["code"] or match["hidden"]
             if name in SEPARATE:
@@ -125,7 +128,7 @@ def alike(shown: str, printed: str) -> bool:
 
 def main() -> None:
     """Update pages."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("page", nargs="*", type=Path, help="pages to update, times included")
     parser.add_argument("--draw", action="store_true", help="also draw the pictures")
     args = parser.parse_args()

@@ -17,9 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import prometheus_client as prometheus
 import uvicorn
-from prometheus_client import multiprocess
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from uvicorn.supervisors import multiprocess
 
 import gluon_dynbatch as gdb
 
@@ -181,7 +183,7 @@ class Service:
         if size > self.max_bytes:
             raise Refused(413, f"the body has more than {self.max_bytes} bytes")
         try:
-            return json.loads(body)
+            return json.loads(body.decode())
         except (ValueError, RecursionError):
             raise Refused(400, "the body is not JSON") from None
 
@@ -220,6 +222,12 @@ async def answer_in_parts(receive, send, content_type, parts):
     return status
 
 
+def numbering(vocab):
+    """Return a function of words that returns the array of their numbers, faster than `vocab`."""
+    known, unknown = dict(vocab.token_to_idx).get, vocab[vocab.unknown_token]
+    return lambda words: np.array([known(word, unknown) for word in words], np.int32)
+
+
 def event(content, name=None):
     """Format a server-sent event."""
     return (f"event: {name}\n" if name else "") + f"data: {ENCODE(content)}\n\n"
@@ -243,10 +251,11 @@ class Figures:
         self.own = self.shown = prometheus.CollectorRegistry()
         if SHARED in os.environ:
             self.shown = prometheus.CollectorRegistry()
-            multiprocess.MultiProcessCollector(self.shown)
+            MultiProcessCollector(self.shown)
         count = functools.partial(prometheus.Counter, registry=self.own)
         times = functools.partial(prometheus.Histogram, registry=self.own, buckets=BUCKETS)
-        self.statuses = count("answers", "Requests by the status of the answer.", ["status"])
+        statuses = count("answers", "Requests by the status of the answer.", ["status"])
+        self.count_of = functools.lru_cache(maxsize=None)(statuses.labels)
         self.seconds = times("request_seconds", "From a request to the end of its answer.")
         self.ends = count("requests", "What became of what the batcher was asked.", ["end"])
         self.now = {
@@ -263,7 +272,7 @@ class Figures:
 
     def answered(self, status, seconds):
         """Count an answer."""
-        self.statuses.labels(status).inc()
+        self.count_of(status).inc()
         self.seconds.observe(seconds)
 
     def update(self, stats):
@@ -294,7 +303,7 @@ class Figures:
             for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
                 process = int(path.stem.rpartition("_")[2])
                 if not is_alive(process):
-                    multiprocess.mark_process_dead(process)
+                    mark_process_dead(process)
         return prometheus.generate_latest(self.shown).decode()
 
 
@@ -311,6 +320,8 @@ def is_alive(process):
 
 #: The variable in which worker processes find the class of the service and its arguments.
 PASSED = "GLUON_DYNBATCH_SERVICE"
+#: Seconds without an answer after which a worker process is replaced.
+HUNG_S = 120
 UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "on", "ws": "none"}
 
 
@@ -369,7 +380,24 @@ def serve(kind, args, argv):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable() // args.workers)))
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SHARED] = folder
-        uvicorn.run("http_service:worker", factory=True, **settings)
+        config = uvicorn.Config("http_service:worker", factory=True, **settings)
+        target, sockets = uvicorn.Server(config).run, [config.bind_socket()]
+        Supervisor(config, target=target, sockets=sockets).run()
+
+
+class Supervisor(multiprocess.Multiprocess):
+    """Uvicorn's, with more patience: a process answers only once it has imported this program."""
+
+    def keep_subprocess_alive(self):
+        """Replace processes that have ended, or have not answered in `HUNG_S` seconds."""
+        for number, process in enumerate(self.processes):
+            # A signal, such as that to end, does not wait for a process.
+            if any(self.signal_queue or process.is_alive(timeout=1) for _ in range(HUNG_S)):
+                continue
+            process.kill()
+            process.join()
+            self.processes[number] = multiprocess.Process(self.config, self.target, self.sockets)
+            self.processes[number].start()
 
 
 def worker():

@@ -33,6 +33,7 @@ from http_service import (  # noqa: E402
     Refused,
     Service,
     event,
+    numbering,
     read_model,
     run_service,
     while_connected,
@@ -47,6 +48,8 @@ from workloads.text import build_vocab, indices  # noqa: E402
 END, TASK = "</s>", "reversal"
 #: The rows of a memory are padded to a multiple; and the score of a row that is not attended to.
 BLOCK, NEVER = 16, -1e9
+#: Words that a stream holds for its client.
+BUFFER = 128
 
 
 def trained(epochs=4, size=32):
@@ -156,16 +159,19 @@ class DecoderService(Service):
         ("--max-words", POSITIVE, 50, "N", "limit of a sentence"),
         ("--max-limit", POSITIVE, 512, "N", "largest limit of an answer's words"),
         ("--timeout-s", SECONDS, 60, "S", "longest time for a request"),
+        ("--stream-interval-s", SECONDS, 0.01, "S", "words that come sooner are sent together"),
     )
 
     def __init__(self, args, parts):
-        self.vocab, self.timeout_s = parts[1], args.timeout_s
+        self.numbers_of, self.timeout_s = numbering(parts[1]), args.timeout_s
         self.max_words, self.max_limit = args.max_words, args.max_limit
         batcher = gdb.RequestBatcher(
             decoder(*parts),
             args.max_batch_size,
             max_queue=args.max_queue,
             continuous=not args.run_to_end,
+            stream_buffer=BUFFER,
+            stream_interval_s=args.stream_interval_s,
         )
         super().__init__(batcher, (np.zeros(1, np.int32), 1), args.max_bytes)
         self.routes["/generate"] = ("POST", self.generate)
@@ -234,7 +240,7 @@ class DecoderService(Service):
         if type(in_parts) is not bool:
             raise Refused(422, '"stream" is true or false')
         # The batcher converts NumPy arrays to MXNet.
-        return (np.array(self.vocab[words], np.int32), limit), in_parts
+        return (self.numbers_of(words), limit), in_parts
 
 
 def save(path, model, vocab):

@@ -61,7 +61,8 @@ KINDS: Dict[str, Kind] = {
     "change": Kind(
         "changed",
         f"changes an array that pending calls read: {EACH_TIME}",
-        "change arrays and parameters before or after the scope",
+        "change arrays and parameters before or after the scope; do not fill an array piece by "
+        "piece, but collect the pieces in a list, and join them",
     ),
     "value": Kind(
         "value read",
@@ -71,9 +72,9 @@ KINDS: Dict[str, Kind] = {
     ),
     "map": Kind(
         "read in map",
-        "samples wait there for each other, and one flush serves all of them",
-        "if a sample reads several values in a row, let it compute all of them before it reads the "
-        "first: then one flush serves them",
+        "samples wait there for each other, and one flush serves all of them: as intended",
+        "only if a sample reads several values in a row: let it compute all of them before it "
+        "reads the first, so that one flush serves them",
     ),
     "turn": Kind(
         "in turn",
@@ -92,6 +93,12 @@ KINDS: Dict[str, Kind] = {
         "each flush serves at most one sample of map",
         "map more samples at a time, and let samples read at the same time: compute all scores of "
         "a round first, and read them together",
+    ),
+    "chain": Kind(
+        "in a row",
+        "",
+        "if they add up arrays, call mx.nd.add_n(*arrays) once, or mx.np.stack(arrays).sum(axis=0);"
+        " if they are steps of one long sample, more samples in a scope share its launches",
     ),
     "kinds": Kind(
         "kinds",
@@ -163,6 +170,11 @@ def remedy(reason: str) -> str:
     if "BatchNorm in training mode" in reason:
         return (
             "LayerNorm merges, and so does BatchNorm(use_global_stats=True); both change the model"
+        )
+    if "parameters of its own" in reason:
+        return (
+            "if a layer of Gluon calls it, hybridize the layer: it joins its parameters anew for "
+            "each call, and a hybridized one does so once for all"
         )
     return f"use operators that merge: see {page('operators', 'Operators')}"
 

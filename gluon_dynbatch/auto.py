@@ -35,6 +35,8 @@ WORK_AHEAD = (900_000_000, 4_500_000_000)
 TO_RECORD = 3
 #: How many times a flush has to take what it hides: its launches are narrower, too.
 WORTH_AHEAD = 2
+#: Estimates are this far apart if it is plain which way takes less time.
+PLAIN = 1.5
 #: Places remembered per thread.
 MOST_PLACES = 256
 
@@ -96,7 +98,7 @@ class Decision(NamedTuple):
 
     #: How many calls run at once.
     limit: int = 0
-    #: The decision and its estimates, for the report.
+    #: The decision, for the report.
     text: str = ""
     #: Why launches were narrow in the scope that led to it; if calls run at once, no other says so.
     findings: Optional[Tuple[Finding, ...]] = None
@@ -155,6 +157,13 @@ class Account:
         is_charged = not cached and self._first_block in self._decisions
         self.recorded += costs.recorded + costs.plan * is_charged
 
+    def _told(self, at_once: bool) -> str:
+        """Return a decision in words, without the estimates: these are good for no more."""
+        chosen = "run their calls at once" if at_once else "record their calls"
+        low, high = sorted((self.recorded, self.at_once))
+        why = "which takes less time" if high > PLAIN * low else "but both ways take about as long"
+        return f"later scopes here {chosen}, {why}"
+
     def close(self, report: Report) -> None:
         """Decide about later scopes after one with this report, and add what the report lacks."""
         if self._first_block is None:
@@ -165,9 +174,7 @@ class Account:
             self._decisions[self._first_block] = Decision(
                 # Sizes vary: only a scope more than twice as large is recorded again.
                 2 * (self.calls + report.at_once) if loses else 0,
-                f"later scopes here {'run their calls at once' if loses else 'record their calls'}"
-                f": an estimated {1e-3 * self.recorded:.1f} ms recorded, "
-                f"{1e-3 * self.at_once:.1f} ms at once",
+                self._told(loses),
                 tuple(report.findings) if loses else None,
                 self.nodes,
             )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
 
+#: Longest time in seconds that the worker waits for an event loop to pass on a first value: Python
+#: runs one thread at a time, and the loop would otherwise wait until the worker waits for values.
+LOOK_S = 0.001
 #: The end of a stream without an error.
 END = object()
 
@@ -44,6 +48,10 @@ class Mailbox:
         self.values: Deque[Any] = deque()
         #: Whether its request waits, or is about to wait, for the client.
         self.blocked = False
+        #: Before this time, its client is not told of more values; see `Outbox`.
+        self.due = 0.0
+        #: Whether its client has been told of its first value.
+        self.told = False
         #: The error that ends the stream, `END` if there is none; None before the end.
         self.end: Any = None
         #: Threads that wait for a value.
@@ -64,6 +72,10 @@ class Mailbox:
         is_closed = self.loop is not None and self.loop.is_closed()
         most = self._size // 2 if self.blocked else self._size - 1
         return len(self.values) <= most or is_closed
+
+    def is_urgent(self) -> bool:
+        """Return whether the client is told at once: of the end, or before there is no room."""
+        return self.end is not None or len(self.values) > self._size // 2
 
     def finish(self, error: Optional[BaseException]) -> None:
         """End the stream after its values, unless it has ended."""
@@ -98,11 +110,13 @@ class Mailbox:
 class Outbox:
     """Answers to be sent, those to all clients of an event loop in one call.
 
-    `drop` is called for each client that has gone with its loop.
+    `drop` is called for each client that has gone with its loop.  The client of a stream is told of
+    values at most once in `interval_s` seconds, except of the first and of the end: to wake it
+    costs more than to compute a value.
     """
 
-    def __init__(self, drop: Callable[[Any], None]) -> None:
-        self._drop = drop
+    def __init__(self, drop: Callable[[Any], None], interval_s: float = 0.0) -> None:
+        self._drop, self._interval_s = drop, interval_s
         self._answers: List[Tuple[Request, Any]] = []
         self._mailboxes: Dict[Mailbox, None] = {}
 
@@ -121,8 +135,8 @@ class Outbox:
         """Tell the client of a stream to look for values."""
         self._mailboxes[mailbox] = None
 
-    def send(self) -> None:
-        """Send all."""
+    def send(self, everything: bool = False) -> None:
+        """Send what is due, or everything."""
         by_loop: Dict[Any, Tuple[List[Any], List[Mailbox]]] = {}
         while self._answers:  # emptied, as the traceback of an outcome may hold the caller's frame
             request, outcome = self._answers.pop(0)
@@ -130,23 +144,49 @@ class Outbox:
             loop = client.get_loop() if asyncio.isfuture(client) else None
             by_loop.setdefault(loop, ([], []))[0].append((client, outcome))
             del request, outcome, client
-        for mailbox in self._mailboxes:
+        for mailbox in self._due(everything):
             by_loop.setdefault(mailbox.loop, ([], []))[1].append(mailbox)
-        self._mailboxes.clear()
         for loop, letters in by_loop.items():
             if loop is None:
                 _hand_over(*letters)
                 continue
+            looked = threading.Event() if any(not each.told for each in letters[1]) else None
             try:
-                loop.call_soon_threadsafe(_hand_over, *letters)
+                loop.call_soon_threadsafe(_hand_over, *letters, looked)
             except RuntimeError:  # the loop is closed
                 for mailbox in letters[1]:
                     self._drop(mailbox)
+                continue
+            if looked is not None:
+                looked.wait(LOOK_S)
 
 
-def _hand_over(answers: List[Tuple[Any, Any]], mailboxes: List[Mailbox]) -> None:
-    """Settle futures of threads, or of the event loop of this thread, and wake its streams."""
+    def _due(self, everything: bool) -> List[Mailbox]:
+        """Remove and return the streams whose clients are told of values now."""
+        mailboxes, interval_s = self._mailboxes, self._interval_s
+        if everything or not interval_s:
+            due = list(mailboxes)
+            mailboxes.clear()
+            return due
+        now = time.monotonic()
+        due = [each for each in mailboxes if each.due <= now or each.is_urgent()]
+        for mailbox in due:
+            mailbox.due = now + interval_s
+            del mailboxes[mailbox]
+        return due
+
+
+def _hand_over(
+    answers: List[Tuple[Any, Any]],
+    mailboxes: List[Mailbox],
+    looked: Optional[threading.Event] = None,
+) -> None:
+    """Settle futures of threads, or of the event loop of this thread, and wake its streams.
+
+    Set `looked` once their tasks have run.
+    """
     for mailbox in mailboxes:
+        mailbox.told = True
         mailbox.wake()
     for future, outcome in answers:
         if asyncio.isfuture(future):
@@ -158,6 +198,8 @@ def _hand_over(answers: List[Tuple[Any, Any]], mailboxes: List[Mailbox]) -> None
             future.set_exception(for_client(outcome))
         else:
             future.set_result(outcome)
+    if looked is not None:
+        asyncio.get_running_loop().call_soon(looked.set)
 
 
 def for_client(error: BaseException) -> Exception:

@@ -9,6 +9,7 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
+from . import rules
 from .errors import MismatchError
 from .lower.expand import expand
 from .native.recording import Place
@@ -108,6 +109,9 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     """Raise `MismatchError` if results of launches differ from those of calls run one by one."""
     # The tolerance of the coarsest dtype applies to all: a cast to a finer one restores nothing.
     dtypes = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
+    operators = (op.op for segment in alone.plan.graph.segments for op in segment.ops)
+    if dtypes and any(rules.of(op).single for op in operators):
+        dtypes.add("float32")
     tolerance = max((TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
     graph, launch_of = merged.plan.graph, merged.plan.members.launch
     results = np.array(list(_deterministic_results(recording)), np.int64).reshape(-1, 2)

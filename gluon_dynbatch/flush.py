@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple, Union, cast
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Protocol, Tuple, Union, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .debug import compare, run_alone
 from .errors import NotMergedError
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
-from .native.recording import in_graph, keep, untrack
+from .native.recording import in_graph, keep, regions_held, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
@@ -32,7 +32,7 @@ from .run.execute import Execution, LaunchWatch, execute
 from .run.gradient import forget
 from .run.keep import Kept, Spots, find_spots
 from .run.operators import OperatorTape
-from .run.prepare import Draft, Latest, Prepared, complete, prepare
+from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepare
 from .schedule import analyze, arrange, check_groups
 from .summary import FlushReport
 from .trace.entry import Entry, Library
@@ -96,6 +96,15 @@ class Planned(NamedTuple):
     report: FlushReport
     unmerged: Tuple[Union[Unmerged, Uneven], ...]
     costs: Costs
+    #: The regions of rows that are gathered from tables.
+    gathered: FrozenSet[int]
+
+    def unread(self, lazies: List[Lazy]) -> FrozenSet[int]:
+        """Return the regions of gathered rows in which there are no lazy arrays."""
+        if not self.gathered:
+            return self.gathered
+        plan = self.plan
+        return self.gathered - regions_held(lazies, plan.graph.value_term, plan.region_of)
 
     @property
     def bytes(self) -> int:
@@ -129,8 +138,10 @@ def flush(
     if options.strict:
         _refuse_unmerged(planned.unmerged, tape)
     plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
-    key = held and held.key(plan)
-    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan))
+    # Checks compare all values.
+    unread = frozenset() if options.debug else planned.unread(lazies)
+    key = held and held.key(plan), unread
+    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
     waited = 0.0 if chain.open else FLIGHT.make_room()
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)
@@ -218,6 +229,7 @@ def _plan(
         report=report,
         unmerged=unmerged,
         costs=costs,
+        gathered=find_gathered(plan),
     )
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size

@@ -38,6 +38,8 @@ FEW_ELEMENTS = 64
 NOT_MERGED = "guides/not-merged", "Finding what did not merge"
 #: Calls per launch from which on stacking samples pays.
 MANY_SAMPLES = 8
+#: Launches of a scope, and share of all launches, from which on calls in a row are told.
+MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
 #: Functions that make arrays, by the modules that users take them from.
 MAKERS = tuple(
     (module, f"mx.{name}", maker)
@@ -142,6 +144,7 @@ class ScopeSite:
         units, signatures = line.kinds
         if units >= 8 and 2 * signatures > units and not split:
             yield Finding("kinds", "", f"these calls are of {signatures} kinds", units, where)
+        yield from self._chains(report)
         told = " ".join(finding.reason for finding in split)
         for (name, reason), (spent_ms, calls, where) in self.by_mxnet.items():
             if spent_ms > total / 10 and reason not in told:
@@ -159,6 +162,19 @@ class ScopeSite:
                 yield Finding("arrays", name, reason, len(times), where)
         yield from self._times(report, bool(report.forced))
 
+    def _chains(self, report: Report) -> Iterator[Finding]:
+        """Yield lines of which each call is a launch, as it waits for another, if others merge."""
+        told = {finding.where for finding in (*report.alone, *report.split)}
+        least = max(MANY_LAUNCHES * len(report.flushes), LARGE_SHARE * report.launches)
+        if report.nodes < 2 * report.launches:
+            return  # hardly anything merges: other findings say why
+        for where, line in self.lines.items():
+            if where not in told and line.launches >= max(least, line.calls / 1.1):
+                names = ", ".join(sorted(line.operators)[:3])
+                reason = "each waits for the one before: "
+                reason += f"{round(line.launches)} of {report.launches} launches"
+                yield Finding("chain", names, reason, line.calls, where)
+
     def _reads(self, report: Report, found: List[Finding]) -> Iterator[Finding]:
         """Yield the findings of a report; for a read, with what happens to the value."""
         shared = any(flush.waiting > 1 for flush in report.flushes)
@@ -167,10 +183,10 @@ class ScopeSite:
                 used = self.arithmetic[finding.where]
                 reason = f"the number that is read enters arithmetic at {short(used)}"
                 yield finding._replace(kind="arithmetic", reason=reason)
-            elif finding.kind != "map":
-                yield finding
-            elif not shared:
+            elif finding.kind == "map" and not shared:
                 yield finding._replace(kind="one waits")
+            else:
+                yield finding
 
     def _times(self, report: Report, reads: bool) -> Iterator[Finding]:
         """Yield findings about what takes most of the time."""
@@ -197,7 +213,7 @@ class ScopeSite:
             share = f"{reason}; {total} of {report.nodes} calls are operators outside of cells"
             advice = "put operators that always run together into one HybridBlock: its call is one"
             yield Finding("recording", names, share, operators[where], where, advice)
-        if not (report.traced.known or report.found_of("unkept")):
+        if not (report.traced.known or report.found_of("unkept") or report.forced):
             advice = (
                 "if samples repeat their structures, make the outer block a DynamicHybridBlock: "
                 "net.hybridize(trace_once=True) then runs its forward once per structure"

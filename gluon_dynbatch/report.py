@@ -46,7 +46,7 @@ class Report:
         Whether findings are from the last scope here that recorded calls, as all calls of this one
         ran at once.
     choice : str
-        The decision of "auto" for scopes like this one, and its estimates.
+        The decision of "auto" for scopes like this one.
     """
 
     def __init__(self) -> None:

@@ -16,6 +16,9 @@ from .record.where import user_line
 #: Relative and absolute tolerance by dtype; Python's numbers are mostly read from float32 arrays.
 TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
 Tolerance = Optional[Tuple[float, float]]
+#: Sums of many terms, such as gradients, have rounding errors in proportion to the largest terms:
+#: absolute tolerance by dtype, as a share of the largest value of an array.
+OF_LARGEST = {"float32": 1e-6, "float64": 1e-14}
 
 #: Objects that are what they are, rather than what they hold.
 SINGLE = (type, types.ModuleType)
@@ -129,18 +132,38 @@ def to_numpy(values: Values) -> Values:
 
 
 def find_difference(
-    expected: Values, actual: Values, tolerance: Tolerance, place: str = "scope"
+    expected: Values,
+    actual: Values,
+    tolerance: Tolerance,
+    place: str = "scope",
+    are_sums: bool = False,
 ) -> Optional[str]:
-    """Return a sentence about the first value that differs, with its path; None if none does."""
+    """Return a sentence about the first value that differs, with its path; None if none does.
+
+    If they `are_sums`, a default tolerance is not below `OF_LARGEST`.
+    """
     for (path, a), (_, b) in zip(expected, actual):
-        arrays = isinstance(a, (np.ndarray, np.generic)) and isinstance(b, type(a))
-        found = _differing(a, b, tolerance) if arrays else _differing_values(a, b, tolerance)
+        if isinstance(a, (np.ndarray, np.generic)) and isinstance(b, type(a)):
+            given = _tolerance_of(a) if are_sums and not tolerance else tolerance
+            found = _differing(a, b, given)
+        else:
+            found = _differing_values(a, b, tolerance)
         if found is not None:
             where, one, other = found
             return f"{path}{where} is {other} in the {place} and {one} in the loop"
     if len(expected) != len(actual):
         return f"the {place} changes the number of results"
     return None
+
+
+def _tolerance_of(sums: Any) -> Tolerance:
+    """Return the tolerance of an array of sums, of which the largest is about a largest term."""
+    name = np.asarray(sums).dtype.name
+    if name not in OF_LARGEST or not np.size(sums):
+        return None
+    relative, absolute = TOLERANCES[name]
+    finite = np.where(np.isfinite(sums), sums, 0)
+    return relative, max(absolute, OF_LARGEST[name] * float(np.abs(finite).max()))
 
 
 #: Where two values differ, and a text for each.

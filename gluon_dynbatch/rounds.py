@@ -11,58 +11,26 @@ import itertools
 import operator
 import types
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 
 import greenlet
+import mxnet as mx
 
-from .answers import Answers, with_numpy_arrays
+from .answers import Answers, Office
 from .clients import Mailbox, Outbox, Request
+from .cohorts import Cohort, in_groups, is_of_a_flush
 from .fibers import Fibers
 from .handle import Batch
-from .native import recording
 from .record.intercept import HOOKS
 from .record.recorder import ENDED_SCOPE
-from .samples import shapes_of, with_mxnet_arrays
+from .samples import with_mxnet_arrays
 from .turns import wait_for
 
-#: Of requests that begin together: as many flushes take about the time of a plan for all of them.
-MOST_GROUPS = 4
 #: The calls that a fiber has made since a flush, and will probably make again.
 CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
 MOST_ROUNDS = 256
-
-
-class Cohort:
-    """Requests that share flushes.
-
-    All share one, until a flush fails.  Then each half of its requests begins again in a cohort of
-    its own, until the request at fault is alone.
-    """
-
-    def __init__(self, again: Iterable[Request] = ()):
-        #: Requests that are to begin.
-        self.again = list(again)
-        #: Fibers that wait, as `Fibers._parked`.
-        self.parked: Deque[Any] = deque()
-        #: Why the last flush failed, to be raised in the only request.
-        self.error: Optional[BaseException] = None
-        #: Whether several requests have shared a flush, and not all have ended.
-        self.shared = False
-
-
-class Office(Protocol):
-    """Where requests come from, and go when they have ended: a `worker.Queue`."""
-
-    def begin(self, room: int) -> List[Request]:
-        """Return requests that begin now, at most as many as there is room for."""
-
-    def ran(self, requests: int, flushes: int, plan_hits: int, values: int) -> None:
-        """Note how many requests took part in a round, and how much there has been so far."""
-
-    def answer(self, answers: List[Tuple[Request, Any]]) -> None:
-        """Take requests that have ended, each with its result or exception."""
 
 
 class Rounds(Fibers):
@@ -81,18 +49,25 @@ class Rounds(Fibers):
         self._scope: Any = ENDED_SCOPE
         self._batch, self._apply = batch, apply
         self._most, self._outbox, self._office = most, outbox, office
-        self._answers = Answers(office.answer, outbox)
         self._common = Cohort()
         self._cohorts = [self._common]
         #: Requests that begin in this round, with their arguments.
         self._beginning: Deque[Tuple[Request, Any]] = deque()
+        #: What requests yield, return and raise.
+        self._answers = Answers(office, self.send, self._fail)
+        #: Whether MXNet's engine may keep an error of an operator.
+        self._engine_failed = False
+        #: Requests to begin again in other cohorts.
+        self._suspects: List[Request] = []
         #: Fibers that wait until their clients take values.
         self._blocked: Set[Any] = set()
         #: Whether streams wait for their clients.
         self.bounded = True
         #: Number of rounds in the open scope.
         self._rounds = 0
-        self._flushes = self._plan_hits = self._values = 0
+        self._flushes = self._plan_hits = 0
+        #: Number of flushes of the open scope that have been counted.
+        self._counted = 0
 
     @property
     def under_way(self) -> int:
@@ -134,6 +109,8 @@ class Rounds(Fibers):
 
     def rest(self) -> None:
         """Undo what is kept between requests, as none has been under way for a while."""
+        if self._scope is not ENDED_SCOPE:
+            self._close_scope()
         super().rest()
         HOOKS.release(self)
 
@@ -144,9 +121,9 @@ class Rounds(Fibers):
             self._end_fibers(cohort, lambda fiber: fiber.request in requests)
         self._settle()
 
-    def send(self) -> None:
-        """Send what is in the outbox."""
-        self._answers.send(self._scope, [])
+    def send(self, everything: bool = False) -> None:
+        """Send what is in the outbox; callbacks of clients are no part of the scope."""
+        self._scope.unrecorded(lambda: self._outbox.send(everything))
 
     def take(self) -> Any:
         """Return the next request that begins, with its argument."""
@@ -155,7 +132,9 @@ class Rounds(Fibers):
     def run_sample(self, sample: Tuple[Request, Any]) -> None:
         """Run a request in the current fiber."""
         request, argument = sample
-        greenlet.getcurrent().request = request
+        fiber: Any = greenlet.getcurrent()
+        fiber.request, fiber.ahead = request, False
+        del fiber
         try:
             result = self._apply(argument)
             if isinstance(result, types.GeneratorType):
@@ -169,8 +148,7 @@ class Rounds(Fibers):
             if not greenlet.getcurrent().ending:
                 # Without the frame here, which would hold the sample.
                 trace = error.__traceback__
-                error = error.with_traceback(trace and trace.tb_next)
-                self._answers.fail(request, error, self._cohort.shared)
+                self._fail(request, error.with_traceback(trace and trace.tb_next))
         finally:
             greenlet.getcurrent().request = None
 
@@ -205,19 +183,18 @@ class Rounds(Fibers):
         return parked
 
     def _settle(self) -> None:
-        """Close the scope if no request needs it, or if it is old."""
-        if self._scope is not ENDED_SCOPE and not (self.under_way and self._rounds < MOST_ROUNDS):
+        """Close the scope if it is old, or if "auto" is to decide again when requests come."""
+        if self._scope is ENDED_SCOPE:
+            return
+        if self._rounds >= MOST_ROUNDS or self._batch.decides and not self.under_way:
             self._close_scope()
 
     def _advance(self, cohort: Cohort) -> None:
         """Run the requests of a cohort until each waits, flush, and answer those that ended."""
         self._cohort = cohort
         report = self._scope.report
-        waited_ms, flushes = report.waiting_ms, len(report.flushes)
-        error, cohort.error = cohort.error, None
-        self._parked = cohort.parked = self._in_order(cohort.parked)
-        # With an error, all: it is raised in those that waited for the flush.
-        self.resume_parked(error, self._most if error is None else None)
+        waited_ms, self._counted = report.waiting_ms, len(report.flushes)
+        self._resume_all(cohort)
         waiting = sum(fiber.awaits is None for fiber in self._parked)
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
@@ -225,6 +202,9 @@ class Rounds(Fibers):
         requests, cohort.again = cohort.again, []
         if cohort is self._common and error is None:
             requests += self._office.begin(self.room)
+        self._count(min(waiting, self._most) + len(requests))
+        # Clients work on these while the engine computes, and before others begin.
+        self._answers.send_known()
         # While others wait.  If nobody does, requests that begin wait only for each other.
         for group in in_groups(requests) if self._parked else [requests]:
             if error is None and group:
@@ -235,26 +215,59 @@ class Rounds(Fibers):
             self._batch.decides = False  # calls that run at once cannot wait for others
         if error is not None:
             self._after_failure(cohort, error)
-        for flush in report.flushes[flushes:]:
-            self._flushes += 1
-            self._plan_hits += flush.cached
-        took_part = min(waiting, self._most) + len(requests)
-        self._office.ran(took_part, self._flushes, self._plan_hits, self._values)
-        self._answers.give(self._scope, error, cohort.shared)
-        self._cohorts += map(Cohort, self._answers.halves())
+        elif requests and self._rounds < MOST_ROUNDS:  # a scope that closes has no calls pending
+            self._resume_firsts()
+        self._count(0)
+        self._answers.send_computed(error)
+        self._await_engine()
+        self._split_suspects()
         if not cohort.parked:
             cohort.shared = False
 
-    def _in_order(self, parked: Deque[Any]) -> Deque[Any]:
+    def _count(self, requests: int) -> None:
+        """Tell how many requests take part in this round, and what has been computed so far."""
+        flushes = self._scope.report.flushes
+        for flush in flushes[self._counted :]:
+            self._flushes += 1
+            self._plan_hits += flush.cached
+        self._counted = len(flushes)
+        self._office.ran(requests, self._flushes, self._plan_hits, self._answers.values)
+
+    def _resume_all(self, cohort: Cohort) -> None:
+        """Resume the requests of a cohort that have waited, as many as may take part in a round."""
+        error, cohort.error = cohort.error, None
+        # Those that have got their first value since the last flush wait for the next one.
+        ahead = [fiber for fiber in cohort.parked if fiber.ahead]
+        rest = deque([fiber for fiber in cohort.parked if not fiber.ahead])
+        most = self._most - len(ahead)
+        self._parked = cohort.parked = self._in_order(rest, most)
+        # With an error, all: it is raised in those that waited for the flush.
+        self.resume_parked(error, most if error is None else None)
+        for fiber in ahead:
+            fiber.ahead = False
+        self._parked.extend(ahead)
+
+    def _resume_firsts(self) -> None:
+        """Resume streams that have just begun: their first values do not wait for another round."""
+        parked = self._parked
+        for _ in range(len(parked)):
+            fiber = parked.popleft()
+            is_new = isinstance(fiber.request.client, Mailbox) and not fiber.request.delivered
+            if is_new and fiber.awaits is None:
+                fiber.ahead = self._resume(fiber) and fiber.awaits is None
+            else:
+                parked.append(fiber)
+
+    def _in_order(self, parked: Deque[Any], most: int) -> Deque[Any]:
         """Return parked fibers in the order in which they are resumed.
 
         Those that waited longest come first, as many as may take part in a round.  Among them,
         equal calls come one after another, so a plan depends on how many make which calls, and not
         on the order in which requests have begun.
         """
-        if len(parked) <= self._most:
+        if len(parked) <= most:
             return deque(sorted(parked, key=CALLS))
-        chosen = list(itertools.islice(filter(self._can_go_on, parked), self._most))
+        chosen = list(itertools.islice(filter(self._can_go_on, parked), most))
         first = set(chosen)
         return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
 
@@ -290,7 +303,8 @@ class Rounds(Fibers):
             cohort.again = []
             self._end_fibers(cohort, lambda fiber: True)
         self._cohorts[1:] = []
-        self._answers.send(self._scope, [(request, error) for request in requests])
+        self._answers.failed += [(request, error) for request in requests]
+        self._answers.send_known()
         self._settle()
 
     def _after_failure(self, cohort: Cohort, error: BaseException) -> None:
@@ -298,8 +312,32 @@ class Rounds(Fibers):
         if not cohort.shared:
             cohort.error = error
             return
-        self._answers.suspects += [fiber.request for fiber in cohort.parked]
+        self._suspects += [fiber.request for fiber in cohort.parked]
         self._end_fibers(cohort, lambda fiber: True)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Note that a request raised an exception, of which another one may be the cause."""
+        if not is_of_a_flush(error):
+            self._answers.failed.append((request, error))
+            return
+        self._engine_failed = True
+        if self._cohort.shared:
+            self._suspects.append(request)
+        else:
+            self._answers.failed.append((request, error))
+
+    def _await_engine(self) -> None:
+        """Take an error that MXNet's engine may keep: the next wait would raise it."""
+        if self._engine_failed:
+            self._engine_failed = False
+            with contextlib.suppress(mx.MXNetError):
+                self._scope.unrecorded(mx.nd.waitall)
+
+    def _split_suspects(self) -> None:
+        suspects, self._suspects = self._suspects, []
+        suspects = [request for request in suspects if not request.gone]
+        half = (len(suspects) + 1) // 2
+        self._cohorts += [Cohort(part) for part in (suspects[:half], suspects[half:]) if part]
 
     def _end_fibers(self, cohort: Cohort, chosen: Callable[[Any], bool]) -> None:
         """End the chosen fibers: their ``finally`` clauses run, and they get no more values."""
@@ -328,10 +366,7 @@ class Rounds(Fibers):
     def _put(self, request: Request, value: Any) -> None:
         """Put a value into a stream, and wait until there is room for another one."""
         mailbox = request.client
-        leaves, spec = recording.flatten(value, object)
-        mailbox.values.append(recording.unflatten(spec, with_numpy_arrays(leaves)))
-        request.delivered += 1
-        self._values += 1
+        self._answers.put(request, value)
         self._outbox.wake(mailbox)
         while not self._has_room(mailbox):
             mailbox.blocked = True  # from here on, the client tells if it makes room
@@ -353,15 +388,3 @@ class Rounds(Fibers):
         # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
         with contextlib.suppress(Exception):
             self._batch.__exit__(None, None, None)
-
-
-def in_groups(requests: List[Request]) -> List[List[Request]]:
-    """Return requests in groups, each with arrays of equal shapes, or in one if these are many.
-
-    What a group computes depends on its number of requests, and is soon known.  But each needs a
-    flush, and the first values of all wait for them.
-    """
-    groups: Dict[Any, List[Request]] = {}
-    for request in requests:
-        groups.setdefault(shapes_of(request.sample), []).append(request)
-    return list(groups.values()) if len(groups) <= MOST_GROUPS else [requests]

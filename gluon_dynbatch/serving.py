@@ -57,6 +57,10 @@ class RequestBatcher:
     stream_buffer : int, optional
         Largest number of values that a stream holds for its client.  If there are so many, the
         request waits until half of them are taken.
+    stream_interval_s : float, optional
+        Shortest time in seconds between two deliveries to the client of a stream.  Values that come
+        sooner are delivered together, at the latest when the buffer is half full.  The first value
+        and the end are delivered at once.
     **scope_options
         Options of :func:`batching`.
 
@@ -90,12 +94,14 @@ class RequestBatcher:
         on_full: str = "raise",
         continuous: bool = True,
         stream_buffer: int = 16,
+        stream_interval_s: float = 0.0,
         **scope_options: Any,
     ) -> None:
         check_count("max_batch_size", max_batch_size, or_none=False)
         check_count("max_queue", max_queue, or_none=False)
         check_count("stream_buffer", stream_buffer, or_none=False)
         _check_seconds("batch_wait_timeout_s", batch_wait_timeout_s)
+        _check_seconds("stream_interval_s", stream_interval_s)
         check_choice("on_full", on_full, ("raise", "wait"))
         if not isinstance(continuous, bool):
             raise errors.OptionError(f"continuous must be True or False, not {continuous!r}")
@@ -103,8 +109,8 @@ class RequestBatcher:
         self._stream_buffer = stream_buffer
         batch = batching(**check_names(scope_options, "RequestBatcher"))
         apply = applier(fn, generators=True)
-        wait_s = batch_wait_timeout_s
-        self._queue = Queue(fn, apply, batch, max_batch_size, wait_s, continuous)
+        times = {"wait_s": batch_wait_timeout_s, "interval_s": stream_interval_s}
+        self._queue = Queue(fn, apply, batch, max_batch_size, continuous=continuous, **times)
         _QUEUES.add(self._queue)
         weakref.finalize(self, self._queue.close).atexit = False
 

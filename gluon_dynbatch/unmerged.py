@@ -53,7 +53,13 @@ SIZES = (
     "own launch, because MXNet's own operators run it: {}"
 )
 PAD = (
-    "put samples of similar sizes into one minibatch, or pad these arrays to the next multiple of 8"
+    "put samples of similar sizes into one minibatch, or pad these arrays to the next multiple of "
+    "8, which leaves fewer sizes"
+)
+#: For fused recurrent layers, whose last states padding changes.
+STEPS = (
+    "call a cell of gluon.rnn for each step of a sequence: steps share launches for any lengths; "
+    "or put sequences of equal length into one minibatch"
 )
 
 
@@ -123,7 +129,7 @@ def find_unmerged(
         elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
     split: List[Union[Unmerged, Uneven]] = [
-        _calls_of("split", plan, launches, SIZES.format(plan.kernels_of(launches[0].number)), PAD)
+        _split_by_size(plan, launches)
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
     ]
@@ -140,6 +146,13 @@ def _calls_of(
     return Unmerged(kind, plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]), advice)
 
 
+def _split_by_size(plan: Plan, launches: List[Launch]) -> Unmerged:
+    """Return calls of one callee that MXNet runs with a launch per size."""
+    reason = SIZES.format(plan.kernels_of(launches[0].number))
+    advice = STEPS if "operator RNN " in reason or "npx.rnn " in reason else PAD
+    return _calls_of("split", plan, launches, reason, advice)
+
+
 def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Uneven]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
     count_of: Dict[Any, int] = {}
@@ -153,12 +166,17 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
     #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.
     families_of: DefaultDict[Any, DefaultDict[str, Set[int]]]
     families_of = defaultdict(lambda: defaultdict(set))
+    #: Per callee, the numbers of arrays of calls that merge apart, which takes fewer launches.
+    whole: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry, cut in zip(entries, graph.cuts):
+        if cut.whole:
+            whole[entry.token].add(len(entry.in_types))
         for segment in cut.segments if entry.token in several else ():
             if segment.layout != "unbatched":
                 families_of[entry.token][segment.family].add(len(entry.in_types))
     for token, families in families_of.items():
         unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
+        unshared -= whole[token]
         if len(unshared) > 1:
             uneven = []
             for number, entry in enumerate(entries):

@@ -94,6 +94,7 @@ class Queue:
         size: int,
         wait_s: float,
         continuous: bool,
+        interval_s: float,
     ):
         self._size, self._wait_s, self._continuous = size, wait_s, continuous
         self.changed = threading.Condition()
@@ -114,7 +115,7 @@ class Queue:
         self._counts: Any = collections.Counter(dict.fromkeys(COUNTS, 0))
         self._sizes: Dict[int, int] = collections.Counter()
         self._latencies: Deque[float] = collections.deque(maxlen=1024)
-        self._outbox = Outbox(self.drop)
+        self._outbox = Outbox(self.drop, interval_s)
         self._blocked = 0
         #: Whether requests may begin in this round.
         self._joins = True
@@ -246,6 +247,8 @@ class Queue:
     def _await_work(self, rounds: Rounds) -> bool:
         """Wait until there is something to do; return False if there will be nothing any more."""
         while True:
+            if rounds.idle:  # no later value comes soon
+                rounds.send(everything=True)
             with self.changed:
                 rounds.bounded = not self.closed
                 self._blocked = rounds.blocked

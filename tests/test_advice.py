@@ -250,6 +250,51 @@ CASES = {
         ("map more samples at a time", None),
         script("work = lambda x: cell(x).sum().asscalar() + head(cell(x)).sum().asscalar()", MAP),
     ),
+    "a sum of losses": (
+        whole("""
+            with scope() as batch:
+                results = [sum([(cell(x) ** 2).sum() for x in xs])]
+        """),
+        ("each waits for the one before: 24 of 30 launches -> if they add up arrays, call "
+         "mx.nd.add_n(*arrays) once", None),
+        whole("""
+            with scope() as batch:
+                results = [mx.nd.add_n(*[(cell(x) ** 2).sum() for x in xs])]
+        """),
+    ),
+    "a fused layer that is not hybridized": (
+        script("""
+            gru = gluon.rnn.GRU(4, input_size=4)
+            gru.initialize(mx.init.Constant(0.3))
+            work = lambda x: head(gru(cell(x).expand_dims(1)))
+        """),
+        "hybridize the layer: it joins its parameters anew for each call",
+        script("""
+            gru = gluon.rnn.GRU(4, input_size=4)
+            gru.initialize(mx.init.Constant(0.3))
+            gru.hybridize()
+            work = lambda x: head(gru(cell(x).expand_dims(1)))
+        """),
+    ),
+    "a fused layer on several lengths": (
+        script("""
+            gru = gluon.rnn.GRU(4, input_size=4, prefix="gru_")
+            gru.initialize(mx.init.Constant(0.3))
+            gru.hybridize()
+            work = lambda x: gru(cell(x).expand_dims(1))[-1]
+        """, samples="rows"),
+        "operator RNN has no native steps -> call a cell of gluon.rnn for each step",
+        script("""
+            step = gluon.rnn.GRUCell(4, input_size=4)
+            step.initialize(mx.init.Constant(0.3))
+            step.hybridize()
+            def work(x):
+                x, state = cell(x), [mx.nd.zeros((1, 4))]
+                for i in range(len(x)):
+                    y, state = step(x[i : i + 1], state)
+                return y
+        """, samples="rows"),
+    ),
     "samples of one shape": (
         script("work = lambda x: head(cell(x))"),
         ("give the model one array of them instead", None),
@@ -292,6 +337,15 @@ for shape, old, new in (
     CASES[f"{old} of several numbers, {shape}"] = (
         before, f"use mx.np.{new.replace('parts', 'arrays')}", after
     )  # fmt: skip
+
+total = "with scope() as batch:\n    results = [{}]\n"
+CASES["a sum of losses in mx.np"] = (
+    tuple(map(numpy, whole(total.format("sum([cell(x).sum() for x in arrays])")))),
+    ("or mx.np.stack(arrays).sum(axis=0)", None),
+    tuple(map(numpy, whole(
+        total.format("mx.np.stack([cell(x).sum() for x in arrays]).sum(axis=0)")
+    ))),
+)  # fmt: skip
 
 
 @pytest.fixture

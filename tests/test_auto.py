@@ -106,6 +106,22 @@ def test_a_scope_with_an_option_does_not_run_calls_at_once(net, options):
         assert batch.report.at_once == 0 and batch.report.nodes == 1
 
 
+@pytest.mark.parametrize(
+    "recorded, at_once, text",
+    [
+        (100, 160, "record their calls, which takes less time"),
+        (100, 140, "record their calls, but both ways take about as long"),
+        (140, 100, "run their calls at once, but both ways take about as long"),
+        (160, 100, "run their calls at once, which takes less time"),
+    ],
+)
+def test_the_report_tells_what_was_decided_and_if_it_was_close(recorded, at_once, text):
+    account, report = auto.Account({}), gdb.Report()
+    account.note(auto.Costs(1, 5, 5, at_once, recorded, plan=1000), cached=False)
+    account.close(report)
+    assert report.choice == f"later scopes here {text}"
+
+
 # Which scopes share decisions
 
 

@@ -337,3 +337,39 @@ def test_an_array_and_a_view_of_all_of_it_are_heads(name, kept):
     batch = gdb.batching(policy="depth")
     wanted = run(contextlib.nullcontext(), lambda: None)
     equal([run(batch, batch.flush)], [wanted])
+
+
+#: Results of a sample: a head from which its own backward pass starts, and others that are held.
+OWN_HEADS = {
+    "one result": lambda y: [y],
+    "a sum without axes": lambda y: [y.sum()],
+    "another shape": lambda y: [y.reshape((3, -1)), y],
+    "the first rows": lambda y: [y[:1]],
+    "rows that overlap": lambda y: [y[1:], y[:2]],
+    "a row": lambda y: [y[0]],
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", OWN_HEADS)
+def test_each_sample_has_a_backward_pass_of_its_own(name, front, inside):
+    """MXNet frees the node of all results with the first pass; the others are recorded anew."""
+    net, make = prepared(nn.Dense(3, in_units=4, flatten=False)), getattr(mx, front).array
+    net.weight.grad_req = "add"
+    samples = [make(np.random.RandomState(k).rand(2 + k % 2, 4), dtype="float32") for k in range(5)]
+
+    def run(scope):
+        def go_backward():
+            for k in (3, 0, 4, 1, 2):
+                results[k][0].backward()
+
+        net.weight.grad()[:] = 0
+        with autograd.record(), scope():
+            results = [OWN_HEADS[name](net(x)) for x in samples]
+            if inside:
+                go_backward()
+        if not inside:
+            go_backward()
+        return [x.asnumpy() for some in results for x in some] + [net.weight.grad().asnumpy()]
+
+    equal(run(gdb.batching), run(contextlib.nullcontext))

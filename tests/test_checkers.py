@@ -13,8 +13,8 @@ from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.record.tape import Tape, check_tape
-from tests.cells import WIDTH, Attention, dense, heads_of, inputs, ready, unary
-from tests.common import FIXED
+from tests.cells import WIDTH, Attention, cell, dense, heads_of, inputs, ready, unary
+from tests.common import FIXED, SCOPES
 from tests.test_plan import plan_of
 
 INPUT = mx.nd.ones((2, 4))
@@ -97,6 +97,19 @@ def test_damaged_tapes(message):
 def test_a_flush_with_debug_checks_its_tape():
     with pytest.raises(AssertionError, match="not registered"), gdb.batching(debug=True):
         record(dense()).external_ids.clear()
+
+
+@pytest.mark.parametrize("kind", ["prelu", "leaky", "elu", "selu", "gelu"])
+def test_debug_knows_what_mxnet_rounds_to_single_precision(kind):
+    """Alone, MXNet computes these of doubles in single precision; native steps do not."""
+    slope = [mx.nd.array([0.3], dtype="float64")] if kind == "prelu" else []
+    net = cell(lambda F, x, *slope: F.LeakyReLU(x * 1.1, *slope, act_type=kind, slope=0.3))
+    random = np.random.RandomState(0)
+    samples = [mx.nd.array(random.normal(size=(n, 4)), dtype="float64") for n in (1, 3, 2)]
+    for options in SCOPES:
+        with gdb.batching(**{**options, "debug": True}):
+            for x in samples:
+                net(x, *slope)
 
 
 def changed(part, field, at, by):

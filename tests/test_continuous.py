@@ -338,6 +338,87 @@ def test_arrays_of_mx_np(walk, front):
             equal(list(stream), values, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_values_that_come_soon_are_delivered_together(walk, oracle, loop):
+    """The first value and the end come at once, others when the buffer is half full."""
+    sample = (0, 30)
+    woken, wake = [], clients.Mailbox.wake
+
+    def count(mailbox):
+        woken.append(len(mailbox.values))
+        wake(mailbox)
+
+    async def read(batcher):
+        return [value async for value in batcher.stream(sample)]
+
+    options = {"stream_buffer": 8, "stream_interval_s": 1000}
+    with patch.object(clients.Mailbox, "wake", count), serving(walk.yielding, 4, 0, **options) as b:
+        values = asyncio.run(read(b)) if loop else list(b.stream(sample))
+    equal(values, oracle(*sample), 1e-5, 1e-6)
+    assert len(woken) < 30
+
+
+def test_values_that_are_held_are_delivered_when_their_time_has_come():
+    outbox, told = clients.Outbox(pytest.fail, 10), []
+    mailbox = clients.Mailbox(8, None)
+    mailbox.wake = lambda: told.append(list(mailbox.values))
+
+    def put(value, **send):
+        mailbox.values.append(value)
+        outbox.wake(mailbox)
+        outbox.send(**send)
+
+    with patch.object(clients.time, "monotonic", lambda: now):
+        now = 100
+        put(1)  # the first
+        put(2)
+        now = 109
+        put(3)
+        assert told == [[1]]
+        now = 110
+        outbox.send()
+        assert told == [[1], [1, 2, 3]]
+        put(4)
+        put(5, everything=True)  # no request can go on
+        assert told[2:] == [[1, 2, 3, 4, 5]]
+        mailbox.values.clear()
+        for value in range(5):  # more than half of the buffer
+            put(value)
+        assert told[3:] == [[0, 1, 2, 3, 4]]
+        mailbox.values.clear()
+        put(6)
+        outbox.answer(clients.Request(mailbox, None, 0, 0), None)  # the end
+        outbox.send()
+        assert told[4:] == [[6]]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
+    """But not for long: here not at all if the loop does not run."""
+    loop = asyncio.new_event_loop()
+    mailbox, outbox, passed = clients.Mailbox(8, loop), clients.Outbox(pytest.fail), []
+
+    async def pass_on():
+        await mailbox.wait_in_task()
+        passed.append(mailbox.values.popleft())
+
+    async def serve():
+        task = asyncio.ensure_future(pass_on())
+        await asyncio.sleep(0)
+        await loop.run_in_executor(None, send)
+        await task
+
+    def send():
+        mailbox.values.append(1)
+        outbox.wake(mailbox)
+        outbox.send()
+        passed.append("sent")
+
+    with contextlib.closing(loop), patch.object(clients, "LOOK_S", PATIENCE if runs else 0):
+        loop.run_until_complete(serve()) if runs else send()
+    assert passed == ([1, "sent"] if runs else ["sent"])
+
+
 def test_values_arrive_before_the_request_ends(walk, oracle):
     with serving(walk.yielding, 8, 0, stream_buffer=2) as batcher:
         stream = batcher.stream((0, None))
@@ -391,7 +472,8 @@ def test_requests_that_begin_need_no_plan_together_with_those_under_way():
         next(first)
         batcher.submit(attend(3, 1)).result(PATIENCE)
         second = batcher.stream(attend(4, 10**6))
-        next(second), next(second)
+        for _ in range(8):  # by then, both have taken steps together
+            next(second)
         known = new_plans(batcher)
         batcher.submit(attend(3, 1)).result(PATIENCE)
         assert new_plans(batcher) == known
@@ -426,8 +508,8 @@ class Desk:
         return begun
 
     def ran(self, requests, flushes, plan_hits, values):
-        self.widths.append(requests)
-        self.plans = flushes - plan_hits
+        self.widths += [requests] if requests else []
+        self.flushes, self.plans = flushes, flushes - plan_hits
 
     def answer(self, answers):
         assert not any(isinstance(outcome, BaseException) for _, outcome in answers)
@@ -458,6 +540,30 @@ def test_clients_that_are_slower_than_the_model_do_not_split_its_rounds(size):
     assert len(desk.widths) < 12 * steps / 2  # one by one, there would be a round per value
 
 
+def test_a_stream_gets_its_first_value_in_the_round_in_which_it_begins():
+    """It makes the calls of its next step there, which are computed with those of all others."""
+    mailboxes = [clients.Mailbox(99, None) for _ in range(3)]
+    early, late = [], []
+    for number, mailbox in enumerate(mailboxes):
+        sample = (mx.nd.full((3, 4), 0.5), 4 + number, False)
+        (late if number == 2 else early).append(clients.Request(mailbox, sample, 0, 1e9))
+    desk, decode = Desk(early), soak.decoder()
+    outbox = clients.Outbox(pytest.fail)
+    batch, apply = gdb.batching(policy="depth"), applier(decode, generators=True)
+    under_test, seen = rounds.Rounds(batch, decode, apply, 8, outbox, desk), []
+    while under_test.under_way or not seen:
+        desk.requests += late if len(seen) == 2 else []
+        before = getattr(desk, "flushes", 0)
+        under_test.advance()
+        seen.append([desk.flushes - before, *(len(mailbox.values) for mailbox in mailboxes)])
+    under_test.rest()
+    begun = [[1, 1, 1, 0], [1, 1, 1, 0], [2, 2, 2, 1], [1, 3, 3, 1]]
+    ended = [[1, 4, 4, 2], [1, 4, 5, 3], [1, 4, 5, 4], [1, 4, 5, 5], [0, 4, 5, 6]]
+    assert seen == begun + ended
+    first, second, third = (list(mailbox.values) for mailbox in mailboxes)
+    assert first == second[:4] and second == third[:5]
+
+
 class Waiting(NamedTuple):
     """What `Rounds` knows of a fiber that waits."""
 
@@ -467,8 +573,8 @@ class Waiting(NamedTuple):
 
 def test_if_more_requests_are_under_way_than_fit_the_oldest_take_part_in_the_order_of_calls():
     parked = [Waiting(b"1", False), Waiting(b"5", True), Waiting(b"3", True), Waiting(b"0", True)]
-    under_test = SimpleNamespace(_most=2, _can_go_on=lambda fiber: fiber.ready)
-    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked))
+    under_test = SimpleNamespace(_can_go_on=lambda fiber: fiber.ready)
+    ordered = rounds.Rounds._in_order(under_test, collections.deque(parked), 2)
     assert [fiber.calls for fiber in ordered] == [b"3", b"5", b"1", b"0"]
 
 

@@ -57,13 +57,13 @@ def texts_of(svg):
     return sorted(html.unescape(text).strip() for text in re.findall(r">([^<]*)</text>", svg))
 
 
-def lines_of(path):
-    """Return the lines and areas of a figure's last axes, as shares of their width and height.
+def lines_of(path, number=-1):
+    """Return the lines and areas of one of a figure's axes, as shares of their width and height.
 
     The first of two axes of a report have times, which differ from run to run.
     """
     axes = ElementTree.parse(path).findall(".//{*}g[@id]")
-    axes = [group for group in axes if group.get("id").startswith("axes_")][-1]
+    axes = [group for group in axes if group.get("id").startswith("axes_")][number]
     (frame, *_) = axes.iter("{http://www.w3.org/2000/svg}path")
     low, high = (f(points_of(frame), axis=0) for f in (np.min, np.max))
     drawn = [element for element in axes.iter() if element.get("clip-path")]

@@ -195,6 +195,13 @@ CASES = {
         FOREST, [([[[], []], [[], []]], X), ([[], []], Y)], ("depth",),
         {"block": [6, 3, 1], "operator": [6, 4, 3, 1]},
     ),
+    # n(n(.))     n(n(. .))
+    # operator:  {leaves}, {W x for the inner nodes}, then per height a launch for each number of
+    #            children, as in "block": splitting off the work per child would save none.
+    "child sums of two arities": (
+        FOREST, [([[[]]], X), ([[[], []]], Y)], ("depth",),
+        {"block": [3, 2, 1, 1], "operator": [4, 3, 2, 1, 1]},
+    ),
     # n(n(.))     n(n(. .) n(. .))     n(n(. . .) n(. . .) n(. . .))
     # block:     leaves, then per height one launch for each number of children: 1 + 3 + 3.
     # operator:  per-child work merges whatever the number of children: 1 + 4 + 9 leaves,

@@ -16,8 +16,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, Attention, cell, check_invariants, launches, ready
-from tests.common import arrays
+from tests.cells import WIDTH, Attention, attached, cell, check_invariants, launches, ready
+from tests.common import arrays, semantics
 from tests.strategies import examples
 
 
@@ -125,6 +125,40 @@ def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
         assert ragged.report.alone == []
         assert ragged.report.launches <= 1.1 * padded.report.launches, policy
         assert "x7 in 6 parts(" in str(ragged.plan)
+
+
+OPERATORS = {"granularity": "operator", "policy": "depth"}
+PRODUCTS = [
+    lambda x: x.prod(axis=1),
+    lambda x: x.prod(axis=0),
+    lambda x: x.prod(),
+    lambda x: x.prod(axis=-1, keepdims=True),
+]
+
+
+@pytest.mark.parametrize("fn", PRODUCTS)
+@pytest.mark.parametrize("shapes", [
+    [(2, 3), (2, 5), (2, 2)], [(2, 40), (2, 50), (2, 3)], [(40, 3), (3, 3), (50, 3)],
+    [(2, 3, 4), (2, 40, 4), (2, 50, 4)],
+])  # fmt: skip
+def test_products_have_the_gradients_of_the_loop(front, fn, shapes):
+    """Without a scope, that of a factor 0 is NaN."""
+    copy = cell(lambda F, x: x * 1)
+    make = mx.np.array if front == "np" else mx.nd.array
+    samples = [make(x.asnumpy() * 0.5 + 1) for x in arrays(*shapes)]
+    samples[0][0, 0], samples[1][1, 0] = 0, 0
+    batch = check_against_loop(lambda x: fn(copy(x)), attached(samples), **OPERATORS)
+    assert batch.report.launches == 2
+
+
+@pytest.mark.parametrize("k", [-1, 0, 2])
+def test_triangles_of_matrices_of_all_sizes_take_one_launch(k):
+    copy = cell(lambda F, x: x * 1)
+    with semantics("np"):
+        sizes = (3, 3), (5, 5), (2, 2), (7, 3)
+        samples = attached([mx.np.random.normal(size=size) for size in sizes])
+        batch = check_against_loop(lambda x: mx.np.tril(copy(x), k), samples, **OPERATORS)
+        assert batch.report.launches == 2
 
 
 def test_mxnets_operators_need_a_launch_for_each_length():

@@ -12,7 +12,7 @@ from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import advice, handle
-from gluon_dynbatch.advice import COLUMNS, KINDS, MOST
+from gluon_dynbatch.advice import COLUMNS, KINDS, MOST, wrapped
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
@@ -290,14 +290,13 @@ def test_print():
     del report.flushes[1:]
     report.found.add([Finding("change", "+=", "", 7, Where("a.py", 3, "f"))])
     report.choice = "later scopes"
+    _, reason, advice = KINDS["change"]
     assert str(report).splitlines() == [
         *SUMMARY,
         "ran alone   2 x rnn at a.py:1 in f",
         "            why",
         "            -> stop it",
-        "changed     7 x += at a.py:3 in f",
-        f"            {KINDS['change'].reason}",
-        f"            -> {KINDS['change'].advice}",
+        *wrapped("changed", ["7 x += at a.py:3 in f", reason, f"-> {advice}"]).splitlines(),
         "auto        later scopes",
     ]
     assert str(often).splitlines() == [*SUMMARY, *str(report).splitlines()[4:7]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -20,6 +21,7 @@ import serve_decoder
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
 from tests.common import ROOT
+from tests.test_continuous import settled
 
 PATIENCE = 60
 SIZES = {"embedding_size": 12, "hidden_size": 16}
@@ -293,6 +295,71 @@ def test_two_processes_share_a_port_and_answer_what_is_under_way_when_they_end(c
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("answers, replaced", [([False] * 30 + [True], False), ([False], True)])
+def test_a_process_that_answers_late_is_not_replaced(monkeypatch, answers, replaced):
+    class Process:
+        left, ended = list(answers), []
+
+        def is_alive(self, timeout):
+            return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+        def kill(self):
+            self.ended.append(self)
+
+        join = start = lambda self: None
+
+    hung, signals = Process(), []
+    monkeypatch.setattr(http_service.multiprocess, "Process", lambda *args: Process())
+    processes = [hung]
+    parts = {"processes": processes, "signal_queue": signals, "config": 0, "target": 0}
+    supervisor = SimpleNamespace(**parts, sockets=[])
+    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    assert (processes[0] is not hung) == (hung in hung.ended) == replaced
+    signals.append(signal.SIGTERM)
+    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    assert len(hung.ended) == replaced
+
+
+STUB = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+server.RequestHandlerClass.do_GET = lambda self: (self.send_response(200), self.end_headers())
+print(f"http://127.0.0.1:{server.server_port} ", flush=True, file=__import__("sys").stderr)
+server.serve_forever()
+"""
+LOADING = """
+import sys, time
+from pathlib import Path
+from serving import client
+client.EXAMPLES = Path(sys.argv[1])
+with client.started("stub", "none") as (_, port):
+    print(port, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_service_ends_with_the_program_that_puts_load_on_it(tmp_path):
+    """Even if that is killed."""
+    (tmp_path / "stub.py").write_text(STUB)
+    command = [sys.executable, "-c", LOADING, str(tmp_path)]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "experiments")))
+    settings = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONPATH": paths}}
+    with subprocess.Popen(command, **settings) as process:
+        address = "127.0.0.1", int(process.stdout.readline())
+        socket.create_connection(address).close()
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == -signal.SIGTERM
+
+    def refuses():
+        try:
+            socket.create_connection(address).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    assert settled(refuses)
+
+
 def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
     command = [sys.executable, str(EXAMPLES / "serve.py"), "--checkpoint", str(tmp_path / "none")]
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
@@ -362,6 +429,8 @@ def test_words_at_a_latency_are_interpolated():
     points = [SimpleNamespace(words=w, p99=p) for w, p in ((10, 1), (20, 2), (30, 4), (31, np.inf))]
     wanted = {0.5: 0, 1: 10, 1.5: 15, 3: 25, 4: 30, 9: 30}
     assert {p99: contest.words_at(points, p99) for p99 in wanted} == wanted
+    named = [SimpleNamespace(words=point.words, word99=point.p99) for point in points]
+    assert {p99: contest.words_at(named, p99, "word99") for p99 in wanted} == wanted
     assert str(contest.Bar("a", 2, 1)).startswith("MISSED")
     assert str(contest.Bar("a", 2, 1, at_least=True)).startswith("holds")
     for unknown in (np.nan, np.inf):  # such as 0/0: no rate had so short times
@@ -375,4 +444,14 @@ def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
     shares = dict.fromkeys(contest.WAYS, 0.2)
     told = []
     bars = contest.bars(figures, light, shares, told.append)
-    assert [str(bar).split()[0] for bar in bars] == ["UNKNOWN", "holds", "UNKNOWN", "holds"]
+    assert [str(bar).split()[0] for bar in bars] == [
+        *("UNKNOWN", "UNKNOWN", "holds", "UNKNOWN", "holds")
+    ]
+    low, high = decoder.Figures(**{**slow, "p99": 0.1, "words": 8.0}), figures[contest.OURS][0]
+    figures[contest.OURS] = [low._replace(word99=0.001), high._replace(words=9.0)]
+    figures[contest.THEIRS] = [low._replace(word99=0.001, words=2.0), high]
+    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    assert ratio.value == pytest.approx(4, rel=0.1)
+    figures[contest.THEIRS] = [high._replace(words=2.0)]  # less than that of its lowest rate
+    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    assert ratio.value == pytest.approx(4, rel=0.1)

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 
 import mxnet as mx
 import pytest
-from mxnet import autograd
+from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.draw import BAR_FILL, bars
-from tests.cells import dense, heads_of, inputs
+from tests.cells import dense, heads_of, inputs, ready
 from tests.test_plan import PLANS, plan_of
 
 
@@ -202,3 +202,25 @@ def test_errors_name_missing_programs_and_packages(monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(gdb.MissingError, match=f"pip install {package.split('.')[0]}$"):
             show()
+
+
+def test_parts_of_a_call_are_named_by_its_own_layers_or_by_operators():
+    """Names of parameters of other blocks do not begin with the name of the outer block."""
+
+    class Step(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__(prefix="step_")
+            self.lookup = gluon.nn.Embedding(5, 4, prefix="embedding1_")
+            self.mix = gluon.nn.Dense(4, in_units=4, prefix="step_mix_")
+
+        def hybrid_forward(self, F, word, state):
+            return F.tanh(self.mix(state)) + self.lookup(word)
+
+    step = ready(Step())
+    with gdb.batching(granularity="operator", policy="depth") as batch:
+        for count in (1, 2, 3):
+            state = mx.nd.ones((1, 4))
+            for word in range(count):
+                state = step(mx.nd.array([word]), state)
+    text = str(batch.plan)
+    assert "step: Embedding" in text and "step: mix" in text and "ing1" not in text

@@ -3,9 +3,14 @@
 import json
 import re
 
+import numpy as np
+
+import draw_measured
 import gluon_dynbatch as gdb
+import themes
+from suite.tables import Measured
 from tests.common import ROOT
-from tests.test_docs import README, load, pages
+from tests.test_docs import README, lines_of, load, pages
 
 NOTEBOOK = ROOT / "docs" / "ten-minutes.ipynb"
 
@@ -70,6 +75,64 @@ def test_figures_of_a_load_test_become_points_of_a_picture():
     assert picture.count("<circle") == 1 + 2 * len(drawing.PANELS)
     for scale in ("10 ms", "100 ms", "1 s", "0.1 ms", "2,000"):
         assert f">{scale}</text>" in picture
+
+
+def test_pictures_of_measurements_are_what_their_script_draws(tmp_path):
+    """In each panel, curves and bars; texts are drawn as outlines, with a comment each."""
+    rows = draw_measured.read_csv(draw_measured.FIGURES.read_text("utf-8"))
+    for name, picture in draw_measured.PICTURES.items():
+        drawn = tmp_path / "drawn.svg"
+        drawn.write_text(draw_measured.to_svg(rows[name]), "utf-8")
+        texts = [re.findall("<!-- (.*?) -->", p.read_text("utf-8")) for p in (picture.path, drawn)]
+        assert texts[0] == texts[1] and "training" in texts[0], name
+        for panel in (0, 1):
+            lines = lines_of(picture.path, panel), lines_of(drawn, panel)
+            assert len(lines[0]) == len(lines[1]) > 1, name
+            for one, other in zip(*lines):
+                np.testing.assert_allclose(one, other, atol=0.002, err_msg=name)
+
+
+def test_figures_of_pictures_are_taken_from_a_benchmark(tmp_path, monkeypatch):
+    """Of a run of one size, the other picture keeps its figures."""
+    before = draw_measured.read_csv(draw_measured.FIGURES.read_text("utf-8"))
+    file, run = tmp_path / "measured.csv", tmp_path / "benchmark.json"
+    draw_measured.write_csv(before, file)
+    monkeypatch.setattr(draw_measured, "FIGURES", file)
+    row = draw_measured.make_row(dict(kind="training", size=256, way="gdb", ms=1.5, recording=0.5))
+    rows = [vars(row), {**vars(row), "way": "hand"}, {**vars(row), "size": 32}]
+    fields = dict.fromkeys(Measured.__dataclass_fields__, {})
+    workload = {**fields, "rows": rows, "counts": []}
+    run.write_text(json.dumps({"workloads": {"sick": workload}}), "utf-8")
+    draw_measured.update(run)
+    after = draw_measured.read_csv(file.read_text("utf-8"))
+    assert after["budget"] == before["budget"] and after["parts"] == [row]
+
+
+def test_every_picture_is_compared_with_what_draws_it():
+    """By a test of this file, or as a picture of a page; all suit light and dark pages."""
+    of_pages = {
+        page.parent / match["picture"]
+        for page in pages.PAGES.values()
+        for match in pages.BLOCK.finditer(page.read_text("utf-8"))
+        if match["picture"]
+    }
+    names = "speed", "threads", "serving", "tree_batching"
+    by_hand = {ROOT / "docs" / f"{name}.svg" for name in names}
+    measured = {picture.path for picture in draw_measured.PICTURES.values()}
+    committed = {*(ROOT / "docs").rglob("*.svg"), *(ROOT / "experiments").rglob("*.svg")}
+    assert committed == {path.resolve() for path in of_pages | by_hand | measured}
+    for path in committed:
+        text = path.read_text("utf-8")
+        has_paper = re.search("(?:fill=|fill: |fill:)\"?(?:white|#fff)", text)
+        assert ("prefers-color-scheme: dark" in text) == bool(has_paper), path
+
+
+def test_a_picture_has_each_colour_of_its_theme_twice():
+    picture = themes.frame(9.6, 4, "a < b", [f'<path stroke="{themes.GRID}"/>'])
+    assert 'viewBox="0 0 10 4"' in picture and "<title>a &lt; b</title>" in picture
+    for light, dark in themes.DARK.items():
+        assert f'[fill="{light}"]{{fill:{dark}}}' in picture
+        assert f'[stroke="{light}"]{{stroke:{dark}}}' in picture
 
 
 def test_the_notebook_is_written_from_its_page():

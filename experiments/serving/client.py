@@ -11,6 +11,8 @@ import time
 import urllib.error
 import urllib.request
 
+from cores import begin
+
 from . import EXAMPLES
 
 #: Longest time for a service to end, in seconds.
@@ -26,10 +28,14 @@ def service(name, checkpoint, *options):
 
 @contextlib.contextmanager
 def started(name, checkpoint, *options):
-    """Start a service; yield its process and the port, once it is healthy."""
+    """Start a service; yield its process and the port, once it is healthy.
+
+    It ends with this process, however that ends.
+    """
     command = [sys.executable, "-W", "ignore", str(EXAMPLES / f"{name}.py"), "--port", "0"]
     command += ["--checkpoint", str(checkpoint), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    settings = {"stderr": subprocess.PIPE, "text": True, "preexec_fn": begin}
+    with subprocess.Popen(command, **settings) as process:
         try:
             port = _port_of(process)
             # Otherwise a service that logs much would wait.

@@ -56,14 +56,16 @@ def sweep(ports, sentences, rates, seconds, tell):
     return figures
 
 
-def words_at(figures, p99):
-    """Return the most words a second at which the 99th percentile of a request is at most `p99`."""
-    best = 0.0
-    for low, high in zip(figures, figures[1:]):
-        if low.p99 <= p99 < high.p99 < np.inf:
-            share = (p99 - low.p99) / (high.p99 - low.p99)
-            best = max(best, low.words + share * max(high.words - low.words, 0))
-    return max([best, *(each.words for each in figures if each.p99 <= p99)])
+def words_at(figures, p99, name="p99"):
+    """Return the most words a second at which a 99th percentile is at most `p99`.
+
+    It is that of a request; with the name of another of `decoder.Figures`, that.
+    """
+    best, points = 0.0, [(each.words, getattr(each, name)) for each in figures]
+    for (words, low), (more, high) in zip(points, points[1:]):
+        if low <= p99 < high < np.inf:
+            best = max(best, words + (p99 - low) / (high - low) * max(more - words, 0))
+    return max([best, *(words for words, time in points if time <= p99)])
 
 
 def alone(ports, sentences, rounds):
@@ -118,9 +120,10 @@ def line(way, each):
     )
 
 
-#: The 99th percentiles at which rates are compared: multiples of the time of the longest request
-#: of a load, if it is alone. The bars are for the second.
-TARGETS = (1.5, 2, 3, 5, 10)
+#: The 99th percentiles at which rates are compared, as multiples: of the time of a load's longest
+#: request, if it is alone; and of the time of a word, if a request is alone. The bars are for the
+#: second of each.
+TARGETS, WORD_TARGETS = (1.5, 2, 3, 5, 10), (5, 10, 20)
 
 
 def bars(figures, light, shares, tell):
@@ -129,14 +132,28 @@ def bars(figures, light, shares, tell):
     Throughput is what a way can answer while the 99th percentile of the time of a request, from
     when it is due, does not exceed a limit. The limit is relative: how many times as long as alone
     may a service let the longest request take? Beyond saturation, times depend on how long the
-    load lasts, and throughput no longer on who waits for whom.
+    load lasts, and throughput no longer on who waits for whom. Most of such a time is that of the
+    longest requests, so it says little of those that wait for them. Orca and vLLM therefore divide
+    the time of a request by its number of words; so does the second comparison.
     """
-    longest, ratios = light[OURS] / LIGHT * decoder.LENGTHS[1], []
-    for times in TARGETS:
-        words = [words_at(figures[way], times * longest) for way in WAYS]
-        ratios.append(words[0] / words[1] if words[1] else np.nan)
+    word = light[OURS] / LIGHT
+    longest = word * decoder.LENGTHS[1]
+
+    def ratio_at(name, p99, what):
+        words = [words_at(figures[way], p99, name) for way in WAYS]
         listed = ", ".join(f"{way} {each:,.0f}" for way, each in zip(WAYS, words))
-        tell(f"words/s with a p99 of {times * longest:.2f} s ({times} times the longest): {listed}")
+        tell(f"words/s with a p99 of {what}: {listed}")
+        # If the other way misses the limit at its lowest rate, it can answer less than that.
+        return words[0] / (words[1] or figures[THEIRS][0].words) if words[0] else np.nan
+
+    ratios = [
+        ratio_at("p99", each * longest, f"{each * longest:.3f} s ({each} times the longest)")
+        for each in TARGETS
+    ]
+    word_ratios = [
+        ratio_at("word99", each * word, f"{each * word * 1e3:.2f} ms a word ({each} times alone)")
+        for each in WORD_TARGETS
+    ]
     most = [max(each.words for each in figures[way]) for way in WAYS]
     tell(f"words/s at most: {', '.join(f'{w} {m:,.0f}' for w, m in zip(WAYS, most))}")
     # If hardly anybody asks, a step takes less time than to receive the request.
@@ -145,6 +162,7 @@ def bars(figures, light, shares, tell):
     steps = busiest.first50 / busiest.each50 if busiest else np.inf
     return [
         Bar(f"words/s, {OURS} / {THEIRS}, p99 of 2 times the longest", ratios[1], 2, True),
+        Bar(f"words/s, {OURS} / {THEIRS}, p99 of 10 times a word alone", word_ratios[1], 2, True),
         Bar(f"p99 of short requests / duration of a long one ({LONG} words)", shares[OURS], 0.3),
         Bar("steps until the first word, p50, at the highest rate with this p99", steps, 3),
         Bar(f"time of one request alone, {OURS} / {THEIRS}", light[OURS] / light[THEIRS], 1.05),

@@ -211,6 +211,7 @@ class Figures(NamedTuple):
     first99: float
     each50: float  # mean time between words of an answer
     each99: float
+    word99: float  # of a request, divided by its words
     short99: float  # of a short answer
     long50: float  # of a long answer
     lost: int  # requests that were refused or not answered
@@ -242,6 +243,7 @@ def load(port, rate, seconds, seed, sentences):
         percentile(last, 50), percentile(last, 99),
         percentile(first, 50), percentile(first, 99),
         percentile(each, 50), percentile(each, 99),
+        percentile([a.last / a.request.words for a in answers], 99),
         percentile([a.last for a in answers if a.request.words <= SHORT], 99),
         percentile([a.last for a in answers if a.request.words >= LONG], 50),
         lost,

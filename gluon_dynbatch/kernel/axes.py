@@ -13,8 +13,8 @@ from mxnet.base import MXNetError
 from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
-from .expression import MAX, SUM
-from .layout import CLIP, WRAP, Index
+from .layout import CLIP, WRAP, Index, Order
+from .recognize import MAX, PROD, SUM
 from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
 
 # Moves of elements.
@@ -81,6 +81,16 @@ def _operator(module: Any, name: str) -> Any:
 MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
 
 
+def lower_triangles(call: Call) -> Tensor:
+    """Replace the elements above a diagonal of matrices with zeros."""
+    x, (*outer, rows, columns) = call.tensors[0], call.tensors[0].shape
+    x.refuse_axis_of_rows(len(outer))
+    indices = movable(np.arange(prod(x.shape)).reshape(x.shape))
+    kept = np.tril(np.ones((rows, columns), bool), call.integer("k", 0) or 0)
+    order = Order(np.where(kept, indices, -1).ravel().tolist())
+    return x.with_node(call.build.permuted(x.elements(), order))
+
+
 def squeezed(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Remove axes of extent 1."""
     return x.reshaped([n for axis, n in enumerate(x.shape) if axis not in axes] or [1])
@@ -95,6 +105,15 @@ def reduce_axes(call: Call, x: Tensor, mean: bool = False, reduction: str = SUM)
     if mean:
         reduced = reduced / prod(x.shape[axis] for axis in axes)
     return reduced if call.flag("keepdims") else squeezed(reduced, axes)
+
+
+def product(call: Call) -> Tensor:
+    """Multiply; in MXNet, the gradient is the product divided by the factor, also if that is 0."""
+    x, axes = call.tensors[0], reduced_axes(call)
+    result = x.reduced(axes, PROD)
+    factor = x.apply("multiplier", result / x, values=(0,))
+    result = x.apply("as_if", result, (x * factor).reduced(axes))
+    return result if call.flag("keepdims") else squeezed(result, axes)
 
 
 def norm(call: Call) -> Tensor:

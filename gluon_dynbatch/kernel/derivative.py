@@ -7,9 +7,10 @@ from operator import add
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import SUM, Expressions, Node
+from .expression import Expressions, Node
 from .functions import DERIVATIVES, Conditional, Derivative
 from .layout import OF_DATA, OF_KERNEL, Columns, Slot, Weight
+from .recognize import SUM
 from .step import Sum
 
 
@@ -76,6 +77,8 @@ class Differentiation:
                 self._add(piece, build.part(g, start, piece.width))
         elif node.kind == "cast" and node.attrs[1] == "row":
             x = node.args[0]
+            if x.dtype == "bool":
+                g = g.apply("not_equal", g, 0)
             back = build.cast(g, gradient_dtype(x.dtype))
             # Before gradients of integers are added up, they become whole numbers.
             self._add(x, back if x.dtype in FLOATS else back.apply("trunc", back))

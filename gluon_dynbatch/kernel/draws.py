@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence, Tuple
 import numpy as np
 
 from ..rules.site import require
-from .expression import MAX
+from .recognize import MAX
 from .tensor import DTYPES, Call, Handler, Tensor
 
 #: For more numbers, a binary search in their sums, as MXNet's operator does it, is faster.

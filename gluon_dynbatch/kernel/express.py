@@ -19,7 +19,10 @@ from .expression import Expressions, Node
 from .indexing import OWN
 from .layout import Slot
 from .operators import HANDLERS
-from .tensor import INDEX_DTYPES, Call, Tensor
+from .tensor import STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
+
+#: Operators that a layer of Gluon calls before the one that its users know.
+WITHIN = frozenset(["_rnn_param_concat", "_npi_rnn_param_concat"])
 
 
 def express(segment: Segment) -> Tuple[Node, ...]:
@@ -33,12 +36,17 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
     require(in_host_memory(segment.context), f"no native steps for {segment.context}")
     ops, heads = segment.native
-    for called, op in ops:
-        known = op.op == VARIABLE or op.op in (OWN if op.extra.get("own") else HANDLERS)
-        require(known, f"operator {written(called)} has no native steps")
+    unknown = [
+        called
+        for called, op in ops
+        if op.op != VARIABLE and op.op not in (OWN if op.extra.get("own") else HANDLERS)
+    ]
+    if unknown:
+        named = min(unknown, key=WITHIN.__contains__)
+        raise RefuseError(f"operator {written(named)} has no native steps")
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
-        require(port.dtype in INDEX_DTYPES, f"{port.dtype} has no native steps")
+        require(port.dtype in STORED_DTYPES, f"{port.dtype} has no native steps")
     build = Expressions(recorded=bool(segment.mode & RECORDING))
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*heads, *(ref for _, op in ops for ref in op.inputs)])
@@ -55,8 +63,8 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     for ref, port in zip(heads, segment.outputs):
         head = _tensor(ops, tensors, ref)
         require(head.per_row, "a result is the same for all rows")
-        nodes.append(head.node(INDEX_DTYPES))
-        assert (nodes[-1].width, nodes[-1].dtype) == (port.row_size, port.dtype)
+        nodes.append(head.node(STORED_DTYPES))
+        assert (nodes[-1].width, head.dtype) == (port.row_size, port.dtype)
     return tuple(nodes)
 
 
@@ -70,7 +78,12 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
         port = segment.inputs[slot.number]
         shape = port.shape if port.shared else (1, *port.shape)
         dtype, shared = port.dtype, port.shared
-    return Tensor(build.read(slot, prod(shape), dtype, shared), shape, per_row=not shared)
+    read = build.read(slot, prod(shape), dtype, shared)
+    if dtype == "bool":
+        read = build.cast(read, TRUTHS_DTYPE)
+        # MXNet has no gradients for booleans from outside.
+        read = build.function("multiplier", read, values=(0,)) if shared else read
+    return Tensor(read, shape, per_row=not shared, truths=dtype == "bool")
 
 
 def _tensor(ops: Sequence[Tuple[str, Op]], tensors: Dict[Ref, Tensor], ref: Ref) -> Tensor:

@@ -13,6 +13,15 @@ from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
 
 from .layout import Columns, Dot, Index, Maps, Order, Ranking, Repeats, Slot, Weight
+from .recognize import (
+    MAX,
+    PROD,
+    SUM,
+    is_permuted,
+    is_transpose,
+    is_transposed_product,
+    is_truth,
+)
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
@@ -21,9 +30,8 @@ Kind = Literal[
     "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
 ]  # fmt: skip
-#: Reductions of columns to their sum or maximum, and the same for two values.
-SUM, MAX = "sum", "max"
-_BINARY = {SUM: "add", MAX: "greatest"}
+#: The same for two values.
+_BINARY = {SUM: "add", MAX: "greatest", PROD: "mul"}
 
 T = TypeVar("T", bound="Arithmetic")
 
@@ -113,6 +121,7 @@ class Expressions:
         key = kind, tuple(args), attrs, width, dtype
         node = self._interned.get(key)
         if node is None:
+            assert dtype != "bool" or kind in ("read", "columns"), "kernels only load booleans"
             node = self._interned[key] = Node(self, len(self.nodes), *key)
             self.nodes.append(node)
         return node
@@ -164,6 +173,9 @@ class Expressions:
             return self.join(self.cast(piece, dtype, pattern) for piece in x.args)
         if (x.dtype, pattern) == (dtype, "row"):
             return x
+        if pattern == "row" and x.kind == "cast" and is_truth(x):
+            # 0 and 1 are the same in all types.
+            return self.cast(x.args[0], dtype)
         if pattern == "index" and x.kind == "columns" and not x.attrs[1]:
             # Loads of indices read adjacent columns: as results of a function, these are stored.
             x = self.function("maximum", x, x)
@@ -290,9 +302,9 @@ class Expressions:
 
         Factors that are transposes are read where the matrices are, so that nothing is moved.
         """
-        if _is_transpose(left, dot.matrices, *dot.stored_shapes[0]):
+        if is_transpose(left, dot.matrices, *dot.stored_shapes[0]):
             left, dot = left.args[0], dot.exchanging(0)
-        if _is_transpose(right, dot.matrices, *dot.stored_shapes[1]):
+        if is_transpose(right, dot.matrices, *dot.stored_shapes[1]):
             right, dot = right.args[0], dot.exchanging(1)
         if dot.n == 1 and dot.m != 1:
             # As a product of transposes, because native products are made for many columns.
@@ -328,14 +340,14 @@ class Expressions:
             return self.permuted(x.args[0], order.after(x.attrs[0]))
         if order == tuple(range(x.width)):
             return x
-        if x.kind == "join" and any(map(_is_permuted, x.args)):
-            sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
+        if x.kind == "join" and any(map(is_permuted, x.args)):
+            sources = [p.args[0] if is_permuted(p) else p for p in x.args]
             joined: List[int] = []
             for start, piece in x.pieces():
-                inner = piece.attrs[0] if _is_permuted(piece) else range(piece.width)
+                inner = piece.attrs[0] if is_permuted(piece) else range(piece.width)
                 joined += [start + source for source in inner]
             return self.permuted(self.join(sources), order.after(joined))
-        if _is_transposed_product(x, order):
+        if is_transposed_product(x, order):
             (source,), ((weight,), _) = x.args[0].args, x.attrs
             size, (m, k) = weight.rows * weight.columns, (weight.units, weight.inputs)
             matrix = self.read(weight.place.slot, size, x.dtype, shared=True)
@@ -364,31 +376,3 @@ class Expressions:
     def fold(self, values: Iterable[Node], reduction: str) -> Node:
         """Reduce several values to one, element by element."""
         return reduce(lambda a, b: self.function(_BINARY[reduction], a, b), values)
-
-
-def _is_permuted(x: Node) -> bool:
-    """Return whether a value has all columns of another in some order."""
-    return x.kind == "permuted" and x.width == x.args[0].width
-
-
-def _is_transpose(x: Node, matrices: int, rows: int, columns: int) -> bool:
-    """Return whether a value, some matrices of this shape, has those of another transposed."""
-    return _is_permuted(x) and x.attrs[0] == Order.of_transposes(matrices, columns, rows)
-
-
-def _is_transposed_product(x: Node, order: Order) -> bool:
-    """Return whether `order` transposes a product whose left operand is a transpose, too.
-
-    Its value is then the matrix times the operand before the first transpose, so that nothing is
-    moved.  Only for matrices with no more elements than would be moved.
-    """
-    if x.kind != "product" or len(x.args) > 1 or not _is_permuted(x.args[0]):
-        return False
-    (weight,), biases = x.attrs
-    parts = x.width // weight.units
-    return (
-        not (biases or weight.gathered or weight.place.column)
-        and weight.rows * weight.columns <= x.width + x.args[0].width
-        and order == Order.of_transpose(parts, weight.units)
-        and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)
-    )

@@ -11,6 +11,7 @@ from math import log, pi, sqrt
 from typing import Callable, Dict, Tuple, Union
 
 from .expression import Node, Operand
+from .recognize import COMPARISONS
 
 
 def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> Node:
@@ -36,6 +37,8 @@ Derivative = Union[Operand, Conditional]
 DERIVATIVES: Dict[str, Callable[..., Union[Derivative, Tuple[Derivative, ...]]]] = {
     # The identity, except that its gradient is multiplied with `factor`, which may be 0.
     "multiplier": lambda y, x, factor: factor,
+    # The first value, with the gradient of the second.
+    "as_if": lambda y, x, like: (0, 1),
     "negative": lambda y, x: -1,
     "reciprocal": lambda y, x: -(y * y),
     "square": lambda y, x: x * 2,
@@ -92,8 +95,5 @@ DERIVATIVES: Dict[str, Callable[..., Union[Derivative, Tuple[Derivative, ...]]]]
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
 }
 _STEPS = "ceil floor rint round fix trunc logical_not"
-_TRUTHS = (
-    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
-)
 DERIVATIVES.update(dict.fromkeys(_STEPS.split(), lambda y, x: 0))
-DERIVATIVES.update(dict.fromkeys(_TRUTHS.split(), lambda y, a, b: (0, 0)))
+DERIVATIVES.update(dict.fromkeys(COMPARISONS, lambda y, a, b: (0, 0)))

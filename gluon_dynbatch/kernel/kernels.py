@@ -15,7 +15,7 @@ from .derivative import Differentiation, gradient_dtype
 from .express import express, shape_of
 from .expression import Expressions, Node
 from .layout import Columns, Slot
-from .recipe import make_recipe
+from .recipe import make_recipe, only_gathers
 from .step import Kernel, SlotArray, Wanted
 
 #: The kernels of a segment, or the reason why there are none.
@@ -80,7 +80,8 @@ class SegmentKernels:
         for j, p in enumerate(segment.parameters):
             arrays[Slot("param", j)] = SlotArray(prod(shape_of(p)), name_of(p.dtype), every=True)
         outputs = [Slot("out", k) for k in range(len(results))]
-        arrays.update((slot, SlotArray(x.width, x.dtype)) for slot, x in zip(outputs, results))
+        sizes = zip(outputs, segment.outputs)
+        arrays.update((slot, SlotArray(port.row_size, port.dtype)) for slot, port in sizes)
         computed = _rebuilt(Expressions(), self._nodes, {})
         compiler = Compiler(arrays)
         stores = [(Columns(slot), computed[node]) for slot, node in zip(outputs, results)]
@@ -98,6 +99,8 @@ class SegmentKernels:
         )
         self._stored.update(copies)
         self.forward = Kernel(steps, arrays)
+        #: Whether they do nothing but gather rows of a parameter.
+        self.gathers = only_gathers(self.forward)
         self._backward: Dict[Wanted, Kernel] = {}
         self._recipes: Dict[Any, assembling.Recipe] = {}
 
@@ -126,7 +129,7 @@ class SegmentKernels:
             slot = Slot("head", k)
             head = arrays[slot] = arrays[Slot("out", k)]
             gradient = build.read(slot, head.width, head.dtype)
-            heads.append((results[k], build.cast(gradient, gradient_dtype(head.dtype))))
+            heads.append((results[k], build.cast(gradient, gradient_dtype(results[k].dtype))))
         values = _rebuilt(build, self._nodes, stored)
         gradients, sums = Differentiation(build, values, heads).gradients()
         reached = {Slot("param", j) for j in wanted.parameters}
@@ -155,13 +158,13 @@ def _rebuilt(
 ) -> Dict[Node, Node]:
     """Rebuild nodes in other expressions, where the nodes of stored values are given.
 
-    Leaves out "multiplier", which only matters to differentiation.
+    Leaves out "multiplier" and "as_if", which only matter to differentiation.
     """
     rebuilt: Dict[Node, Node] = {}
     for node in nodes:
         if node in stored:
             rebuilt[node] = stored[node]
-        elif node.kind == "function" and node.attrs[0] == "multiplier":
+        elif node.kind == "function" and node.attrs[0] in ("multiplier", "as_if"):
             rebuilt[node] = rebuilt[node.args[0]]
         else:
             rebuilt[node] = build.with_args(node, [rebuilt[x] for x in node.args])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Tuple
 
 from .. import rules
 from ..rules.site import require
-from . import axes, draws, indexing
-from .expression import MAX, Node
+from . import axes, convolution, draws, indexing
+from .expression import Node
 from .functions import DERIVATIVES
-from .layout import Dot, Maps, Pair, Weight
+from .layout import Dot, Weight
+from .recognize import MAX
 from .tensor import DTYPES, Call, Handler, Tensor, common_shape
 
 # Elementwise functions.
@@ -99,7 +100,7 @@ def where(call: Call) -> Tensor:
     condition, x, y = call.tensors
     ones = (1,) * (len(x.shape) - len(condition.shape))
     if condition.dtype != x.dtype:
-        condition = condition.apply("not_equal", condition, 0).cast(x.dtype)
+        condition = condition.cast("bool").cast(x.dtype)
     return x.apply("select", condition.reshaped(condition.shape + ones), x, y)
 
 
@@ -160,43 +161,6 @@ def gemm(call: Call) -> Tensor:
     return product + call.tensors[2] * call.number("beta", single=False)
 
 
-def _pair(values: Sequence[int], default: int) -> Pair:
-    """Return the values for both axes of maps; with one axis, the other has the default."""
-    height, width = (default, default, *values)[-2:]
-    return height, width
-
-
-def convolution(call: Call) -> Tensor:
-    """Convolve maps with one or two axes."""
-    x, (images, channels, *data) = call.tensors[0], call.inputs[0]
-    filters, _, *kernel = call.inputs[1]
-    require(x.per_row, "all rows share its first input")
-    require(len(kernel) <= 2, "its maps have three axes")
-    require(call.attrs.get("layout", "None") in ("None", "NCW", "NCHW"), "channels come last")
-    for k in range(1, len(call.tensors)):
-        call.shared_place(k)
-    groups, attrs = call.integer("num_group", 1) or 1, (("stride", 1), ("dilate", 1), ("pad", 0))
-    stride, dilate, pad = (_pair(call.integers(name), default) for name, default in attrs)
-    maps = Maps.of_sizes(
-        images,
-        groups,
-        channels,
-        filters,
-        data=_pair(data, 1),
-        kernel=_pair(kernel, 1),
-        stride=stride,
-        dilate=dilate,
-        pad=pad,
-    )
-    overlaps = all(margin <= reach for margin, reach in zip(pad, maps.reach))
-    require(overlaps, "its kernel fits into the padding")
-    # Each row gets its own gradient of the kernel.
-    small = prod(call.inputs[1]) <= prod(call.inputs[0]) + maps.width
-    require(small, "its kernel has more elements than its maps")
-    result = call.build.convolved([tensor.node() for tensor in call.tensors], maps)
-    return x.with_node(result, (images, filters, *maps.result[2 - len(kernel) :]))
-
-
 #: Names of functions in MXNet's scalar operators, where they differ.
 _SCALAR_NAMES = {"add": "plus", "sub": "minus"}
 
@@ -237,13 +201,16 @@ HANDLERS: Dict[str, Handler] = {
     **dict.fromkeys(["argmax", "argmin"], indexing.argmax),
     **dict.fromkeys(["sort", "argsort", "topk"], indexing.ordered),
     "dot": dot,
-    "Convolution": convolution,
+    "Convolution": convolution.convolution,
+    "Pooling": convolution.pooling,
     "batch_dot": batch_dot,
     **dict.fromkeys(["_linalg_gemm", "_linalg_gemm2"], gemm),
     "sum": lambda call: axes.reduce_axes(call, call.tensors[0]),
     "mean": lambda call: axes.reduce_axes(call, call.tensors[0], mean=True),
     "max": lambda call: axes.reduce_axes(call, call.tensors[0], reduction=MAX),
     "min": lambda call: -axes.reduce_axes(call, -call.tensors[0], reduction=MAX),
+    "prod": axes.product,
+    "_npi_tril": axes.lower_triangles,
     "norm": axes.norm,
     "L2Normalization": axes.l2_normalization,
     "_contrib_arange_like": axes.arange_like,

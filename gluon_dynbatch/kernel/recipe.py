@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Dict, FrozenSet, Iterable, List, Optional
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 from ..native import assembling, executing
 from .layout import CLIP, IDENTITY, KEY, STRICT, Columns, Slot, Weight
+from .products import InputProducts, find_products
 from .step import MODES, Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
@@ -37,7 +38,8 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     of_operands = [w for w in packs if w.place.slot.kind != "param"]
     # The key is the same in both directions.
     shared = (s for native in natives[1:] for s in native.slots if s in last.arrays and s != KEY)
-    gathers, single = _only_gathers(forward), _find_single(forward, natives[0])
+    gathers, single = only_gathers(forward), _find_single(forward, natives[0])
+    products = find_products(forward, backward) if single < 0 else None
     return assembling.Recipe(
         _forward(forward, natives[0], used, gathers, single, numbers),
         None if backward is None else _backward(backward, natives[1], numbers),
@@ -53,7 +55,9 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         reached=[_gradient(last, Slot("in", p)) for p in wanted.inputs],
         draws=[numbers[KEY], numbers[IDENTITY]] if forward.draws else [],
         gathers=gathers,
+        table_rows=_table_rows(forward) if gathers else 0,
         single=single,
+        products=products and _products(products, last, few, use, numbers),
     )
 
 
@@ -102,6 +106,41 @@ def _backward(kernel: Kernel, native: executing.Kernel, numbers: Numbers) -> ass
         ],
         results=[numbers.get(slot, -1) for slot in gradients],
         apart=_apart(kernel, per_row, records, numbers),
+    )
+
+
+def _products(
+    found: InputProducts, last: Kernel, few: bool, use: int, numbers: Numbers
+) -> Optional[assembling.Products]:
+    """Return what a recipe says of the products of one input, None if copies take as long."""
+    native, moved = found.forward.native(few), (found.input, *found.results)
+    if native.work < WORTH * sum(last.row_bytes[slot] for slot in moved):
+        return None
+
+    def direction(native: executing.Kernel, *apart: Entry) -> assembling.Direction:
+        order = [numbers[slot] for slot in native.slots]
+        return assembling.Direction(native, order=order, operands=[], results=[], apart=list(apart))
+
+    def entries(what: int, slots: Iterable[Slot], use: int) -> List[Entry]:
+        more = {"what": what, "use": use, "port": -1}
+        return [{**entry, **more} for entry in _apart(last, slots, {}, numbers)]
+
+    backward: Tuple[Optional[assembling.Direction], ...] = (None, None)
+    if found.backward is not None and found.rest_backward is not None:
+        gradient = [Slot("grad", found.input.number)]
+        totals = entries(executing.TOTAL, found.gradients, KEPT)
+        singles = entries(executing.SINGLE, gradient, TEMPORARY)
+        products = direction(found.backward.native(), *totals, *singles)
+        backward = direction(found.rest_backward.native()), products
+    picked = entries(executing.PICK, [found.input], SAVED if use == SAVED else TEMPORARY)
+    repeated = entries(executing.REPEAT, found.results, TEMPORARY)
+    return assembling.Products(
+        direction(native, *picked, *repeated),
+        direction(found.rest.native(few)),
+        *backward,
+        input=numbers[found.input],
+        results=[numbers[slot] for slot in found.results],
+        gradients=[numbers[slot] for slot in found.gradients],
     )
 
 
@@ -227,7 +266,7 @@ def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
     return inputs[0].number
 
 
-def _only_gathers(kernel: Kernel) -> bool:
+def only_gathers(kernel: Kernel) -> bool:
     """Return whether a kernel only gathers rows of a parameter, by indices that do not wrap."""
     step, index, result = kernel.steps[0], Slot("in", 0), Slot("out", 0)
     return (
@@ -240,3 +279,10 @@ def _only_gathers(kernel: Kernel) -> bool:
         and (kernel.arrays[index].width, kernel.arrays[index].every) == (1, False)
         and kernel.arrays[result].width == step.weight.columns
     )
+
+
+def _table_rows(kernel: Kernel) -> int:
+    """Return the rows of the table of a kernel that only gathers; 0 if indices have to fit."""
+    step = kernel.steps[0]
+    assert isinstance(step, Product)
+    return 0 if step.weight.gathered == STRICT else step.weight.rows

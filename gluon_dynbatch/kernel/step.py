@@ -37,7 +37,7 @@ from .layout import (
 #: `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED, RANKED = range(7)
 MODES = (CLIP, WRAP, CHECKED, TRUNCATED, STRICT)
-PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform")
+PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform", "prod")
 
 
 class Slots(Dict[Any, int]):
@@ -182,7 +182,7 @@ class Ranked(NamedTuple):
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
 #: column, repeated), "iota" (one column, plus the number of each column), "uniform" (random numbers
 #: from a column on; `value` is the number of the draw), or an order of columns.
-#: Stores: "row", or the "sum" or "max" of a row.
+#: Stores: "row", or the "sum", "max" or "prod" of a row.
 Pattern = Union[str, Order]
 
 

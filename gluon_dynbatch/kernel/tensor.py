@@ -14,13 +14,17 @@ import numpy as np
 
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
-from .expression import SUM, Arithmetic, Expressions, Node
+from .expression import Arithmetic, Expressions, Node
 from .layout import Columns, Order, Repeats
+from .recognize import SUM, is_truth
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.
 DTYPES = ("float32", "float64")
 INDEX_DTYPES = (*DTYPES, "int32", "int64")
+#: The dtypes of arrays of launches, and the dtype in which kernels have booleans: as 0 and 1.
+STORED_DTYPES = (*INDEX_DTYPES, "bool")
+TRUTHS_DTYPE = "float32"
 #: The functions of integers, and those of them without a derivative.  MXNet computes others, such
 #: as the absolute value, in floats.
 NOT_DERIVED = frozenset(["div"])
@@ -50,6 +54,8 @@ class Tensor(Arithmetic):
     per_row: bool
     #: Whether only one operator or result reads it.
     read_once: bool = True
+    #: Whether it is an array of booleans: its elements are 0 or 1, of `TRUTHS_DTYPE`.
+    truths: bool = False
 
     @property
     def build(self) -> Expressions:
@@ -59,7 +65,7 @@ class Tensor(Arithmetic):
     @property
     def dtype(self) -> str:
         """Its dtype."""
-        return self.source.dtype
+        return "bool" if self.truths else self.source.dtype
 
     def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
         """Return the elements; refuse if their dtype is not one of `dtypes`."""
@@ -68,9 +74,9 @@ class Tensor(Arithmetic):
 
     def elements(self) -> Node:
         """Return the elements of any dtype, through which gradients may flow."""
-        node = self.node(INDEX_DTYPES)
+        node = self.node(STORED_DTYPES)
         # Sums over rows, such as the gradient of a shared array, are not computed for integers.
-        is_summed = self.build.recorded and not (self.per_row or self.dtype in DTYPES)
+        is_summed = self.build.recorded and not (self.per_row or node.dtype in DTYPES)
         require(not is_summed, "all rows share its integers")
         return node
 
@@ -78,7 +84,7 @@ class Tensor(Arithmetic):
         """Return an array with other elements, which is per row if this one or `per_row` is."""
         shape = self.shape if shape is None else shape
         assert node.width == prod(shape), (node, shape)
-        return Tensor(node, shape, self.per_row or per_row)
+        return Tensor(node, shape, self.per_row or per_row, truths=self.truths)
 
     def reshaped(self, shape: Sequence[int]) -> Tensor:
         """Return the same elements in another shape."""
@@ -86,10 +92,21 @@ class Tensor(Arithmetic):
 
     def cast(self, dtype: str) -> Tensor:
         """Convert to another dtype."""
-        require(dtype in INDEX_DTYPES, f"{dtype} has no native steps")
+        require(dtype in STORED_DTYPES, f"{dtype} has no native steps")
         if dtype == self.dtype:
             return self
-        return self.with_node(self.build.cast(self.elements(), dtype))
+        if dtype == "bool":
+            return self._truths()
+        return replace(self.with_node(self.build.cast(self.elements(), dtype)), truths=False)
+
+    def _truths(self) -> Tensor:
+        """Convert to booleans."""
+        node = self.elements()
+        if not is_truth(node):
+            # Its gradient in MXNet is not the derivative, which is zero.
+            require(not self.build.recorded, "it makes booleans of numbers")
+            node = self.apply("not_equal", self, 0).elements()
+        return replace(self.with_node(self.build.cast(node, TRUTHS_DTYPE)), truths=True)
 
     def index(self, dtype: str) -> Tensor:
         """Convert indices to another dtype, by way of integers of 32 bits, as MXNet does."""
@@ -143,7 +160,7 @@ class Tensor(Arithmetic):
 
     def const(self, value: float) -> Tensor:
         """Return an array of this shape, filled with a number."""
-        return self.with_node(self.build.const(value, prod(self.shape), self.dtype))
+        return self.with_node(self.build.const(value, prod(self.shape), self.source.dtype))
 
     def reduced(self, axes: Sequence[int], reduction: str = SUM) -> Tensor:
         """Reduce axes, which stay with extent 1."""
@@ -244,7 +261,7 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
 def _repeated(x: Node, width: int) -> Node:
     """Repeat a single column; a function is computed once per row."""
     # Sums are stored, even those of one column, so the loop over all columns reads it from memory.
-    is_computed = width > 1 and x.kind == "function" and x.attrs[0] != "multiplier"
+    is_computed = width > 1 and x.kind == "function" and x.attrs[0] not in ("multiplier", "as_if")
     return x.owner.spread(x.owner.reduced(x) if is_computed else x, width)
 
 

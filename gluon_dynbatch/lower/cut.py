@@ -9,8 +9,9 @@ can run earlier than the rest, or merge with more calls:
 * A sum of several arrays (``add_n``) is an operand, not an operator: the segment that reads it
   gathers its terms.  The operators that compute one term form a segment.  These segments are equal
   for any number of terms, and so is the segment that reads the sum, so nodes with different numbers
-  of children merge.  A sum of sums is one sum.  In a recursion, terms of which every call has the
-  same number stay in the segment that reads the sum: a cut would be one more launch at each step.
+  of children merge.  A sum of sums is one sum.  In a recursion, a cut is one more launch at each
+  step.  So terms that a recursion computes stay in the segment that reads the sum, unless calls
+  have so many different numbers of them that the cut saves launches.
 * A sum that is only a result of the call stays an operator, unless calls differ in the number of
   its terms; then a segment copies the operand.
 * An operator without a batching rule is a segment by itself; the rest still merges.
@@ -31,18 +32,23 @@ MOST_TERMS = 64
 
 
 def cut_call(
-    variant: Variant, granularity: str, recurrent: FrozenSet[int], uneven: FrozenSet[int]
+    variant: Variant,
+    granularity: str,
+    recurrent: FrozenSet[int],
+    uneven: FrozenSet[int],
+    varied: FrozenSet[int],
 ) -> Cut:
     """Return the segments of a call.
 
     At granularity ``"unbatched"``, calls do not merge.  A recursion that the call takes part in
     delivers its `recurrent` arguments.  The `uneven` arguments are in lists whose lengths differ
-    between calls with sums.
+    between calls with sums; for those that are `varied`, it saves launches to compute terms apart.
     """
-    typed = variant.typed
+    typed, whole = variant.typed, False
     if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
-        cutter = _Cutter(variant, recurrent, uneven)
+        cutter = _Cutter(variant, recurrent, uneven, varied)
         content = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
+        whole = cutter.whole
     elif granularity != "unbatched" and variant.layout == "concat":
         arguments = tuple((ARGUMENT, i) for i in range(len(variant.concat_rows)))
         content = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
@@ -50,7 +56,8 @@ def cut_call(
         ops = [i for i, op in enumerate(typed.program.ops) if op.op != VARIABLE]
         merges = granularity != "unbatched" and not variant.reason
         content = _emit_segments(variant, [ops], {}, () if merges else ops)
-    return Cut(*content, typed.name, len(typed.in_types), variant.rows, variant.concat_rows)
+    count, rows = len(typed.in_types), (variant.rows, variant.concat_rows)
+    return Cut(*content, typed.name, count, *rows, whole)
 
 
 def _reads(ops: Sequence[Op], sums: Mapping[int, OperandSum]) -> List[Tuple[Ref, ...]]:
@@ -62,7 +69,13 @@ def _reads(ops: Sequence[Op], sums: Mapping[int, OperandSum]) -> List[Tuple[Ref,
 class _Cutter:
     """Finds the segments of one variant at operator granularity."""
 
-    def __init__(self, variant: Variant, recurrent: FrozenSet[int], uneven: FrozenSet[int]):
+    def __init__(
+        self,
+        variant: Variant,
+        recurrent: FrozenSet[int],
+        uneven: FrozenSet[int],
+        varied: FrozenSet[int],
+    ):
         program = self._program = variant.typed.program
         self._ops, self._batched = program.ops, variant.batched
         #: The batched operators.  Each segment repeats the others, which read only shared arrays.
@@ -72,8 +85,10 @@ class _Cutter:
         self._heads = {i for i, _ in program.heads}
         self._refused = variant.refused
         self._recurrent = self._dependents(recurrent)
+        #: See `Cut`.
+        self.whole = False
         #: The sums that become operands, in topological order.
-        self.sums = self._find_sums(self._dependents(uneven))
+        self.sums = self._find_sums(self._dependents(uneven), self._dependents(varied))
         self._reads = _reads(self._ops, self.sums)
 
     def _dependents(self, arguments: FrozenSet[int]) -> List[bool]:
@@ -83,8 +98,13 @@ class _Cutter:
             depends[i] = any(depends[r] for r, _ in self._ops[i].inputs)
         return depends
 
-    def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, OperandSum]:
+    def _find_sums(
+        self, uneven: Sequence[bool], varied: Sequence[bool]
+    ) -> Dict[int, OperandSum]:
         ops = self._ops
+        # Per operator, whether a recursion computes it, so that a cut after it is one more launch.
+        computed = [self._recurrent[i] and op.op != VARIABLE for i, op in enumerate(ops)]
+        apart = [varied[i] if computed[i] else uneven[i] for i in range(len(ops))]
         readers = Counter(r for op in ops for r, _ in op.inputs)
         candidates = [
             i
@@ -102,11 +122,12 @@ class _Cutter:
             # If sums share sums, the number of terms can grow exponentially.
             if len(terms) <= MOST_TERMS or i not in nested or readers[i] == 1:
                 flat[i] = terms
-                even = tuple(ref for ref in terms if not uneven[ref[0]])
-                if not any(self._recurrent[r] and ops[r].op != VARIABLE for r, _ in even):
+                local = tuple(ref for ref in terms if not apart[ref[0]])
+                self.whole |= any(uneven[r] for r, _ in local)
+                if not any(computed[r] for r, _ in local):
                     sums[i] = OperandSum((), terms)
-                elif len(even) < len(terms):
-                    sums[i] = OperandSum(even, tuple(ref for ref in terms if uneven[ref[0]]))
+                elif len(local) < len(terms):
+                    sums[i] = OperandSum(local, tuple(ref for ref in terms if apart[ref[0]]))
         return sums
 
     def _stages(self) -> Dict[int, int]:

@@ -70,9 +70,9 @@ def expand(
 
 def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
     """Cut the calls of an entry, like all of its kind if they share no arguments; keep the cut."""
-    shared, recurrent, uneven = (
+    shared, recurrent, uneven, varied = (
         frozenset(i for i, own_marks in enumerate(marks) if own_marks & mark)
-        for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN)
+        for mark in (lowering.SHARED, lowering.RECURRENT, lowering.UNEVEN, lowering.VARIED)
     )
     # At least one array must belong to each call.
     shared = shared if len(shared) < len(marks) else NONE
@@ -80,9 +80,9 @@ def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
         variant = entry.variant(shared)
         if shared and variant.reason and not entry.variant(NONE).reason:
             variant = entry.variant(NONE)
-        cut = cut_call(variant, granularity, recurrent, uneven)
+        cut = cut_call(variant, granularity, recurrent, uneven, varied)
     else:
-        cuts, key = entry.kind.cuts, (granularity, recurrent, uneven)
+        cuts, key = entry.kind.cuts, (granularity, recurrent, uneven, varied)
         if key not in cuts:
             cuts[key] = cut_call(entry.kind.variant, *key)
         cut = replace(cuts[key], rows=entry.variant(NONE).rows)

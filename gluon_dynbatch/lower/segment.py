@@ -208,6 +208,9 @@ class Cut:
     #: Rows that a call adds to its launch; in layout "concat", also those of each argument.
     rows: int
     concat_rows: Tuple[int, ...]
+    #: Whether a sum stays in a segment with terms of which other calls have other numbers: that
+    #: takes fewer launches.
+    whole: bool = False
 
     @cached_property
     def code(self) -> array[int]:

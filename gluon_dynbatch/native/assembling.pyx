@@ -17,18 +17,16 @@ import numpy
 
 from . import executing
 from .executing cimport (
-    DISTINCT, LAUNCH, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord, Piece,
-    RowsRecord, Spot, SumRecord,
+    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord,
+    Piece, RowsRecord, Spot, SumRecord,
 )
+from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
     TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Actions of pieces and types of places, as in `resolving`.
-    COPY = 0, ADD, ZERO
-    NOTHING = 0, WHOLE, SLICE
     #: The kind of rows that native code copies and clears, but cannot add.
     COPIED = -1
     #: The number of kinds.
@@ -40,17 +38,6 @@ cdef enum:
     MOST_PUSHED = 400000000
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
-
-#: By use of memory, the kind of its base.
-MEMORY = ("temporary", "kept", "saved")
-
-#: How the program accesses bases of a kind, as a letter of `recording.addresses_and_handles`.
-#: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
-cdef dict USES = {
-    "parameter": ord("R"), "external": ord("a"),
-    "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
-}
-
 
 cdef array LONG = array("q")
 cdef dict SIZES = {}
@@ -75,34 +62,31 @@ cdef struct Arena:
     int64_t base, size, row_size
 
 
-cdef struct TableRow:
-    # A place, see `plan.plan.Plan`.
-    int64_t what, first, second, rows, row_size
-
-
 #: No spot; in a LAUNCH record, it means scratch for the rows at hand.
 cdef Spot NOWHERE = Spot(-1, 0)
 
 
+include "addressing.pxi"
 include "recipes.pxi"
 include "copying.pxi"
+include "equal.pxi"
 
 
-cdef class Assembler:
+cdef class Assembler(Addressing):
     """Assembles the program of one pass.
 
-    It lives until that is assembled, and holds the plan, which it does not change.  A `Program`
+    Owned by the function that assembles it, until both programs of a flush are; it holds the plan,
+    which it does not change.  A `Program`
     copies its code; an address in the code is valid until the code grows.
     """
 
-    #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
-    cdef readonly list bases
-    cdef readonly bytearray uses
     #: Per launch: where its code ends, its number, whether MXNet's operators run it, and whether
     #: all code up to there is pushed to the engine at once.
     cdef readonly list items
     #: Per launch that runs on distinct rows only, the spot that keeps which rows are equal.
     cdef readonly dict distinct
+    #: Those of them that look up these rows in a table by themselves.
+    cdef readonly set looked_up
     cdef readonly object plan
     #: Bytes of scratch that sums need.
     cdef int64_t scratch
@@ -116,44 +100,23 @@ cdef class Assembler:
     #: The kernels of the program, by address, and the last one.
     cdef dict natives
     cdef Direction added
-    #: Numbers of bases; and those of parameters and gradients by device, kind and identity, with the
-    #: device looked up last.
-    cdef dict numbers, devices, on_device
-    cdef object context
-    #: Number of the first base.  The bases of a backward program follow those of the forward one.
-    cdef int64_t first
     #: Entries of `Arena`.
     cdef array arenas
-    #: Per use of memory: its base, or -1; the bytes reserved now, and the most ever reserved.
-    cdef int64_t[3] memory, used, most
     #: Operations since the end of the last push.
     cdef int64_t work
 
     def __init__(self, plan, int64_t first=0):
-        cdef int64_t use
+        super().__init__(first)
         self.plan, self.operands, self.regions = plan, plan.operands, plan.regions
         self.operand0, self.output0 = plan.inputs.first, plan.outputs.first
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
-        self.bases, self.items, self.numbers, self.natives, self.distinct = [], [], {}, {}, {}
-        self.devices = {}
-        self.code, self.first, self.pieces, self.uses = Code(), first, plan.pieces, bytearray()
+        self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
+        self.code, self.pieces = Code(), plan.pieces
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
             base, size = self.base(("arena", number)), itemsize(arena.dtype)
             self.arenas.extend(array("q", (base, size, arena.row_size)))
-        for use in range(3):
-            self.memory[use], self.used[use], self.most[use] = -1, 0, 0
-
-    @property
-    def stop(self):
-        """The number after the last base."""
-        return self.first + len(self.bases)
-
-    @property
-    def sizes(self):
-        """Bytes of memory, by kind of its base."""
-        return {name: self.most[use] for use, name in enumerate(MEMORY)}
 
     def spot_of_fill(self, int64_t number):
         """Return the base and the offset in bytes of the rows of a fill."""
@@ -168,46 +131,13 @@ cdef class Assembler:
         """Return the place of a result of a launch."""
         return <const TableRow *>&self.regions[self.output0[launch] + number, 0]
 
+    cdef inline const PieceRow *piece(self, int64_t number) noexcept:
+        """Return a piece of the plan."""
+        return <const PieceRow *>&self.pieces[number, 0]
+
     cdef segment(self, int64_t launch):
         """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
-
-    cdef int64_t base(self, tuple base) except -1:
-        """Return the number of a base, a new one if it has none."""
-        number = self.numbers.get(base)
-        if number is None:
-            number = self.numbers[base] = self.add_base(base)
-        return number
-
-    cdef int64_t add_base(self, tuple base) except -1:
-        """Add a base; return its number."""
-        self.bases.append(base)
-        self.uses.append(USES.get(base[0], ord("w")))
-        return self.first + len(self.bases) - 1
-
-    cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
-        """Return the number of the base of a parameter, or of its gradient, on a device."""
-        if context is not self.context:
-            # A context itself is slow to look up: its hash is a function in Python.
-            device = context.device_typeid, context.device_id
-            self.context, self.on_device = context, self.devices.setdefault(device, {})
-        key = <size_t><PyObject *>parameter
-        numbers = self.on_device.get(kind)
-        if numbers is None:
-            numbers = self.on_device[kind] = {}
-        number = (<dict>numbers).get(key)
-        if number is None:
-            number = (<dict>numbers)[key] = self.add_base((kind, parameter, context))
-        return number
-
-    cdef Spot reserve(self, int64_t use, int64_t count) except *:
-        """Reserve bytes of memory."""
-        if self.memory[use] < 0:
-            self.memory[use] = self.base((MEMORY[use],))
-        cdef Spot spot = Spot(self.memory[use], self.used[use])
-        self.used[use] = (spot.offset + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.most[use] = max(self.most[use], self.used[use])
-        return spot
 
     cdef inline Arena *arena(self, int64_t number) noexcept:
         return <Arena *>data_of(self.arenas) + number
@@ -225,7 +155,7 @@ cdef class Assembler:
         Kind and size are those of its elements; use is that of the memory for its rows.
         """
         cdef Arena *arena
-        cdef const int64_t *piece
+        cdef const PieceRow *piece
         cdef Piece *pieces
         cdef Spot target
         cdef int64_t i
@@ -237,11 +167,12 @@ cdef class Assembler:
         target = self.reserve(use, operand.rows * operand.row_size * size)
         pieces = self.add_pieces(kind, size, operand.second, target)
         for i in range(operand.second):
-            piece = &self.pieces[operand.first + i, 0]
-            if piece[0] == ADD and kind == COPIED:
+            piece = self.piece(operand.first + i)
+            if piece.action == ADD and kind == COPIED:
                 raise TypeError("native code cannot add rows of this type")
-            arena = self.arena(piece[2])
-            pieces[i] = Piece(piece[0], piece[1], Spot(arena.base, piece[3] * arena.size), piece[4])
+            arena = self.arena(piece.arena)
+            pieces[i] = Piece(
+                piece.action, piece.target, Spot(arena.base, piece.element * arena.size), piece.length)
         return target
 
     cdef Piece *add_pieces(
@@ -261,7 +192,7 @@ cdef class Assembler:
     cdef Run place(self, list runs, int64_t launch, int backward):
         """Set the spots of operands and results, in which the rows of parts follow each other.
 
-        Returns the first part.
+        An operand that has been placed stays there.  Returns the first part.
         """
         cdef Run first = runs[0], before = first, run
         cdef Direction direction = first.recipe.direction(backward)
@@ -272,7 +203,7 @@ cdef class Assembler:
         cdef int64_t k, number, use
         for k in range(entries(operands, sizeof(Operand))):
             place, operand = self.operand_of(launch, k), <const Operand *>data_of(operands) + k
-            if place.what == NOTHING:
+            if place.what == NOTHING or first.is_placed(operand.number):
                 continue
             use = operand.use
             if placed is not None:
@@ -298,33 +229,49 @@ cdef class Assembler:
     cdef int add_runs(self, list runs, int backward) except -1:
         """Add a LAUNCH record that runs the kernel of each part."""
         cdef Run run
-        cdef Direction direction
-        cdef array order
-        cdef int64_t i
-        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
-        code[0], code[1] = LAUNCH, len(runs)
+        self.begin_launch(len(runs))
         for run in runs:
-            direction = run.recipe.direction(backward)
-            order = direction.order
-            if direction is not self.added:
-                self.added = direction
-                self.natives[direction.address] = direction.kernel
-            self.work += run.rows * direction.work
-            code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
-            code[0], code[1] = direction.address, run.rows
-            for i in range(len(order)):
-                (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+            self.add_part(run, run.recipe.direction(backward))
+        return 0
+
+    cdef int begin_launch(self, int64_t parts) except -1:
+        """Add the head of a LAUNCH record; its parts follow."""
+        cdef int64_t *code = <int64_t *>self.code.grow(2 * sizeof(int64_t))
+        code[0], code[1] = LAUNCH, parts
+        return 0
+
+    cdef int add_part(self, Run run, Direction direction) except -1:
+        """Add a part of a LAUNCH record, which runs a kernel."""
+        cdef array order = direction.order
+        cdef int64_t i
+        cdef int64_t *code
+        if direction is not self.added:
+            self.added = direction
+            self.natives[direction.address] = direction.kernel
+        self.work += run.rows * direction.work
+        code = <int64_t *>self.code.grow(2 * sizeof(int64_t) + len(order) * sizeof(Spot))
+        code[0], code[1] = direction.address, run.rows
+        for i in range(len(order)):
+            (<Spot *>(code + 2))[i] = run.spots[data_of(order)[i]]
+        return 0
+
+    cdef int place_in_memory(self, Run run, array numbers) except -1:
+        """Reserve memory for the arrays that one LAUNCH record leaves to the next."""
+        cdef int64_t number
+        for number in numbers:
+            if not run.is_placed(number):
+                run.spots[number] = self.reserve(TEMPORARY, run.bytes_of(number))
         return 0
 
     cdef int add_distinct(
-        self, Run run, int64_t launch, Spot kept, Code keys, int backward
+        self, Run run, int64_t launch, Spot kept, Code keys, Direction direction
     ) except -1:
         """Add a DISTINCT record, after which a LAUNCH record runs on distinct rows only.
 
         Which rows are equal is stored at `kept`.  Forward, it is found by keys; backward, keys are
         None, and it is read.
         """
-        cdef array moved = run.recipe.direction(backward).apart
+        cdef array moved = direction.apart
         cdef int64_t start = self.code.size, count = 0, i
         cdef const Apart *apart
         cdef Spot source
@@ -336,17 +283,24 @@ cdef class Assembler:
             source = run.spots[apart.number]
             if source.base < 0:
                 continue
+            if launch in self.looked_up and apart.number == run.recipe.single:
+                count += self.add_looked_up(apart, source)
+                continue
             # Rows that were put together are a copy, which totals may overwrite.
-            if apart.what == PICK or (
-                apart.what == TOTAL and self.operand_of(launch, apart.port).what == SLICE
+            if apart.what == PICK or apart.what == TOTAL and (
+                apart.port < 0 or self.operand_of(launch, apart.port).what == SLICE
             ):
                 run.spots[apart.number] = self.reserve(apart.use, run.bytes_of(apart.number))
             (<Moved *>self.code.grow(sizeof(Moved)))[0] = Moved(
-                apart.what, apart.kind, apart.width, run.spots[apart.number], source)
+                apart.what, apart.kind, apart.width, run.spots[apart.number], source, 0, 0)
             count += 1
         # Written last, because the code may move as it grows.
         (<DistinctRecord *>(self.code.numbers + start))[0] = DistinctRecord(
             DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
+        return 0
+
+    cdef int add_looked_up(self, const Apart *apart, Spot target) except -1:
+        """Let a DISTINCT record look up distinct rows, once; return how many arrays it moves more."""
         return 0
 
     def assemble(self):

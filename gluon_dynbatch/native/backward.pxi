@@ -8,7 +8,10 @@ cdef Spot spot_of_read(Run run, const Read *read) noexcept:
 
 
 cdef class Backward(Assembler):
-    """Assembles the program of a transposed plan."""
+    """Assembles the program of a transposed plan.
+
+    Owned by the function that assembles it, until it is assembled.
+    """
 
     #: By the number among `bases` of each gradient that the program computes: the number of the
     #: array, among external arrays or else among forward bases; whether it is an external array;
@@ -23,7 +26,7 @@ cdef class Backward(Assembler):
 
     def __init__(self, plan, Forward forward not None):
         super().__init__(plan, forward.stop)
-        self.forward = forward
+        self.forward, self.looked_up = forward, forward.looked_up
         self.trained, self.sums, self.gradients = {}, {}, {}
         for launch in plan.order:
             if self.is_native(launch):
@@ -36,18 +39,44 @@ cdef class Backward(Assembler):
         cdef list runs = self.forward.launches[launch]
         cdef Run first = self.place(runs, launch, 1), run
         cdef Spot kept = NOWHERE
+        if launch in self.forward.apart:
+            self.run_products(launch, first, first.recipe.products)
+            return self.add_shared_sums(first.recipe, launch)
         if launch in self.forward.distinct:
             # Of equal rows, the first gets the gradient: all of them were chosen from one row.
             self.distinct[launch] = kept.base, kept.offset = self.forward.distinct[launch]
-            self.add_distinct(first, launch, kept, None, 1)
+            self.add_distinct(first, launch, kept, None, first.recipe.direction(1))
         for run in runs:
             self.collect_sums(run, launch, kept)
         self.add_runs(runs, 1)
         self.add_shared_sums(first.recipe, launch)
         return 0
 
-    cdef int collect_sums(self, Run run, int64_t launch, Spot kept) except -1:
-        """Collect the sums over rows of a run, and reserve memory for rows that are added later."""
+    cdef int run_products(self, int64_t launch, Run run, Products products) except -1:
+        """Add a run whose products of one input have been computed on distinct rows of that only.
+
+        Gradients of equal rows are added up before they are multiplied.
+        """
+        cdef Spot kept
+        kept.base, kept.offset = self.forward.apart[launch]
+        self.place_in_memory(run, products.gradients)
+        self.collect_sums(run, launch, NOWHERE, products.input, False)
+        self.begin_launch(1)
+        self.add_part(run, products.rest_backward)
+        self.add_distinct(run, launch, kept, None, products.products_backward)
+        base, offset = self.forward.picked[launch]
+        run.spots[products.input] = Spot(base, offset)
+        self.collect_sums(run, launch, kept, products.input, True)
+        self.begin_launch(1)
+        return self.add_part(run, products.products_backward)
+
+    cdef int collect_sums(
+        self, Run run, int64_t launch, Spot kept, int64_t input=-1, bint reads=False
+    ) except -1:
+        """Collect the sums over rows of a run, and reserve memory for rows that are added later.
+
+        If an input is given, only those that read it, or only those that do not.
+        """
         cdef const Sum *sum_
         cdef int64_t i, number
         cdef Spot target
@@ -57,6 +86,8 @@ cdef class Backward(Assembler):
                 run.spots[number] = self.reserve(KEPT, run.bytes_of(number))
         for i in range(entries(run.recipe.sums, sizeof(Sum))):
             sum_ = <const Sum *>data_of(run.recipe.sums) + i
+            if input >= 0 and reads != (sum_.left.number == input or sum_.right.number == input):
+                continue
             target = self.spot_of_gradient(launch, sum_.parameter, sum_.input)
             head = sum_.record, sum_.kind, sum_.rows, sum_.columns, sum_.last
             key = target.base, target.offset + sum_.first, head

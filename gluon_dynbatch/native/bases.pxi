@@ -4,7 +4,7 @@ cdef array UNSIGNED = array("Q")
 
 
 cdef struct Accesses:
-    # What a program does with one memory: handles of arrays that have it, one that is written, one
+    # A plain value, in a table of `Bases.__cinit__`: what a program does with one memory: handles of arrays that have it, one that is written, one
     # that is read, and one that is read and not deferred; 0 without one.
     uintptr_t memory, written, read, lent
 
@@ -35,8 +35,8 @@ cdef array room_for(Py_ssize_t count):
 cdef class Bases:
     """The arrays that a program works on, in any number of pushes.
 
-    Each has a letter for its use: see `recording.addresses_and_handles`.  The run of a plan owns
-    this and pushes from it; nothing in it changes.  The engine may still work on the arrays when it
+    Each has a letter for its use: see `recording.addresses_and_handles`.  Owned by
+    the run of a plan, which pushes from it; nothing in it changes.  The engine may still work on the arrays when it
     is gone: each `Push` copies the addresses, and holds the memory that the engine does not.
     """
 

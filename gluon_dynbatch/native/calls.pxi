@@ -1,7 +1,11 @@
 # Recording of calls; a part of `recording.pyx`.
 
 cdef class Callee:
-    """A block or operator: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
+    """A block or operator: base of `trace.program.BlockCallee` and `record.operators.Operator`.
+
+    Owned by its block, as an attribute, or by the library's table of operators.  Entries that are no
+    longer used stay: they do not refer to arrays.
+    """
 
     #: By key: the entry of calls, or a string that says why such calls are not recorded.
     cdef readonly dict entries
@@ -21,7 +25,10 @@ cdef class Callee:
 
 
 cdef class Calls:
-    """The native part of a recorder: base of `record.recorder.Recorder`."""
+    """The native part of a recorder: base of `record.recorder.Recorder`.
+
+    Owned by the scope of a thread, and by its tape until `close`.
+    """
 
     #: The tape that gets the calls, and the `OpenScope` that computes them.  After `close`, a tape that
     #: takes no calls, and a scope where nothing is pending.

@@ -15,7 +15,10 @@ known_dtypes = {}
 
 @cython.final
 cdef class Layout:
-    """What native code has to know of a type."""
+    """What native code has to know of a type.
+
+    Owned by the table `layouts`, for good: types are numbered once in a process.
+    """
 
     cdef tuple shape
     cdef int dtype, device_type, device
@@ -37,7 +40,7 @@ cdef class Layout:
 cdef class Chunk:
     """An external array of a tape that has the values of constants, end to end.
 
-    The tape owns it until it is closed.
+    Owned by its tape, until that is closed.
     """
 
     #: The memory of the array, which the tape holds.  No other thread writes to it.
@@ -52,6 +55,8 @@ cdef class Chunk:
 @cython.final
 cdef class Constant(Owner):
     """Values that are known when an array is made: the owner of that array.
+
+    Owned by its arrays, by the scope that made it, if its call may be repeated, and by pieces.
 
     They come from numbers, lists or NumPy arrays, or from a creation operator; equal calls of one
     share a constant.  Code that writes to an array of a constant, or asks for its memory, gets a

@@ -2,7 +2,7 @@
 
 
 cdef struct CopyRecord:
-    # A record of one piece: a plain value, which is copied to the code of a program.
+    # A record of one piece: a plain value in the code of a program.
     RowsRecord record
     Piece piece
 
@@ -14,6 +14,7 @@ def code_of_pieces(
 
     In the place of arenas, the table has bases, counted from `first`.
     """
+    cdef const PieceRow *row
     cdef int64_t i, count = pieces.shape[0], size = itemsize(dtype)
     cdef array code = clone(LONG, numbers_in(sizeof(RowsRecord) + count * sizeof(Piece)), False)
     cdef RowsRecord *record = <RowsRecord *>data_of(code)
@@ -22,9 +23,10 @@ def code_of_pieces(
         record=ROWS, dtype=kind_of(dtype), element_size=size, count=count,
         target=Spot(base, offset), in_order=0, elements=0, end=0)
     for i in range(count):
+        row = <const PieceRow *>&pieces[i, 0]
         piece[i] = Piece(
-            operation=pieces[i, 0], target=pieces[i, 1],
-            source=Spot(first + pieces[i, 2], pieces[i, 3] * size), count=pieces[i, 4])
+            operation=row.action, target=row.target,
+            source=Spot(first + row.arena, row.element * size), count=row.length)
     return code
 
 

@@ -31,7 +31,7 @@ cdef Throw throw_error
 cdef struct Memory:
     # The first members of MXNet's record of a memory: the address and the size in bytes; and the
     # layout, a ``std::shared_ptr``, whose second word counts references.  The layout is NULL unless
-    # oneDNN has used the memory.  MXNet owns it; a `Push` that reads it has a reference to the
+    # oneDNN has used the memory.  Owned by MXNet; a `Push` that reads it has a reference to the
     # array.
     char *address
     size_t size
@@ -155,7 +155,8 @@ def give_back(list handles not None):
 cdef class Notice:
     """Tells when the engine has done all that was pushed so far and writes some arrays.
 
-    `handles` are those of the arrays.  Errors of that work stay with the arrays.
+    `handles` are those of the arrays.  Errors of that work stay with the arrays.  Owned by who
+    waits for the work, until it is done.
     """
 
     #: Owned by this object and by the engine, which drops its reference when it has run or refused

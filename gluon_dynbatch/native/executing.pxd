@@ -14,6 +14,7 @@ cdef extern from "c/records.h":
 
     cpdef enum:
         PICK "GDB_PICK"
+        LOOK_UP "GDB_LOOK_UP"
         TOTAL "GDB_TOTAL"
         REPEAT "GDB_REPEAT"
         SINGLE "GDB_SINGLE"
@@ -50,6 +51,7 @@ cdef extern from "c/records.h":
     ctypedef struct Moved "gdb_moved":
         int64_t operation, dtype, width
         Spot target, source
+        int64_t table_rows, index_dtype
 
     ctypedef struct SumRecord "gdb_sum_record":
         int64_t record, dtype, rows, columns

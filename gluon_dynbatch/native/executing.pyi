@@ -21,6 +21,7 @@ ROW: int
 SCATTER: int
 DISTINCT: int
 PICK: int
+LOOK_UP: int
 TOTAL: int
 REPEAT: int
 SINGLE: int

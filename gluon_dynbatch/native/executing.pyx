@@ -83,8 +83,8 @@ cdef struct NativeProgram:
 
 cdef struct Push:
     # A run of records [low, high) of a program, with all that it needs until the engine is done.
-    # `Program.push` makes it and gives it to the engine, which owns it from then on: one of its threads
-    # runs it, without Python, and then frees it by `release_push`.  It owns all that it points to.
+    # Owned by the engine, to which `Program.push` gives it: one of its threads runs it, without Python,
+    # and then frees it by `release_push`.  It owns all that it points to.
     NativeProgram *program
     int64_t low, high
     #: Whether two bases that are written, or one that is and one that is read, share memory: then
@@ -201,6 +201,8 @@ cdef inline void **handles_in(array numbers) noexcept:
 cdef class Program:
     """Records without addresses, and all kernels whose addresses its LAUNCH records contain.
 
+    Owned by the prepared plan, or by who runs it once; the engine may still run its `NativeProgram`.
+
     `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.  Unless records may run
     `together`, they run one after another, and which of them could is not looked for.
     """
@@ -211,6 +213,7 @@ cdef class Program:
     def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0, bint together=True):
         cdef Kernel kernel
         cdef int64_t i
+        kernels = tuple(kernels)  # as many as there is room for
         self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
         self.program.references = 1
         self.program.length = code.shape[0]
@@ -271,9 +274,9 @@ cdef class Program:
         For tests.
         """
         cdef const Groups *groups = self.program.groups
-        cdef const Placed *records = groups.records
+        cdef const Placed *records = NULL if groups is NULL else groups.records
         cdef int64_t i, k
-        return [
+        return [] if groups is NULL else [
             [(records[k].level, records[k].at)
              for k in range(groups.groups[i].first, groups.groups[i].stop)]
             for i in range(groups.count)

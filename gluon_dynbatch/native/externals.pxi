@@ -3,7 +3,7 @@
 cdef class Keeper(Owner):
     """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
-    Its lazy arrays own it.
+    Owned by its lazy arrays, and by the chain of its scope.
     """
 
     #: Per arena; those of other arrays may follow.  The subclass holds all of these arrays.
@@ -152,6 +152,21 @@ def keep(
         change_slot(lazy, owner_at, keeper)
         change_slot(lazy, value_at, regions[region, 1])
         change_slot(lazy, offset_at, first + <object>slot(lazy, offset_at)[0])
+
+
+def regions_held(
+    list lazies not None, const int64_t[:] term_of, const int64_t[:] region_of
+):
+    """Return the regions that contain lazy arrays of a tape, as a set; tables are as for `keep`."""
+    cdef set regions = set()
+    cdef int64_t term, region, last = -1
+    for lazy in lazies:
+        term = term_of[<int64_t><object>slot(lazy, value_at)[0]]
+        region = region_of[term if term >= 0 else term + region_of.shape[0]]
+        if region != last:
+            regions.add(region)
+            last = region
+    return regions
 
 
 def held_by(list references not None, owner, other):

@@ -35,8 +35,9 @@ cdef extern from "c/steps.h" nogil:
     void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
     int take_failure "gdb_take_failure"(char *message, int64_t size)
 
-#: Codes of types.  Products and reductions have the first two; loops compute with integers, too.
-DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
+#: Codes of types.  Products and reductions have the first two; loops compute with integers, too, and
+#: convert booleans.
+DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3, "bool": 4}
 #: The code and the number of operands of each function, by name.
 CODES = {
     gdb_code_names[code].decode(): (code, gdb_code_arity[code]) for code in range(GDB_N_CODES)
@@ -49,7 +50,7 @@ while layout.name != NULL:
     LAYOUTS.setdefault(layout.name.decode(), {})[layout.member.decode()] = layout.offset, layout.size
     layout += 1
 #: Bytes of an element, by code of its type.
-cdef int64_t *SIZES = [4, 8, 4, 8]
+cdef int64_t *SIZES = [4, 8, 4, 8, 1]
 
 
 def instruction_sets():
@@ -97,7 +98,10 @@ cdef int describe_slot(object slot, object arrays, gdb_slot *native) except -1:
 
 
 cdef class Kernel:
-    """A kernel that programs can run, made of the words of all steps (`kernel.step`)."""
+    """A kernel that programs can run, made of the words of all steps (`kernel.step`).
+
+    Owned by the `kernel.step.Kernel` that it is made of; programs hold its `NativeKernel`.
+    """
 
     #: Owned by all that refer to it: this object, and each program, which the engine may still run
     #: after this object is gone.  The last `release_kernel`, in any thread, frees it.  It never

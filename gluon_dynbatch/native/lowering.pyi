@@ -10,6 +10,7 @@ Array = NDArray[Any]
 SHARED: int
 RECURRENT: int
 UNEVEN: int
+VARIED: int
 
 def survey(
     tape: Tape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array

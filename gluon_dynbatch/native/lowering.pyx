@@ -4,7 +4,8 @@
 
 cimport cython
 from cpython.array cimport array, clone, extend
-from libc.stdint cimport INT64_MIN, int32_t, int64_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
@@ -86,7 +87,7 @@ def code_of_cut(cut):
 cdef class Cuts:
     """The cuts of all entries, as integers: see `code_of_cut`.
 
-    It lives while one graph is made.  It holds the codes, whose addresses it uses.
+    Owned by the function that makes one graph.  It holds the codes, whose addresses it uses.
     """
 
     #: Segments to their numbers, in the order of their first use.

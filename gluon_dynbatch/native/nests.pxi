@@ -15,6 +15,8 @@ cdef tuple static_types = (*exact_types, np.generic)
 cdef class Static:
     """A number, a string or another plain value in a spec, or a key of a dictionary.
 
+    Owned by the specs and keys that have it; it never changes.
+
     It is compared by class, because ``1``, ``1.0`` and ``True`` are different arguments, and by
     `content_of_static`, because 0.0 and -0.0 differ and NaN has to equal itself.
     """

@@ -17,7 +17,7 @@ cdef Py_ssize_t text_bytes = 0
 cdef size_t last_number = 0
 
 cdef struct Numbered:
-    # A tuple, which `held_tuples` keeps alive, or NULL.
+    # A plain value: a tuple, which is owned by `held_tuples`, or NULL; and its number.
     PyObject *item
     size_t number
 

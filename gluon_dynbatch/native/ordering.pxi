@@ -66,7 +66,7 @@ cdef bytearray find_leaders(
 cdef class Ordering:
     """Orders units by launch, and within a launch by who reads them; see `plan.make`.
 
-    It lives while one plan is made, and owns what it writes to; `members` gives that away.
+    Owned by one call of `order`.  What it writes to is its own; `members` gives that away.
     """
 
     cdef const int32_t[::1] groups, segment, input0, term0

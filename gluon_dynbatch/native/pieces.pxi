@@ -36,8 +36,8 @@ cdef class Piece:
 
     Values from 0 on are results of its own calls; values from -1 downwards are its inputs.
 
-    The cache of its block owns it, and each call that appends it, in any thread: it never changes.
-    It holds entries and constants, but no array and no tape.
+    Owned by the cache of its block, and by each call that appends it, in any thread: it never
+    changes.  It holds entries and constants, but no array and no tape.
     """
 
     #: Columns of a tape in one place, as most of the time to append them is waiting for memory:
@@ -208,7 +208,10 @@ cdef class Piece:
 
 
 cdef class Known:
-    """The pieces of one block: base of `record.pieces.Pieces`."""
+    """The pieces of one block: base of `record.pieces.Pieces`.
+
+    Owned by the block, as an attribute.
+    """
 
     #: The attributes of the block when they were last encoded.
     cdef public Structure seen

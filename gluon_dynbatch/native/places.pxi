@@ -2,7 +2,10 @@
 
 @cython.final
 cdef class Place:
-    """An instruction of the user's program; each instruction has one `Place`."""
+    """An instruction of the user's program; each instruction has one `Place`.
+
+    Owned by the table of its code object, which is never freed, nor is that code.
+    """
 
     cdef object code, line
     cdef int instruction

@@ -11,6 +11,8 @@ ZERO: int
 WHOLE: int
 SLICE: int
 TOGETHER: int
+PLACE: Tuple[str, ...]
+PIECE: Tuple[str, ...]
 
 class Port(Protocol):
     # A `lower.segment.Port`.

@@ -11,28 +11,21 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 import numpy
 
+from . cimport tables
+from .tables cimport FIRST, ROW_SIZE, ROWS, SECOND, TYPE, PieceRow, TableRow
+
 cdef array INT = array("i"), LONG = array("q")
 
-#: Actions of pieces.
-COPY, ADD, ZERO = range(3)
-
-cdef enum:
-    DO_COPY, DO_ADD, DO_ZERO
-    #: Columns of a table of pieces: action, first element in the operand, arena, first element of
-    #: the source, number of elements.
-    FIELDS = 5
-    #: Columns of a table of places, and numbers of the types of places.
-    TYPE = 0
-    FIRST, SECOND, ROWS, ROW_SIZE
-    NOTHING = 0
-    IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
-
-WHOLE, SLICE, TOGETHER = IS_WHOLE, IS_SLICE, IS_ROWS
+#: Actions of pieces, and types of places.
+COPY, ADD, ZERO = tables.COPY, tables.ADD, tables.ZERO
+WHOLE, SLICE, TOGETHER = tables.WHOLE, tables.SLICE, tables.TOGETHER
+#: The columns of the tables of places and of pieces, as native code has them.
+PLACE, PIECE = tuple(<dict>TableRow(0, 0, 0, 0, 0)), tuple(<dict>PieceRow(0, 0, 0, 0, 0))
 
 
 cdef struct Port:
-    # An input or output of a segment; the kind is the number of its dtype and device.  Segments own
-    # tables of them, as bytes; pointers to entries are valid while the caller holds the table.
+    # An input or output of a segment; the kind is the number of its dtype and device.  Plain
+    # values in tables that are owned by segments, as bytes; pointers to entries are valid while the caller holds the table.
     int64_t row_size, kind, shared, differentiable, concat
 
 

@@ -71,7 +71,7 @@ cdef struct Located:
 cdef class Reader:
     """Collects the reads of all launches, in order; for the arguments, see `plan.make`.
 
-    It lives while one plan is made.  Its columns keep the arrays of graph and plan alive, of which
+    Owned by the function that makes one plan.  Its columns keep the arrays of graph and plan alive, of which
     it writes to `operands` and `places`; it owns its output, which `reads` copies.
     """
 
@@ -208,7 +208,7 @@ cdef class Reader:
                     terms[i].target, terms[i].length)
                 found += 1
             last = i + 1 if k + 1 < terms[i].end else last
-        if self.operands[port, TYPE] != IS_WHOLE:
+        if self.operands[port, TYPE] != tables.WHOLE:
             self.add(port, located, found)
         return last
 
@@ -246,7 +246,7 @@ cdef class Reader:
         cdef int64_t number = self.places.shape[0] - 1 - external, fill
         cdef bint whole = offset == 0 and length == self.outside_size[external]
         if self.shared[port] and whole:
-            self.operands[port, TYPE], self.operands[port, FIRST] = IS_WHOLE, external
+            self.operands[port, TYPE], self.operands[port, FIRST] = tables.WHOLE, external
             return 0
         if self.places[number, 0] >= 0:
             return 0

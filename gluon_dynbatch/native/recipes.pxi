@@ -16,7 +16,10 @@ cdef inline int64_t entries(array table, int64_t size) noexcept:
 
 @cython.final
 cdef class Code:
-    """A growing array of integers, which records are written to."""
+    """A growing array of integers, which records are written to.
+
+    Owned by an `Assembler`.
+    """
 
     #: Owned by this object, and moved when it grows, so no address in it lives longer than a call.
     #: Only the thread that assembles a program has it.
@@ -50,7 +53,7 @@ cdef class Code:
         return self.size // numbers_in(size)
 
 
-# Entries of a recipe, which `kernel.recipe` gives as dictionaries with these names.  Everything that
+# Entries of a recipe: plain values in its tables, which never change, and which `kernel.recipe` gives as dictionaries with these names.  Everything that
 # a kernel works on has a number: its arrays, inputs first, and its packed matrices.  A kind is the
 # number of a type, a size the bytes of an element, a width the elements of a row, a use one of
 # TEMPORARY, KEPT and SAVED.
@@ -75,7 +78,7 @@ cdef struct Shared:
 
 cdef struct Apart:
     # An array that has rows of its own: what DISTINCT does with equal rows of it, and the number of
-    # the input or result that it is.
+    # the input or result that it is, or -1 for intermediate results and their gradients.
     int64_t what, number, kind, width, use, port
 
 
@@ -119,7 +122,10 @@ cdef array table_of(list items, Entry *_):
 
 @cython.final
 cdef class Direction:
-    """What a recipe says of one direction, with the kernel that runs in it."""
+    """What a recipe says of one direction, with the kernel that runs in it.
+
+    Owned by its recipe; it never changes.
+    """
 
     cdef object kernel
     #: The numbers of the kernel's slots.
@@ -139,8 +145,34 @@ cdef class Direction:
 
 
 @cython.final
+cdef class Products:
+    """What a recipe says of the products of one input, see `kernel.products`.
+
+    Owned by its recipe; it never changes.
+    """
+
+    #: The number of the input, numbers of results, and of their gradients.
+    cdef int64_t input
+    cdef array results, gradients
+    #: Forward, the products and the rest; backward, if the kernel is trained, the rest and the
+    #: products.
+    cdef Direction products, rest, rest_backward, products_backward
+
+    def __init__(
+        self, Direction products not None, Direction rest not None, Direction rest_backward,
+        Direction products_backward, *, int64_t input, results, gradients,
+    ):
+        self.products, self.rest = products, rest
+        self.rest_backward, self.products_backward = rest_backward, products_backward
+        self.input, self.results, self.gradients = input, array("q", results), array("q", gradients)
+
+
+@cython.final
 cdef class Recipe:
-    """What programs need to know of a kernel, and of its backward kernel if it is trained."""
+    """What programs need to know of a kernel, and of its backward kernel if it is trained.
+
+    Owned by the kernels of a segment (`kernel.kernels`), and by each `Run`; it never changes.
+    """
 
     #: One or two of `Direction`: forward, and backward.
     cdef list directions
@@ -155,16 +187,20 @@ cdef class Recipe:
     cdef array draws
     #: Backward: entries of `Sum`, and of `Gradient`, for parameters and for inputs.
     cdef array sums, trained, reached
-    #: Whether the kernel does nothing but choose rows of its first parameter by its first input.
+    #: Whether the kernel does nothing but choose rows of its first parameter by its first input; and
+    #: the number of these rows, 0 if indices that do not fit are errors.
     cdef bint gathers
-    #: The only input with rows of its own, if equal rows are worth finding, or -1.
+    cdef int64_t table_rows
+    #: The only input with rows of its own, if equal rows are worth finding, or -1; else, the products
+    #: of an input of which they are, or None.
     cdef int64_t single
+    cdef Products products
 
     def __init__(
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
         list sums not None, list trained not None, list reached not None, draws, bint gathers,
-        int64_t single,
+        int64_t table_rows, int64_t single, Products products,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
         self.row_bytes, self.parameters = array("q", row_bytes), array("q", parameters)
@@ -176,7 +212,8 @@ cdef class Recipe:
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
         self.draws = array("q", draws)
-        self.gathers, self.single = gathers, single
+        self.gathers, self.table_rows, self.single = gathers, table_rows, single
+        self.products = products
 
     cdef inline Direction direction(self, int backward):
         return <Direction>self.directions[backward]
@@ -184,7 +221,10 @@ cdef class Recipe:
 
 @cython.final
 cdef class Run:
-    """A part of a launch that native code runs, with the spot of each number of its recipe."""
+    """A part of a launch that native code runs, with the spot of each number of its recipe.
+
+    Owned by the `Forward` that makes it, for which `Backward` fills in more spots.
+    """
 
     cdef int64_t rows
     cdef Recipe recipe
@@ -202,6 +242,10 @@ cdef class Run:
 
     def __dealloc__(self):
         free(self.spots)
+
+    cdef inline bint is_placed(self, int64_t number) noexcept:
+        """Return whether an array has a spot."""
+        return number >= 0 and self.spots[number].base >= 0
 
     cdef int64_t bytes_of(self, int64_t number) noexcept:
         """Return the bytes of an array in this run."""

@@ -66,7 +66,7 @@ cdef extern from "Python.h":
 # -------------------------------------------------------------- provided by the Python side
 
 cdef struct Functions:
-    # Addresses in MXNet's library, which stays loaded.
+    # Plain values: addresses in MXNet's library, which stays loaded.
     int (*shape)(void *, int *, const int64_t **) noexcept
     int (*dtype)(void *, int *) noexcept
     int (*context)(void *, int *, int *) noexcept

@@ -13,7 +13,7 @@ def reserve_rows(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t
         number = numbers.setdefault((regions[k, ROW_SIZE], kind[k]), len(sizes))
         if number == len(sizes):
             sizes.append(0)
-        regions[k, TYPE], regions[k, FIRST], regions[k, SECOND] = IS_REGION, number, sizes[number]
+        regions[k, TYPE], regions[k, FIRST], regions[k, SECOND] = tables.REGION, number, sizes[number]
         sizes[number] += regions[k, ROWS]
     return dict(zip(numbers, sizes))
 
@@ -22,7 +22,7 @@ def reserve_rows(int64_t[:, ::1] regions, const int64_t[::1] kind, const int64_t
 cdef class Resolver:
     """Resolves operands, given their reads.
 
-    It lives during one call of `resolve`.  Its columns keep the arrays of the plan alive, which it
+    Owned by one call of `resolve`.  Its columns keep the arrays of the plan alive, which it
     does not change; it owns the rest.
     """
 
@@ -82,26 +82,31 @@ cdef class Resolver:
         return True
 
     cdef inline int64_t count(self) noexcept:
-        return self.pieces.ob_size // FIELDS
+        return self.pieces.ob_size * sizeof(int64_t) // sizeof(PieceRow)
+
+    cdef inline PieceRow *piece(self, int64_t number) noexcept:
+        """Return the address of a piece, which is valid until another one is added."""
+        return <PieceRow *>self.pieces.data.as_longlongs + number
 
     cdef inline int add(
         self, int64_t first, int64_t what, int64_t target, int64_t arena, int64_t element,
         int64_t length,
     ) except -1:
         """Add a piece, or extend the last one if it has a number of at least `first`."""
-        cdef int64_t at = self.pieces.ob_size
-        cdef int64_t *last
+        cdef int64_t count = self.count()
+        cdef PieceRow *last
         if length == 0:
             return 0
-        if at > first * FIELDS:
-            last = <int64_t *>self.pieces.data.as_longlongs + at - FIELDS
-            if last[0] == what and last[1] + last[4] == target:
-                if what == DO_ZERO or (last[2] == arena and last[3] + last[4] == element):
-                    last[4] += length
+        if count > first:
+            last = self.piece(count - 1)
+            if last.action == what and last.target + last.length == target:
+                if what == tables.ZERO or (
+                    last.arena == arena and last.element + last.length == element
+                ):
+                    last.length += length
                     return 0
-        resize_smart(self.pieces, at + FIELDS)
-        last = <int64_t *>self.pieces.data.as_longlongs + at
-        last[0], last[1], last[2], last[3], last[4] = what, target, arena, element, length
+        resize_smart(self.pieces, self.pieces.ob_size + sizeof(PieceRow) // sizeof(int64_t))
+        self.piece(count)[0] = PieceRow(what, target, arena, element, length)
         return 0
 
     cdef inline int64_t arena(self, int64_t read) noexcept:
@@ -123,19 +128,19 @@ cdef class Resolver:
             if self.target[i] < 0 or end > size:
                 raise ValueError("a read leaves its target")
             if self.target[i] > done:
-                self.add(first, DO_ZERO, done, 0, 0, self.target[i] - done)
+                self.add(first, tables.ZERO, done, 0, 0, self.target[i] - done)
                 done = self.target[i]
             start = self.covered[i] = min(done, end)
             self.add(
-                first, DO_COPY, start, self.arena(i), self.start(i) + start - self.target[i],
+                first, tables.COPY, start, self.arena(i), self.start(i) + start - self.target[i],
                 end - start)
             adds |= start > self.target[i]
             done = max(done, end)
-        self.add(first, DO_ZERO, done, 0, 0, size - done)
+        self.add(first, tables.ZERO, done, 0, 0, size - done)
         for k in range(low, high if adds else low):
             i = self.by_operand[k]
             self.add(
-                first, DO_ADD, self.target[i], self.arena(i), self.start(i),
+                first, tables.ADD, self.target[i], self.arena(i), self.start(i),
                 self.covered[i] - self.target[i])
         return 0
 
@@ -144,7 +149,7 @@ def resolve(int64_t[:, ::1] operands, regions, reads):
     """Resolve operands to slices of arenas, or to pieces, which are returned as a flat array."""
     cdef Resolver resolver = Resolver(operands.shape[0], regions, reads)
     cdef int64_t k, low, high, size, first
-    cdef const int64_t *piece
+    cdef const PieceRow *piece
     for k in range(operands.shape[0]):
         low, high = resolver.first[k], resolver.first[k + 1]
         size = operands[k, ROWS] * operands[k, ROW_SIZE]
@@ -152,12 +157,12 @@ def resolve(int64_t[:, ::1] operands, regions, reads):
             continue
         first = resolver.count()
         resolver.list_pieces(low, high, size)
-        operands[k, TYPE], operands[k, FIRST] = IS_ROWS, first
+        operands[k, TYPE], operands[k, FIRST] = tables.TOGETHER, first
         operands[k, SECOND] = resolver.count() - first
-        piece = <const int64_t *>resolver.pieces.data.as_longlongs + first * FIELDS
-        if operands[k, SECOND] == 1 and piece[0] == DO_COPY and piece[4] == size:
+        piece = resolver.piece(first)
+        if operands[k, SECOND] == 1 and piece.action == tables.COPY and piece.length == size:
             # All elements are contiguous in one arena: they are read in place.
-            operands[k, TYPE] = IS_SLICE
-            operands[k, FIRST], operands[k, SECOND] = piece[2], piece[3]
-            resolver.pieces.ob_size = first * FIELDS
+            operands[k, TYPE] = tables.SLICE
+            operands[k, FIRST], operands[k, SECOND] = piece.arena, piece.element
+            resolver.pieces.ob_size = first * sizeof(PieceRow) // sizeof(int64_t)
     return resolver.pieces

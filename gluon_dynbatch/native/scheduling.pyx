@@ -111,7 +111,10 @@ def order_singles(const int32_t[::1] groups, int32_t[::1] ordered):
 
 @cython.final
 cdef class Ready:
-    """The units that can be launched, in a linked list per signature."""
+    """The units that can be launched, in a linked list per signature.
+
+    Owned by one call of `agenda` or `drop_groups`.
+    """
 
     cdef const int32_t[::1] signature
     #: Per signature its first ready unit, and per unit the next one; -1 if there is none.

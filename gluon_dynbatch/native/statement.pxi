@@ -3,6 +3,8 @@
 cdef class Statements:
     """The ``with`` statements of an object: base of `Batch`.
 
+    Owned by the user: scopes refer to it weakly, and it to its scope until the last statement ends.
+
     Interrupts come between steps of Python code, never inside native code.  So an object is a
     member of a scope from the moment when ``__enter__`` returns until ``__exit__`` begins.  If an
     interrupt leaves a scope half opened or half closed, these methods close it.

@@ -10,9 +10,9 @@ cdef enum:
     FEW_LEAVES = 8
 
 cdef struct Level:
-    # A container of which items are being written: these, as a tuple or list that nothing else may
+    # Owned by a `Structure`.  A container of which items are being written: these, as a tuple or list that nothing else may
     # change; how many are written; the tag that ends it, or 0; and, for a tuple, the size and the
-    # changeable values before it; otherwise the size is -1.  It owns a reference to the items, which
+    # changeable values before it; otherwise the size is -1.  It has a reference to the items, which
     # `end` drops, or `__dealloc__` after an exception.
     PyObject *items
     Py_ssize_t written, start, changeable
@@ -23,6 +23,8 @@ cdef struct Level:
 @cython.freelist(8)
 cdef class Structure:
     """Encodes values as bytes that are equal exactly if the values have equal structure.
+
+    Owned by one call, or, with `watches`, by the pieces of a block (`Known.seen`).
 
     Arrays are encoded by type, and listed in `leaves`.  With `watches`, the values are attributes
     of blocks: arrays and parameters are encoded by identity, blocks by their attributes, and

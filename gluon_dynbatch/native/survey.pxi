@@ -1,13 +1,15 @@
 # Marks of arguments, found by one pass over all calls of a tape; a part of `lowering.pyx`.
 
 #: Marks of an argument: it is one array for all calls, or a weight; it is a result of a recursion
-#: that the call takes part in; calls get different numbers of arrays in its place.
-SHARED, RECURRENT, UNEVEN = 1, 2, 4
+#: that the call takes part in; calls get different numbers of arrays in its place; and so many that
+#: it saves launches to compute the terms of sums apart.
+SHARED, RECURRENT, UNEVEN, VARIED = 1, 2, 4, 8
 
 cdef enum:
     IS_SHARED = 1
     IS_RECURRENT = 2
     IS_UNEVEN = 4
+    IS_VARIED = 8
     #: Why an argument can be shared: all calls, if there are several, get the same array, or each
     #: call gets a weight, which is a variable with a gradient of its own, and others get it too.
     SAME = 1
@@ -34,6 +36,23 @@ cdef struct Argument:
     int32_t value, reasons
 
 
+cdef struct Seen:
+    # Positive numbers that have been seen: a hash table, at most half full.  Its owner frees it.
+    int64_t mask
+    int64_t *keys
+
+
+cdef inline bint is_new(Seen *seen, int64_t key) noexcept nogil:
+    """Return whether a number is seen for the first time."""
+    cdef int64_t i = <int64_t>((<uint64_t>key * 0x9E3779B97F4A7C15ULL) >> 32) & seen.mask
+    while seen.keys[i] != key and seen.keys[i]:
+        i = (i + 1) & seen.mask
+    if seen.keys[i]:
+        return False
+    seen.keys[i] = key
+    return True
+
+
 @cython.final
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
@@ -41,7 +60,7 @@ cdef class Survey:
     Entries with one `CallKind` are of one *kind*.  Calls of one callee with the same
     number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
 
-    It lives during one call of `survey`, holds the entries, and changes neither these nor the tape.
+    Owned by one call of `survey`: it holds the entries, and changes neither these nor the tape.
     """
 
     #: Per kind, its first entry here, and whether its program has a sum.
@@ -137,6 +156,25 @@ cdef class Survey:
             for k in range(kind.results):
                 producer[node_value0[node] + k] = maker
 
+    cdef int32_t[::1] depths(self, const int32_t[::1] entry, tape):
+        """Return per call how many calls are on the longest path to it."""
+        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
+        cdef const Kind *kind
+        cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
+        cdef int32_t[::1] depths = clone(INT, entry.shape[0], True)
+        cdef int32_t[::1] depth_of = clone(INT, len(tape.value_type), True)
+        cdef Py_ssize_t node, operand = 0
+        cdef int32_t k, depth
+        for node in range(entry.shape[0]):
+            kind, depth = kinds + self.kind_of[entry[node]], 0
+            for k in range(kind.arguments):
+                depth = max(depth, depth_of[sources[operand + k]])
+            operand += kind.arguments
+            depths[node] = depth
+            for k in range(kind.results):
+                depth_of[node_value0[node] + k] = depth + 1
+        return depths
+
     cdef void drop_own_weights(self, const int32_t[::1] entry, tape):
         """Clear the reason of arguments whose weights are not shared, but belong to single calls.
 
@@ -147,25 +185,19 @@ cdef class Survey:
         cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
         cdef const Kind *kind
         cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
-        cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
-        cdef int32_t[::1] depth_of = clone(INT, len(tape.value_type), True)
+        cdef const int32_t[::1] sources = tape.sources, depth = self.depths(entry, tape)
         #: Per argument, the launches of calls that share arrays, and of those that have their own.
         cdef dict shared = {}, own = {}
         cdef Py_ssize_t node, operand = 0
-        cdef int32_t k, depth
+        cdef int32_t k
         for node in range(entry.shape[0]):
             kind = kinds + self.kind_of[entry[node]]
-            depth = 0
-            for k in range(kind.arguments):
-                depth = max(depth, depth_of[sources[operand + k]])
             for k in range(kind.arguments):
                 if arguments[kind.shared + k].reasons == WEIGHT:
                     at = kind.shared + k, kind.family, k
-                    shared.setdefault(at, set()).add((sources[operand + k], depth))
-                    own.setdefault(at, set()).add((self.kind_of[entry[node]], depth))
+                    shared.setdefault(at, set()).add((sources[operand + k], depth[node]))
+                    own.setdefault(at, set()).add((self.kind_of[entry[node]], depth[node]))
             operand += kind.arguments
-            for k in range(kind.results):
-                depth_of[node_value0[node] + k] = depth + 1
         for at, launches in shared.items():
             argument, family, place = at
             saved, calls = len(launches) - len(own[at]), self.calls.data.as_ints[family]
@@ -217,10 +249,10 @@ cdef class Survey:
                     return True
         return False
 
-    cdef bytearray uneven(self):
-        """Return, per callee and place, whether calls get different numbers of arrays there.
+    cdef bytearray uneven(self, const int32_t[::1] entry, tape):
+        """Return, per callee and place, `UNEVEN` and `VARIED` if these hold there.
 
-        That is false for callees whose calls with sums all get the same number of arrays.
+        Both are false for callees whose calls with sums all get the same number of arrays.
         """
         cdef bytearray marks = bytearray(self.callees * self.places)
         cdef bytearray differs = bytearray(self.callees)
@@ -239,25 +271,61 @@ cdef class Survey:
             first[kind.callee] = first[kind.callee] or number + 1
             first_start = (first[kind.callee] - 1) * self.places
             for k in range(self.places):
-                marks[kind.callee * self.places + k] |= (
-                    counts[start + k] != counts[first_start + k]
-                )
+                if counts[start + k] != counts[first_start + k]:
+                    marks[kind.callee * self.places + k] = IS_UNEVEN | IS_VARIED
             if self.adds[number]:
                 sums[kind.callee] = sums[kind.callee] or kind.arguments + 1
-                differs[kind.callee] |= sums[kind.callee] != kind.arguments + 1
+                if sums[kind.callee] != kind.arguments + 1:
+                    differs[kind.callee] = IS_UNEVEN
             kind += 1
+        if any(differs):
+            self.find_varied(entry, tape, differs)
         for k in range(len(marks)):
             marks[k] &= differs[k // self.places]
         return marks
 
-    cdef list marks(self, bint by_operator):
+    cdef int find_varied(self, const int32_t[::1] entry, tape, bytearray differs) except -1:
+        """Add `VARIED` to the marks of callees if it saves launches to compute terms apart.
+
+        Calls of equal depth share launches.  If terms are computed apart, calls with sums need two
+        launches, for their terms and for the rest, otherwise one for each number of arrays.
+        """
+        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
+        cdef const Kind *kind
+        cdef const int32_t[::1] depth = self.depths(entry, tape)
+        cdef bytearray adds = bytearray(self.adds)
+        cdef int64_t most = 2 + max([kinds[k].arguments for k in range(len(adds))]), size = 4, level
+        #: Per callee, the launches if terms are not apart, less those if they are.
+        cdef int64_t[::1] saved = clone(LONG, self.callees, True)
+        cdef Py_ssize_t node
+        cdef Seen seen
+        while size < 4 * entry.shape[0]:
+            size *= 2
+        seen.mask, seen.keys = size - 1, <int64_t *>calloc(size, sizeof(int64_t))
+        if seen.keys == NULL:
+            raise MemoryError()
+        for node in range(entry.shape[0]):
+            kind = kinds + self.kind_of[entry[node]]
+            if adds[self.kind_of[entry[node]]] and differs[kind.callee]:
+                level = most * (kind.callee * <int64_t>entry.shape[0] + depth[node]) + 1
+                saved[kind.callee] -= 2 * is_new(&seen, level)
+                saved[kind.callee] += is_new(&seen, level + 1 + kind.arguments)
+        free(seen.keys)
+        for node in range(self.callees):
+            if saved[node] > 0:
+                differs[node] |= IS_VARIED
+        return 0
+
+    cdef list marks(self, bint by_operator, const int32_t[::1] entry, tape):
         """Return the marks of the arguments of each entry."""
-        cdef bytearray recurrent = self.recurrent(), uneven = self.uneven(), marks
+        cdef bytearray recurrent, uneven, marks
         cdef const Kind *kind = <const Kind *>self.kinds.data.as_ints
         cdef const Argument *arguments
         cdef list by_kind = []
         cdef Py_ssize_t k, at, number
         cdef int32_t reasons
+        if by_operator:
+            recurrent, uneven = self.recurrent(), self.uneven(entry, tape)
         for number in range(len(self.adds)):
             marks = bytearray(kind.arguments)
             reasons = SAME | WEIGHT if self.calls.data.as_ints[kind.family] > 1 else WEIGHT
@@ -267,7 +335,7 @@ cdef class Survey:
                 if self.several[kind.first + k] and arguments[k].reasons & reasons:
                     marks[k] = IS_SHARED
                 if by_operator:
-                    marks[k] |= IS_RECURRENT * recurrent[at] + IS_UNEVEN * uneven[at]
+                    marks[k] |= IS_RECURRENT * recurrent[at] | uneven[at]
             by_kind.append(bytes(marks))
             kind += 1
         return [by_kind[number] for number in self.kind_of]
@@ -296,4 +364,4 @@ def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::
     calls.scan(entry, tape, &producer[0])
     if weights:
         calls.drop_own_weights(entry, tape)
-    return calls.marks(by_operator)
+    return calls.marks(by_operator, entry, tape)

@@ -3,7 +3,7 @@
 cdef class Owner:
     """The owner of lazy arrays until they are real.
 
-    Each of its arrays holds a reference to it, in a slot.
+    Owned by its arrays: each holds a reference to it, in a slot.
     """
 
     #: The lazy arrays that were ever added.  A tape holds references, so an array whose reference
@@ -22,7 +22,7 @@ CALLS_PER_CHECK = 1024
 cdef class Tape(Owner):
     """The flat arrays of `record.tape.Tape`.
 
-    A recorder holds it while it takes calls, and each flush while it computes them.  It is in
+    Owned by its recorder while it takes calls, and by each flush while it computes them.  It is in
     cycles with its recorder and with its lazy arrays, which the collector does not see; `close`
     ends both.  The flat arrays only grow, and stay when it is closed; their addresses are valid
     until they grow.

@@ -73,7 +73,12 @@ def piece_of(graph: Graph, launch: Launch) -> str:
     cut = graph.cuts[int(graph.entry[graph.node[unit]])]
     if len(cut.segments) == 1:
         return ""
-    blocks = (p.name[len(cut.name) + 1 :].rpartition("_")[0] for p in segment.parameters)
+    own = f"{cut.name}_"  # the names of other blocks' parameters do not begin with it
+    blocks = (
+        parameter.name[len(own) :].rpartition("_")[0]
+        for parameter in segment.parameters
+        if parameter.name.startswith(own)
+    )
     names = dict.fromkeys(filter(None, blocks)) or dict.fromkeys(
         written(op) for op in segment.called if op not in NO_WORK
     )

@@ -76,7 +76,7 @@ def _rule(site: Site) -> Rule:
     )
     require(
         not any(batched for k, batched in enumerate(site.batched) if k in rule.parameters),
-        f"Every sample has {rule.called} of its own for this {op}.",
+        f"Each call of {op} has {rule.called} of its own; those that share them merge.",
     )
     name, _, refused = rule.not_with.partition("=")
     value = site.attrs.get(name, "")

@@ -46,7 +46,7 @@ MERGED: Tuple[Family, ...] = (
         ),
         each("amp_cast amp_multicast clip", SAME, overwrites=True),
         each("round_ste sign_ste", SAME, "_contrib_{}", overwrites=True),
-        each("LeakyReLU", LEAKY_RELU, not_with="act_type=rrelu", random=True),
+        each("LeakyReLU", LEAKY_RELU, not_with="act_type=rrelu", random=True, single=True),
         each(
             "plus minus rminus mul div rdiv hypot maximum minimum mod rmod power rpower",
             SAME,
@@ -232,7 +232,7 @@ MERGED: Tuple[Family, ...] = (
         each("isnan isinf isfinite isposinf isneginf", SAME, "_npi_{}", no_gradient=(0,)),
         each("_npi_around", SAME, no_gradient=(0,)),
         each("_npi_nan_to_num", SAME, overwrites=True),
-        each("_npi_tril", BY_ROW, row_dims=3, overwrites=True),
+        each("_npi_tril", Rule(shape.triangles, shape.triangles), row_dims=3, overwrites=True),
     ),
     family(
         "`MakeLoss`",

@@ -38,6 +38,8 @@ class Rule(NamedTuple):
     reads_first_result: bool = False
     #: Whether MXNet may never finish its backward pass inside that of another function.
     hangs_in_backward: bool = False
+    #: Whether MXNet computes it of doubles in single precision, at least in part.
+    single: bool = False
     #: Whether kernels compute a stack by the operator itself, not by those that merge it.
     own: bool = False
     #: Whether shapes of results depend on values.

@@ -13,7 +13,8 @@ def up_sampling(site: Site, build: Builder) -> Tuple[Ref, ...]:
         # The stack is folded into rows.
         require(not build.stacked, "")
         return build.same()
-    require(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
+    own = "Each call of UpSampling has a weight of its own; those that share it merge."
+    require(not site.batched[1], own)
     if not build.stacked:
         return build.call(*build.refs)
     flat = build.reshape(build.refs[0], -1, *site.inputs[0][1:])

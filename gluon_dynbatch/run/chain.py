@@ -35,7 +35,7 @@ from .backward import BackwardPass
 from .engine import FLIGHT
 from .gradient import record_function
 from .keep import SHARING, Kept, Memories, Spots, find_memories, find_spots
-from .tape_node import Outputs, Reference, Route, TapeNode, Within
+from .tape_node import Outputs, Route, Share, TapeNode, Within
 from .variables import find_variables
 
 
@@ -238,7 +238,7 @@ def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
     tables: List[Outputs] = []
     passes = [(backward, routes) for backward, _, routes in links]
-    held_results: List[List[Reference]] = []
+    shares: List[Share] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
     alive = [(number, backward, kept()) for number, (backward, kept, _) in enumerate(links)]
     # Those that are not recorded any more are in no graph, as a backward pass has freed it.
@@ -257,11 +257,12 @@ def link(links: Sequence[Link]) -> None:
         )
         heads, offsets = backward.heads_at(memories.arena, memories.first, memories.size)
         tables.append(Outputs(np.full_like(heads, number), heads, offsets, memories.size))
-        held_results += [list(map(weakref.ref, arrays)) for arrays in memories.wholes()]
+        groups = zip(memories.groups(), memories.first.tolist(), memories.single())
+        shares += [Share(list(map(weakref.ref, held)), *rest) for held, *rest in groups]
         results.append((memories, kept.copies(memories, recorded=True)))
     if not tables:
         return
-    node = TapeNode(passes, Outputs(*map(np.concatenate, zip(*tables))), held_results)
+    node = TapeNode(passes, Outputs(*map(np.concatenate, zip(*tables))), shares)
     inputs, arrays = node.inputs, [array for _, copies in results for array in copies]
     if inputs and arrays:
         record_function(inputs, arrays, node)

@@ -107,7 +107,7 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
         if not failed:
             _note_backward(arguments[1], arguments[6])
             if started is not None and not (retain_graph or create_graph):
-                _record_rest(started)
+                started.record_rest(record_function)
         return failed
 
     return backward
@@ -124,17 +124,6 @@ def _note_heads(count: int, heads: Any) -> Optional[Function]:
         if function.starts(started):
             return function  # those that were recorded later are not reached
     return None
-
-
-def _record_rest(function: Function) -> None:
-    """Record results of a function anew whose graphs a backward pass has not reached.
-
-    For MXNet, all results are those of one node, whose graph it has just freed.
-    """
-    rest = function.rest()
-    if rest is not None:
-        results, another = rest
-        record_function(another.inputs, results, another)
 
 
 def _note_backward(count: int, results: Any) -> None:
@@ -202,8 +191,11 @@ class Function(Protocol):
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
 
-    def rest(self) -> Optional[Tuple[List[NDArray], Function]]:
-        """Return results that share nothing with what a gradient reaches, and their function."""
+    def record_rest(self, record: Callable[[List[NDArray], List[NDArray], Function], None]) -> None:
+        """Record results anew whose graphs a backward pass has not reached.
+
+        For MXNet, all results are those of one node, whose graph it has just freed.
+        """
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool

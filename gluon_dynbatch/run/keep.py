@@ -72,13 +72,19 @@ class Memories(NamedTuple):
     #: Per memory: the type of a kept array that is all of it, or -1.
     whole: Array
 
-    def wholes(self) -> List[List[Lazy]]:
-        """Return per memory the kept arrays that are all of it, in one shape."""
-        wholes: List[List[Lazy]] = [[] for _ in self.size]
-        for lazy, memory, kind in zip(self.arrays, self.memory.tolist(), self.kind.tolist()):
-            if kind == self.whole[memory]:
-                wholes[memory].append(lazy)
-        return wholes
+    def groups(self) -> List[List[Lazy]]:
+        """Return the kept arrays of each memory."""
+        groups: List[List[Lazy]] = [[] for _ in self.size]
+        for lazy, memory in zip(self.arrays, self.memory.tolist()):
+            groups[memory].append(lazy)
+        return groups
+
+    def single(self) -> List[bool]:
+        """Return per memory whether its copy becomes the only array that shares it."""
+        counts = np.bincount(self.memory, minlength=len(self.size)).tolist()
+        shapes = [None if kind < 0 else TYPES[kind].shape for kind in self.whole.tolist()]
+        # Copies have axes, so an array without axes is a view.
+        return [count == 1 and bool(shape) for count, shape in zip(counts, shapes)]
 
     def numpy(self, scalars: bool) -> Array:
         """Return per memory whether all its arrays are whole ones of ``mx.np``.
@@ -111,11 +117,11 @@ class Memories(NamedTuple):
             with mode(autograd.is_training()):
                 for i in views:
                     first = int(self.first[self.memory[i]])
-                    reals[i] = _view(reals[i], first, self.arrays[i])
+                    reals[i] = view_in(reals[i], first, self.arrays[i])
         recording.become(self.arrays, reals)
 
 
-def _view(array: NDArray, first: int, lazy: Lazy) -> NDArray:
+def view_in(array: NDArray, first: int, lazy: Lazy) -> NDArray:
     """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
@@ -157,8 +163,12 @@ class Sharing:
         self._lock = threading.RLock()
 
     def alone(self, work: Callable[[], Result]) -> Result:
-        """Call a function while no other thread does, and return its result."""
-        return recording.locked(self._lock, work)
+        """Call a function while no other thread does, and return its result.
+
+        Nor does the collector run code, which could make arrays real that are about to be, or end
+        the scope that they are of.
+        """
+        return recording.locked(self._lock, lambda: recording.without_collector(work))
 
 
 SHARING = Sharing()

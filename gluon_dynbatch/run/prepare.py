@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import compress
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -110,8 +110,23 @@ class Latest:
         self._latest = key, prepared
 
 
-def prepare(plan: Plan, heads: Optional[Heads]) -> Draft:
-    """Transpose a plan for these heads, if there are any, and assemble its forward program."""
+def find_gathered(plan: Plan) -> FrozenSet[int]:
+    """Return the regions of rows that launches do nothing but gather from tables."""
+    gathering = [
+        number
+        for number, kernels in enumerate(plan.kernels)
+        if not isinstance(kernels, str) and kernels.gathers
+    ]
+    if not gathering:
+        return frozenset()
+    return frozenset(plan.outputs.first[:-1][np.isin(plan.segment, gathering)].tolist())
+
+
+def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozenset()) -> Draft:
+    """Transpose a plan for these heads, if there are any, and assemble its forward program.
+
+    What is gathered for `unread` regions may be left out, if the program has no need of it.
+    """
     transposed, native = None, {}
     if heads is not None:
         backward = transpose(plan, heads)
@@ -119,7 +134,7 @@ def prepare(plan: Plan, heads: Optional[Heads]) -> Draft:
         others = [number for number in backward.order.tolist() if number not in native]
         recorded = {number: backward.launch(number) for number in others}
         transposed = Transposed(heads, backward, recorded)
-    assembler = assembling.Forward(plan, native)
+    assembler = assembling.Forward(plan, native, unread)
     return Draft(assemble(assembler), transposed, assembler)
 
 

@@ -17,7 +17,9 @@ from typing import (
     Union,
 )
 
+import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..errors import GradientError, ShapeError
@@ -28,6 +30,7 @@ from ..record.where import user_line
 from ..schedule.dependencies import Array
 from .backward import BackwardPass, HeadGradients
 from .buffers import view
+from .keep import view_in
 from .variables import GradientRequest
 
 
@@ -72,7 +75,42 @@ class Outputs(NamedTuple):
         ]
 
 
-Reference = Callable[[], Optional[Lazy]]
+class Share(NamedTuple):
+    """The lazy arrays that share the memory of a result."""
+
+    references: List[Callable[[], Optional[Lazy]]]
+    #: Where the memory begins in the arena that it was copied from.
+    first: int
+    #: Whether one array is all of it; otherwise, each of them is a view.
+    single: bool
+
+    def alive(self) -> List[Lazy]:
+        """Return the arrays that are still held."""
+        arrays = (reference() for reference in self.references)
+        return [array for array in arrays if array is not None]
+
+    def copied(self, size: int) -> NDArray:
+        """Return an array in no graph that has all values of held arrays, of some size.
+
+        If one of them is all of the memory, this is shared.
+        """
+        alive = self.alive()
+        with autograd.pause(autograd.is_training()):
+            flat = [recording.plain_array(x.real()).detach().reshape((-1,)) for x in alive]
+            for array in flat:
+                if array.size == size:
+                    return array
+            whole = mx.nd.empty((size,), flat[0].context, flat[0].dtype)
+            for lazy, array in zip(alive, flat):
+                start = lazy._offset - self.first
+                whole[start : start + array.size] = array
+        return whole
+
+    def become_views(self, array: NDArray) -> None:
+        """Let all arrays that are still held be views of an array, also for autograd."""
+        alive = self.alive()
+        with autograd.record(autograd.is_training()):
+            recording.become(alive, [view_in(array, self.first, lazy) for lazy in alive])
 
 
 class TapeNode:
@@ -82,14 +120,14 @@ class TapeNode:
         self,
         passes: List[Tuple[BackwardPass, List[Route]]],
         outputs: Outputs,
-        held: List[List[Reference]],
+        shares: List[Share],
     ):
         self._passes = passes
         self._outputs = outputs
         #: Whether MXNet's operators run launches, from which calls without a gradient are left out.
         self.leaves_out = any(backward.operators.launches for backward, _ in passes)
-        #: Per result, the lazy arrays that are all of it.
-        self._held = held
+        #: Per result, its lazy arrays.
+        self._shares = shares
         #: The results that backward passes started from; None if they started elsewhere, too.
         self._started: Optional[Set[int]] = set()
         #: Those that the latest one started from.
@@ -113,9 +151,8 @@ class TapeNode:
             return False
         numbers = {
             array.handle.value: number
-            for number, references in enumerate(self._held)
-            for array in (reference() for reference in references)
-            if array is not None
+            for number, share in enumerate(self._shares)
+            for array in share.alive()
         }
         all_known = heads <= numbers.keys()
         self._latest = {numbers[head] for head in heads} if all_known else None
@@ -154,26 +191,27 @@ class TapeNode:
             untouched.append(backward.untouched_heads(units, externals))
         return untouched
 
-    def rest(self) -> Optional[Tuple[List[NDArray], TapeNode]]:
-        """Return the results that are held and share nothing with what is reached, and their node.
-
-        MXNet has freed this one.  Returns None if there are no such results.
-        """
+    def record_rest(self, record: Callable[[List[NDArray], List[NDArray], TapeNode], None]) -> None:
+        """Record anew what is held and shares nothing with what is reached: this node is freed."""
         untouched, self._is_freed = self.untouched(), True
         if untouched is None:
-            return None
+            return
         results: List[NDArray] = []
         numbers: List[int] = []
-        flushes, heads, *_ = (column.tolist() for column in self._outputs)
-        for number, references in enumerate(self._held):
-            alive = [lazy for lazy in (each() for each in references) if lazy is not None]
+        flushes, heads, _, sizes = (column.tolist() for column in self._outputs)
+        for number, share in enumerate(self._shares):
+            alive = share.alive()
             if alive and untouched[flushes[number]][heads[number]]:
-                results.append(alive[0].real())
+                results.append(alive[0].real() if share.single else share.copied(sizes[number]))
                 numbers.append(number)
         if not results:
-            return None
-        held = [self._held[number] for number in numbers]
-        return results, TapeNode(self._passes, self._outputs.some(numbers), held)
+            return
+        shares = [self._shares[number] for number in numbers]
+        node = TapeNode(self._passes, self._outputs.some(numbers), shares)
+        record(node.inputs, results, node)
+        for share, result in zip(shares, results):
+            if not share.single:
+                share.become_views(result)
 
     def _is_all(self, starts: Sequence[int]) -> bool:
         """Return whether gradients arrive at all heads."""

@@ -24,8 +24,8 @@ FLATTENING = frozenset(["_npi_concatenate", "_npi_column_stack", "_npi_hstack", 
 #: Operators for which MXNet forgets extents of inputs, so that it cannot infer all shapes.
 FORGETTING = frozenset(["_npi_hstack", "_npi_dstack"])
 LEAVE_OUT = (
-    "leave empty arrays out: do without this call in samples that have none, or compute with them "
-    "outside of the scope"
+    "leave empty arrays out: do without this call in samples that have none, in an `if` of Python; "
+    "many operators of MXNet refuse them outside of a scope, too"
 )
 INCOMPLETE = "the shapes of the results cannot be inferred; is an argument empty?"
 

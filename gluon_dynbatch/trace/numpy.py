@@ -22,13 +22,6 @@ from .program import CallProgram
 from .sums import join_sums, with_operators
 from .symbols import VARIABLE, Op, Ref, SymbolBuilder, make_symbol
 
-#: How names of operators begin whose results are 0 or 1, after underscores.
-TRUTHS = tuple(
-    f"{prefix}{name}"
-    for prefix in ("", "broadcast_")
-    for name in ("equal", "not_equal", "greater", "lesser", "logical")
-)
-
 
 class Translated(NamedTuple):
     """The program of a call and the types of its arguments, translated."""
@@ -117,14 +110,6 @@ def _rewrite(program: CallProgram, inferred: Inferred) -> Rewritten:
 
 
 def _append(builder: SymbolBuilder, op: Op, name: str, refs: Sequence[Ref], attrs: Any) -> Ref:
-    if name == "Cast":
-        # There are no native steps for booleans.  Where a comparison is used as numbers, those of
-        # ``mx.nd`` are at hand.
-        made = builder.ops[refs[0][0]]
-        if made.op == "Cast" and made.attrs["dtype"] == "bool":
-            compared = builder.ops[made.inputs[0][0]]
-            if compared.op.strip("_").startswith(TRUTHS):
-                refs = made.inputs
     return builder.add(name, refs, attrs, op.extra if name == op.op else {})
 
 

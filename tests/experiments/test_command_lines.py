@@ -7,11 +7,13 @@ import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import arguments
 import benchmark
+import draw_measured
 import launch
 import serve_load
 import tree_lstm_relatedness as training
@@ -26,7 +28,8 @@ PROGRAMS = {
     for path in sorted((ROOT / "examples").glob("*.py"))
     if path.stem not in OTHERS
 }
-PROGRAMS.update(benchmark=benchmark, launch=launch, serve_load=serve_load, training=training)
+PROGRAMS.update(benchmark=benchmark, draw_measured=draw_measured, launch=launch)
+PROGRAMS.update(serve_load=serve_load, training=training)
 serve = PROGRAMS["serve"]
 
 
@@ -65,8 +68,8 @@ NUMBERS = [
 ]
 #: For these options, 0 is a value.
 ZERO = {"--analysis-budget", "--batch-wait-timeout-s", "--dropout", "--kvstore-timeout", "--port",
-        "--rude", "--seed", "--shutdown-timeout-s", "--timeout-s", "benchmark --seconds",
-        "--weight-decay"}  # fmt: skip
+        "--rude", "--seed", "--shutdown-timeout-s", "--stream-interval-s", "--timeout-s",
+        "benchmark --seconds", "--weight-decay"}  # fmt: skip
 #: These only take time, or are more than there is.
 ENDLESS = {"--alone-minibatches", "--analysis-budget", "--batch-size", "--embedding-lr", "--lr",
            "--lr-decay", "--loop-samples", "--max-batch-size", "--max-bytes", "--max-queue",
@@ -242,6 +245,7 @@ READING = [
       for name, option in (("sick", "data"), ("tagger", "wikiner"), ("sst", "sst"),
                            ("modules", "clevr"), ("parser", "data"), ("seq2seq", "data"))),
     (benchmark, ["--read", "--output"]),
+    (draw_measured, ["--figures"]),
 ]  # fmt: skip
 
 
@@ -332,11 +336,46 @@ def test_commands_of_the_pages_are_accepted(monkeypatch):
     assert len(found) > 20
 
 
-@pytest.mark.parametrize("path", ["docs/draw_speed.py", "docs/list_operators.py",
-                                  "docs/notebooks.py", "docs/snippets.py",
-                                  "docs/draw_tree_batching.py", "tools/installs.py"])  # fmt: skip
-def test_programs_that_write_pages_do_nothing_if_their_arguments_are_wrong(path):
-    command = [sys.executable, str(ROOT / path), "--foo"]
+WRITERS = ("draw_serving", "draw_speed", "draw_tree_batching", "list_operators", "notebooks",
+           "snippets")  # fmt: skip
+#: A program that writes pages and its arguments, and what the line says of files in a folder.
+NOT_FIGURES = {
+    "draw_serving --figures none": "none: No such file or directory",
+    "draw_serving --figures folder": "folder: Is a directory",
+    "draw_serving --figures bytes": "bytes: not a file of JSON",
+    "draw_serving --figures list": "list: not written by a load test of the decoder",
+    "draw_serving --figures empty": "empty: not written by a load test of the decoder",
+    "draw_speed --threads none": "none/threads.json: No such file or directory",
+    "draw_speed --threads list": "list/threads.json: Not a directory",
+    "draw_speed --threads folder": "folder: has no measurement of sick over threads",
+    "snippets none.md": "none.md: not a page with Python code",
+    **{f"{name} --foo": "unrecognized arguments: --foo" for name in WRITERS},
+}
+
+
+@pytest.mark.parametrize("command", NOT_FIGURES)
+def test_programs_that_write_pages_do_nothing_if_their_arguments_are_wrong(
+    command, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bytes").write_bytes(b"\x89PNG\xff")
+    for name, text in (("list", "[1]"), ("empty", '{"continuous": [{}]}')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "folder" / "threads.json").write_text("[]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "write_text", None)
+    name, *arguments = command.split()
+    program = load(ROOT / "docs" / f"{name}.py")
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    figures = [*(ROOT / "docs").glob("*.csv")]
+    before = [path.read_bytes() for path in figures]
+    assert NOT_FIGURES[command] in refusal(capsys, program.main)
+    assert [path.read_bytes() for path in figures] == before
+
+
+@pytest.mark.parametrize("name", ["installs", "wheels"])
+def test_tools_do_nothing_if_their_arguments_are_wrong(name):
+    command = [sys.executable, str(ROOT / "tools" / f"{name}.py"), "--foo"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     *_, line = run.stderr.splitlines()
-    assert run.returncode == 2 and line.endswith("error: unrecognized arguments: --foo")
+    assert run.returncode == 2 and "error: " in line and "--foo" in line

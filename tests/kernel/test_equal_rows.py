@@ -1,5 +1,7 @@
 """Rows that equal indices select from a table are computed once."""
 
+import contextlib
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from gluon_dynbatch.run import prepare
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, ready
 from tests.kernel.native import launch
+from tests.strategies import examples
 
 #: So wide that a product takes longer than copies of its rows.
 UNITS = 256
@@ -85,6 +88,188 @@ def test_values_and_gradients_equal_the_loop(assemblers, dtype, index_dtype, tab
     assert any((rows[:, 0] < 0).any() for rows in keys), "no array replaces an embedding"
     backward = [a for a in assemblers if isinstance(a, assembling.Backward)]
     assert any(a.distinct for a in backward), "no gradients of equal rows were added up"
+
+
+class Held(gdb.DynamicHybridBlock):
+    """Scores words that it looks up; something else may read what was looked up, too."""
+
+    def __init__(self, reader, rows=9):
+        super().__init__()
+        self.reader, self.kept = reader, []
+        with self.name_scope():
+            self.table = nn.Embedding(rows, UNITS)
+            self.score = nn.Dense(UNITS, in_units=UNITS, activation="tanh")
+
+    def forward(self, words):
+        rows = self.table(words)
+        total = sum(self.score(rows[i : i + 1]) for i in range(len(rows)))
+        if self.reader == "launch":
+            total = total + rows.max(axis=0, keepdims=True)
+        if self.reader == "user":
+            self.kept.append(rows)
+        return [total, rows] if self.reader == "result" else total
+
+
+READERS = [None, "launch", "user", "result"]
+WORDS = st.lists(st.lists(st.integers(-2, 11), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+@examples(20)
+@given(st.data(), WORDS, st.sampled_from(["int32", "int64", "float32"]), st.booleans())
+def test_distinct_rows_are_looked_up_by_the_launch_that_needs_them(data, lists, dtype, debug):
+    """Whoever else reads the rows of the table, and in whatever order programs are reused."""
+    net = ready(Held(None), 0.05)
+    samples = [mx.nd.array(numbers, dtype=dtype) for numbers in lists]
+    for reader in data.draw(st.lists(st.sampled_from(READERS), min_size=1, max_size=3)):
+        net.reader = reader
+        net.table.weight.grad_req = data.draw(st.sampled_from(["write", "null"]))
+        del net.kept[:]
+        check_against_loop(net, samples, net.collect_params(), (1e-5, 1e-5), debug=debug)
+        for rows, words in zip(net.kept[-len(samples) :], samples):
+            np.testing.assert_array_equal(rows.asnumpy(), net.table(words).asnumpy())
+        with gdb.batching():
+            results = [net(words) for words in samples]
+        for result, words in zip(results, samples):
+            wanted = net(words)
+            for got, expected in zip(*(x if reader == "result" else [x] for x in (result, wanted))):
+                np.testing.assert_allclose(got.asnumpy(), expected.asnumpy(), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_rows_are_gathered_only_if_something_reads_them(assemblers, reader):
+    net, samples = ready(Held(reader), 0.05), [words for words, *_ in sentences(5)]
+    with gdb.batching(granularity="operator", policy="depth"):
+        results = [net(words) for words in samples]
+    (forward,) = assemblers
+    assert len(forward.looked_up) == 1
+    assert len(forward.unneeded) == (reader is None)
+    del results
+
+
+class Checked(mx.gluon.HybridBlock):
+    """Looks up rows by indices that have to fit."""
+
+    def __init__(self, rows):
+        super().__init__()
+        with self.name_scope():
+            self.table = self.params.get("table", shape=(rows, UNITS))
+
+    def hybrid_forward(self, F, words, table):
+        return F.take(table, words, mode="raise")
+
+
+@pytest.mark.parametrize("rows", [9, 4])
+def test_indices_that_nobody_reads_have_to_fit(assemblers, rows):
+    net, checked = ready(Held(None), 0.05), ready(Checked(rows))
+    samples = [words for words, *_ in sentences(5)]
+
+    def score(words):
+        checked(words)
+        return net(words)
+
+    fails = rows < 9
+    with pytest.raises(mx.MXNetError, match="bound") if fails else contextlib.nullcontext():
+        with gdb.batching(granularity="operator", policy="depth"):
+            results = [score(words) for words in samples]
+        results[0].asnumpy()
+        mx.nd.waitall()
+    (forward,) = assemblers
+    assert len(forward.unneeded) == 1
+
+
+class Join(mx.gluon.HybridBlock):
+    """Reads a word's state next to an array that differs from word to word."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        with self.name_scope():
+            self.first = nn.Dense(UNITS, in_units=UNITS, use_bias=kind != "plain")
+            if kind in ("two products", "product of the other"):
+                self.second = nn.Dense(UNITS, in_units=UNITS)
+
+    def hybrid_forward(self, F, state, x):
+        total = F.sigmoid(self.first(state) + x)
+        if self.kind == "two products":
+            total = total * F.tanh(self.second(state) - x)
+        elif self.kind == "read again":
+            total = total * state
+        elif self.kind == "product of the other":
+            total = F.tanh(self.first(state) + self.second(x))
+        return total * x
+
+
+class Leaves(gdb.DynamicHybridBlock):
+    """Joins the state of each word, of which equal words have the same, with an array."""
+
+    def __init__(self, kind, depth):
+        super().__init__()
+        with self.name_scope():
+            self.table = nn.Embedding(9, UNITS)
+            self.layers = [nn.Dense(UNITS, in_units=UNITS, activation="tanh") for _ in range(depth)]
+            for layer in self.layers:
+                self.register_child(layer)
+            self.join = Join(kind)
+
+    def forward(self, words, arrays):
+        state = self.table(words)
+        for layer in self.layers:
+            state = layer(state)
+        joined = [self.join(state[i : i + 1], x) for i, x in enumerate(arrays)]
+        return mx.nd.add_n(*joined)
+
+
+JOINS = ["plain", "bias", "two products", "read again", "product of the other"]
+
+
+@examples(30)
+@given(st.data(), WORDS, st.sampled_from(JOINS), st.integers(1, 2))
+def test_products_of_equal_states_are_computed_once(data, lists, kind, depth):
+    """Whichever parameters are trained, and whether the arrays get gradients."""
+    net = ready(Leaves(kind, depth), 0.05)
+    samples = [
+        (mx.nd.array(words), [array(1, UNITS, seed=k + 10 * n) for k in range(len(words))])
+        for n, words in enumerate(lists)
+    ]
+    if data.draw(st.booleans()):
+        attached([x for _, arrays in samples for x in arrays])
+    # Of a layer with a frozen weight, MXNet leaves out the gradient of the bias.
+    for block in (net.table, *net.layers[:-1], net.join):
+        grad_req = data.draw(st.sampled_from(["write", "write", "null"]))
+        block.collect_params().setattr("grad_req", grad_req)
+    options = data.draw(st.sampled_from([{}, {"debug": True}, {"granularity": "block"}]))
+    check_against_loop(lambda s: net(*s), samples, net.collect_params(), (1e-5, 1e-5), **options)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("kind", JOINS)
+def test_which_products_are_computed_once(assemblers, kind, trained):
+    net = ready(Leaves(kind, 2), 0.05)
+    words = [words for words, *_ in sentences(5)]
+    recording = mx.autograd.record() if trained else contextlib.nullcontext()
+    with recording, gdb.batching(granularity="operator", policy="depth"):
+        losses = [net(x, [array(1, UNITS, seed=k) for k in range(len(x))]) for x in words]
+    forward = assemblers[0]
+    assert len(forward.distinct) == 2, "the states of the second layer are those of equal words"
+    # Backward, other contributions to the gradient of the state are not linear in that.
+    others = ["read again"] + ["two products"] * trained
+    assert len(forward.apart) == (kind not in others)
+    del losses
+
+
+def test_a_table_may_change_before_the_backward_pass():
+    """The gradient of a weight is that of the rows as they were."""
+    net, samples = ready(Held(None), 0.05), [words for words, *_ in sentences(6)]
+    gradients = []
+    for scope in (contextlib.nullcontext, gdb.batching):
+        net.table.weight.set_data(mx.nd.arange(9 * UNITS).reshape((9, UNITS)) / 900)
+        with mx.autograd.record(), scope():
+            losses = [net(words) for words in samples]
+        mx.nd.waitall()
+        net.table.weight.data()[:] = 7
+        mx.autograd.backward(losses)
+        gradients.append(net.score.weight.grad().asnumpy())
+    np.testing.assert_allclose(*gradients, 1e-5, 1e-5)
 
 
 def test_rows_of_earlier_flushes_count_as_distinct(assemblers):

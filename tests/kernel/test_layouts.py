@@ -1,5 +1,6 @@
-"""Steps are written as words where C has the members of its structs, by offsets that C exports."""
+"""Steps, records and tables are written as words where native code has their members."""
 
+import numpy as np
 import pytest
 
 from gluon_dynbatch.kernel.layout import (
@@ -27,7 +28,9 @@ from gluon_dynbatch.kernel.step import (
     Ranked,
     Slots,
 )
+from gluon_dynbatch.native import assembling, executing, planning
 from gluon_dynbatch.native.executing import CODES, DTYPES, LAYOUTS
+from gluon_dynbatch.plan import launch
 
 LEFT, RIGHT, RESULT, BIAS = (Columns(Slot("in", n), 10 + n) for n in range(4))
 PLACES = {LEFT: (0, 10), RIGHT: (1, 11), RESULT: (2, 12), BIAS: (3, 13)}
@@ -124,3 +127,27 @@ def test_the_parts_of_a_loop_are_where_c_has_them():
     members = [instruction[name] for name in ("code", "target", "a")]
     assert members == [CODES["clip"][0], 7, 5]
     assert order == at + end_of("instruction") == len(words) - 2
+
+
+def test_members_of_records_are_where_c_has_them():
+    """Cython writes them by the names of their members."""
+    table = np.array([[planning.ADD, 4, 5, 6, 7], [planning.ZERO, 8, 9, 10, 11]])
+    words = list(assembling.code_of_pieces("float64", table, 100, 2, 3))
+    found = dict(record=executing.ROWS, dtype=DTYPES["float64"], element_size=8)
+    unknown = dict(in_order=0, elements=0, end=0)  # until the program is made
+    assert read(words, "rows_record") == dict(found, count=2, target=(2, 3), **unknown)
+    first, second = end_of("rows_record"), end_of("rows_record") + end_of("piece")
+    assert read(words, "piece", first) == dict(
+        operation=planning.ADD, target=4, source=(105, 48), count=7
+    )
+    assert read(words, "piece", second) == dict(
+        operation=planning.ZERO, target=8, source=(109, 80), count=11
+    )
+    assert len(words) == second + end_of("piece")
+
+
+def test_columns_of_tables_are_where_native_code_has_them():
+    columns = launch.TYPE, launch.FIRST, launch.SECOND, launch.ROWS, launch.ROW_SIZE
+    assert dict(zip(planning.PLACE, columns)) == dict(what=0, first=1, second=2, rows=3, row_size=4)
+    assert launch.CopiedPiece._fields == planning.PIECE
+    assert len(launch.empty_places([1], [1])[0]) == len(planning.PLACE)

@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import rules
 from gluon_dynbatch.kernel.draws import DRAWS
 from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.kernel.tensor import ROUGH
@@ -25,7 +26,8 @@ MXNET_DRAWS = False
 
 #: Operators with kernels, some cases of which run in MXNet: words of the reasons.
 LEFT = {
-    "Convolution": {"three axes", "fits into the padding", "more elements than its maps"},
+    "Convolution": {"three axes", "fits into the padding"},
+    "Pooling": {"reduces parts of maps"},
     **dict.fromkeys(["argsort", "sort", "topk"], {"at most 16 elements"}),
     "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
@@ -68,8 +70,7 @@ def dtype_of(op, attrs):
 def tolerance_of(op, dtype):
     if dtype == "float32":
         return 1e-5, 1e-6
-    # MXNet stores the slope of LeakyReLU in single precision.
-    return (1e-6, 1e-7) if op == "LeakyReLU" else (1e-8, 1e-9)
+    return (1e-6, 1e-7) if rules.of(op).single else (1e-8, 1e-9)
 
 
 def samples_of(c, pattern, rng):
@@ -100,7 +101,7 @@ for case in EVERY:
     # MXNet cannot differentiate a sort without an axis in a symbol.
     differentiable = case.op != "sort" or "axis" in case.attrs
     # Calls with statistics that are not parameters of a block are not recorded.
-    if case.op in NATIVE - {"BatchNorm"} and not case.random and differentiable:
+    if case.op in NATIVE - {"BatchNorm", "_npi_tril"} and not case.random and differentiable:
         BY_OPERATOR.setdefault(case.op, []).append(case)
 
 
@@ -115,8 +116,8 @@ def test_operators_equal_mxnet(op):
 
 
 def test_every_operator_has_cases():
-    # `test_draws.py` tests operators that draw numbers.
-    assert NATIVE - set(BY_OPERATOR) - set(DRAWS) == {"_grad_add", "BatchNorm"}
+    # `test_draws.py` tests operators that draw numbers, and `tests/rules/` those of `mx.np`.
+    assert NATIVE - set(BY_OPERATOR) - set(DRAWS) == {"_grad_add", "BatchNorm", "_npi_tril"}
 
 
 #: Kinks, ends of ranges, and poles.

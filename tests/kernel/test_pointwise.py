@@ -152,6 +152,26 @@ def test_functions_of_two_numbers_are_within_4_ulp(instruction_set, dtype):
     assert_close(apply("select", a, b, a), np.where(a != 0, b, a), a, b)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("seed", range(12))
+def test_columns_in_any_order(dtype, seed):
+    """Runs of columns, of any length, between single ones, repeated ones and zeros."""
+    rng = np.random.RandomState(seed)
+    pieces = [rng.permutation(400)[:30], np.arange(370, 400), np.zeros(40), np.full(20, -1)]
+    for _ in range(12):
+        start = rng.randint(0, 300)
+        pieces.append(np.arange(start, start + rng.randint(1, 70)))
+    order = np.concatenate([pieces[k] for k in rng.permutation(len(pieces))]).astype(int)
+    source = rng.normal(size=(3, 400)).astype(dtype)
+    out = np.empty((3, len(order)), dtype)
+    load, store = access(0, 0, tuple(order.tolist())), access(1, 1)
+    program = Pointwise(
+        len(order), source.dtype.name, 2, (load,), (Instruction("negative", 1, (0,), ()),), (store,)
+    )
+    run(program, [source, out], 3)
+    np.testing.assert_array_equal(out, np.where(order < 0, 0, -source[:, order]))
+
+
 @pytest.mark.parametrize("width", [2, 7, 100, 1000])
 def test_sums_and_maxima_of_rows(instruction_set, width):
     rng = np.random.default_rng(width)

@@ -116,8 +116,10 @@ def test_gradients_of_biases_and_tables(seed, dtype, rows, n, mode):
         add_up(executing.ROW, bias, [dy], [dy])
         program = Code()
         option = len(MODES) * executing.DTYPES["int32"] + MODES.index(mode)
-        program.code += [executing.SCATTER, executing.DTYPES[dtype], 40, n, program.base(table), 0]
-        program.code += [option, 1, rows, -1, 0, program.base(dy), 0, n, program.base(index), 0, 1]
+        program.add("sum_record", record=executing.SCATTER, dtype=executing.DTYPES[dtype], rows=40,
+                    columns=n, target=(program.base(table), 0), option=option,
+                    count=1)  # fmt: skip
+        program.add_chunk((program.base(dy), 0), n, (program.base(index), 0), 1, rows)
         program.run(scratch=executing.sum_scratch(executing.DTYPES[dtype], 40, n, 1))
         return np.concatenate([bias[None], table])
 
@@ -150,13 +152,17 @@ def test_copies_and_packed_matrices(seed, dtype, records, data):
         bases = [program.base(array) for array in arrays]
         for source in packed:
             target = program.base(np.empty(executing.packed_bytes(kind, 150, 100), np.uint8))
-            program.code += [executing.PACK, kind, bases[source], 0, 100, 1, 150, 100, target, 0]
+            program.add("pack_record", record=executing.PACK, dtype=kind, source=(bases[source], 0),
+                        row_stride=100, column_stride=1, rows=150, columns=100,
+                        target=(target, 0))  # fmt: skip
         for (target, source), rows in zip(roles, records):
             if source == target:  # copies within an array may overlap
                 rows = [(2, *numbers) for _, *numbers in rows]
-            program.code += [executing.ROWS, kind, size, len(rows), bases[target], 0, 0, 0, 0]
+            program.add("rows_record", record=executing.ROWS, dtype=kind, element_size=size,
+                        count=len(rows), target=(bases[target], 0))  # fmt: skip
             for operation, to, start, count in rows:
-                program.code += [operation, to, bases[source], start * size, count]
+                program.add("piece", operation=operation, target=to, count=count,
+                            source=(bases[source], start * size))  # fmt: skip
         program.run()
         return np.concatenate([*arrays, *(a.view(dtype) for a in program.arrays[3:])])
 
@@ -194,15 +200,17 @@ def program_of(stages_, arrays, sums, weight):
         places = {left: (bases[source], 4 * WIDTH * first), out: (bases[target], 4 * WIDTH * to)}
         places[factor] = packed, 0
         if name == "launch":
-            program.code += [executing.LAUNCH, 1, kernel.address, rows]
-            program.code += [value for slot in kernel.slots for value in places[slot]]
+            program.add_launch(kernel, rows, sum((places[slot] for slot in kernel.slots), ()))
         elif name == "sum":
             total = totals[number % len(totals)]
-            program.code += [executing.MATRIX, kind, WIDTH, WIDTH, total, 0, 0, 1, rows, -1, 0]
-            program.code += [*places[left], WIDTH, *places[out], WIDTH]
+            program.add("sum_record", record=executing.MATRIX, dtype=kind, rows=WIDTH,
+                        columns=WIDTH, target=(total, 0), count=1)  # fmt: skip
+            program.add_chunk(places[left], WIDTH, places[out], WIDTH, rows)
         else:
-            program.code += [executing.ROWS, kind, 4, 1, *places[out], 0, 0, 0]
-            program.code += [name == "add", 0, *places[left], WIDTH * rows]
+            program.add("rows_record", record=executing.ROWS, dtype=kind, element_size=4, count=1,
+                        target=places[out])  # fmt: skip
+            program.add("piece", operation=name == "add", source=places[left],
+                        count=WIDTH * rows)  # fmt: skip
     return program, kernel
 
 

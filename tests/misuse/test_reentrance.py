@@ -329,3 +329,44 @@ def test_arrays_without_memory(class_):
         y = NET(array(1, WIDTH))
         with pytest.raises(AttributeError):
             mx.nd.concat(y, empty, dim=0)
+
+
+def open_a_scope(x):
+    with gdb.batching(**FIXED):
+        NET(x)
+
+
+@pytest.mark.parametrize("act", [open_a_scope, lambda x: NET(x).asnumpy()], ids=["scope", "value"])
+def test_code_that_the_collector_runs_while_a_scope_gets_a_node_in_the_tape_of_mxnet(act):
+    """It runs at one of all collections; the results are those of the scope, and in a graph."""
+    net, x, y = dense(WIDTH), array(1, WIDTH), array(1, WIDTH)
+    losses, ran, number, runs = [], 0, 0, []
+
+    def note(phase, info):
+        runs.append(phase)
+        if runs.count("stop") == number and phase == "stop":
+            act(y)
+
+    def gradient(scope):
+        with autograd.record():
+            with scope:
+                losses[:] = [net(net(x * k)) for k in range(1, 4)]
+            total = mx.nd.add_n(*losses)
+        total.backward()
+        return net.weight.grad().asnumpy()
+
+    wanted, before = gradient(contextlib.nullcontext()), gc.get_threshold()
+    gc.callbacks.append(note)
+    try:
+        while not number or ran:
+            number, ran = number + 3, 0
+            runs.clear()
+            gc.set_threshold(1, 100_000, 100_000)
+            got = gradient(gdb.batching(**FIXED))
+            gc.set_threshold(*before)
+            ran = runs.count("stop") >= number
+            np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert number > 30

@@ -28,7 +28,8 @@ def elements(a, b, c):
 
 def triangles(a, b, c):
     yield case("_npi_tril", Array((R, a, b)), k=1)
-    yield case("_npi_tril", Array((a, b)), **NEVER)
+    yield case("_npi_tril", Array((a, b)), k=-1, rows="")
+    yield case("_npi_tril", Array((a,)), **NEVER)
 
 
 FAMILIES = elements, triangles

@@ -18,7 +18,7 @@
 #endif
 #include "set.h"
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8)
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8) && !defined(GDB_ONLY_BASE)
 #define GDB_X86 1
 #ifdef __clang__
 #define GDB_TARGET(names, more) \
@@ -47,6 +47,7 @@ GDB_TARGET("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl", ",prefer-vector-width=
 GDB_TARGET_END
 #endif
 
+/* Plain values, which are constants. */
 static const struct {
     const char *name;
     const gdb_kernels *kernels[2]; /* by type */

@@ -1,6 +1,8 @@
 /* Elementwise functions, reductions, matrix products and convolutions, for each type and each
  * instruction set.
  *
+ * Chunks, maps and pairs are plain values, and the tables of functions are constants.
+ *
  * All may be called from any thread, without the GIL; none allocates memory. Scratch is aligned to
  * 64 bytes. Sizes and strides are in elements; `x_row` is the stride between rows of `x`. A product
  * of few rows with a parameter takes no longer than reading the parameter.
@@ -10,7 +12,8 @@
 
 #include <stdint.h>
 
-enum { GDB_FLOAT32, GDB_FLOAT64, GDB_INT32, GDB_INT64 }; /* integers are computed by loops only */
+/* Integers are computed by loops only. Booleans, of one byte, are converted by loads and stores. */
+enum { GDB_FLOAT32, GDB_FLOAT64, GDB_INT32, GDB_INT64, GDB_BOOL };
 
 /* Rows of dY and of X, whose products add up to the gradient of a weight. */
 typedef struct {
@@ -44,7 +47,7 @@ typedef struct {
 
 typedef struct {
     gdb_function *const *functions; /* by code, see steps.h */
-    gdb_reduction *accumulate_sums, *accumulate_maxima;
+    gdb_reduction *accumulate_sums, *accumulate_maxima, *accumulate_products;
 
     /* Rows and columns of a product that are computed at once. Each of its elements has the same
      * bits however rows and, by multiples of these, columns are shared out. */

@@ -1,6 +1,8 @@
-/* Where the members of steps are, for whoever writes them as words: see `gdb_layouts`. */
+/* Where the members of steps and of records are, for whoever writes them as words: see
+ * `gdb_layouts`. */
 #include <stddef.h>
 
+#include "records.h"
 #include "steps.h"
 
 #define M(name, member) \
@@ -28,5 +30,23 @@ const gdb_layout gdb_layouts[] = {
     M(access, reg), M(access, place), M(access, mode), M(access, order), M(access, value),
     M(instruction, code), M(instruction, target), M(instruction, a), M(instruction, b),
     M(instruction, c), M(instruction, value), M(instruction, value2),
+    M(spot, base), M(spot, offset),
+    M(launch_record, record), M(launch_record, count),
+    M(rows_record, record), M(rows_record, dtype), M(rows_record, element_size),
+    M(rows_record, count), M(rows_record, target), M(rows_record, in_order),
+    M(rows_record, elements), M(rows_record, end),
+    M(piece, operation), M(piece, target), M(piece, source), M(piece, count),
+    M(pack_record, record), M(pack_record, dtype), M(pack_record, source),
+    M(pack_record, row_stride), M(pack_record, column_stride), M(pack_record, rows),
+    M(pack_record, columns), M(pack_record, target),
+    M(distinct_record, record), M(distinct_record, numbering), M(distinct_record, rows),
+    M(distinct_record, keys), M(distinct_record, moved),
+    M(key, table), M(key, numbers), M(key, rows), M(key, size),
+    M(moved, operation), M(moved, dtype), M(moved, width), M(moved, target), M(moved, source),
+    M(moved, table_rows), M(moved, index_dtype),
+    M(sum_record, record), M(sum_record, dtype), M(sum_record, rows), M(sum_record, columns),
+    M(sum_record, target), M(sum_record, option), M(sum_record, count),
+    M(sum_chunk, rows), M(sum_chunk, numbering), M(sum_chunk, left), M(sum_chunk, left_pitch),
+    M(sum_chunk, right), M(sum_chunk, right_pitch),
     {0},
 };

@@ -54,6 +54,8 @@ static gdb_function *const F(functions)[] = {
 
 static inline T F(maximum)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
 static inline double F(sum)(double a, double b) { return a + b; }
+static inline double F(times)(double a, double b) { return a * b; }
 
 REDUCTION(accumulate_sums, sum, double, 8)
 REDUCTION(accumulate_maxima, maximum, T, 32)
+REDUCTION(accumulate_products, times, double, 8)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* Owned by its giver and its waiter, a reference each: the last one that is dropped frees it. */
 struct gdb_notice {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sizes.h"
+
 enum {
     MOST_WRITTEN = 32,       /* stretches of a base that a group writes */
     GAP = 64,                /* bytes between two stretches that count as one */
@@ -10,74 +12,15 @@ enum {
     LEVELS = GDB_LEVEL_OF_SUMS + 1
 };
 
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* ------------------------------------------------------------------ records */
-
-const int64_t *gdb_next_record(const int64_t *code) {
-    const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_sum_record *sums = (const gdb_sum_record *)code;
-    const gdb_distinct_record *distinct = (const gdb_distinct_record *)code;
-    const int64_t *part = code + 2;
-    switch (code[0]) {
-    case GDB_LAUNCH:
-        for (int64_t i = 0; i < code[1]; i++) part = gdb_next_part(part);
-        return part;
-    case GDB_ROWS: return (const int64_t *)((const gdb_piece *)(rows + 1) + rows->count);
-    case GDB_PACK: return code + sizeof(gdb_pack_record) / 8;
-    case GDB_DISTINCT:
-        return (const int64_t *)((const gdb_moved *)((const gdb_key *)(distinct + 1)
-                                                     + distinct->keys) + distinct->moved);
-    default: return (const int64_t *)((const gdb_sum_chunk *)(sums + 1) + sums->count);
-    }
-}
-
-static int64_t work_of_sum(const gdb_sum_record *record) {
-    const gdb_sum_chunk *chunk = (const gdb_sum_chunk *)(record + 1);
-    int64_t rows = 0;
-    for (int64_t i = 0; i < record->count; i++) rows += chunk[i].rows;
-    if (record->record == GDB_MATRIX)
-        return 2 * rows * record->rows * record->columns * larger(record->option >> 1, 1);
-    return rows * record->columns * gdb_size_of(record->dtype) * GDB_COPY_WORK;
-}
-
-int64_t gdb_work_of_record(const int64_t *code) {
-    const gdb_rows_record *rows = (const gdb_rows_record *)code;
-    const gdb_pack_record *pack = (const gdb_pack_record *)code;
-    const int64_t *part = code + 2;
-    int64_t work = 0;
-    switch (code[0]) {
-    case GDB_LAUNCH:
-        for (int64_t i = 0; i < code[1]; i++, part = gdb_next_part(part))
-            work += part[1] * larger(gdb_kernel_of(part)->work, 1);
-        return work;
-    case GDB_ROWS: return rows->elements * rows->element_size * GDB_COPY_WORK;
-    case GDB_PACK: return pack->rows * pack->columns * gdb_size_of(pack->dtype) * GDB_COPY_WORK;
-    case GDB_DISTINCT: return 0;
-    default: return work_of_sum((const gdb_sum_record *)code);
-    }
-}
-
-static void inspect_pieces(gdb_rows_record *record) {
-    const gdb_piece *piece = (const gdb_piece *)(record + 1), *last = piece + record->count;
-    record->in_order = 1, record->elements = record->end = 0;
-    for (; piece < last; piece++) {
-        record->in_order &= piece->target >= record->end;
-        record->elements += piece->count;
-        record->end = larger(record->end, piece->target + piece->count);
-    }
-}
-
 /* ------------------------------------------------------------------ stages */
 
-/* Bytes [low, high) of a base, which a record of some level reads or writes. */
+/* Bytes [low, high) of a base, which a record of some level reads or writes. A plain value. */
 typedef struct {
     int64_t base, low, high;
     int64_t is_written, level;
 } range;
 
-/* The stage at hand. */
+/* The stage at hand. Owned by `gdb_inspect`, with its arrays, which stages use one after another. */
 typedef struct {
     const int64_t *code;
     range *ranges;
@@ -210,6 +153,17 @@ static void add_record(stage *s, const int64_t *code) {
         (gdb_placed){code - s->code, level, gdb_work_of_record(code)};
 }
 
+/* Fill in what running a ROWS record depends on. */
+static void inspect_pieces(gdb_rows_record *record) {
+    const gdb_piece *piece = (const gdb_piece *)(record + 1), *last = piece + record->count;
+    record->in_order = 1, record->elements = record->end = 0;
+    for (; piece < last; piece++) {
+        record->in_order &= piece->target >= record->end;
+        record->elements += piece->count;
+        record->end = larger(record->end, piece->target + piece->count);
+    }
+}
+
 /* Find the stage at `code`; return its end. */
 static int64_t *find_stage(stage *s, int64_t *code, const int64_t *end) {
     int64_t *at = code, work = 0;
@@ -232,18 +186,21 @@ static int64_t *find_stage(stage *s, int64_t *code, const int64_t *end) {
 
 /* ------------------------------------------------------------------ groups */
 
-/* Bytes [low, high) that a group writes, and the number of another stretch of the same base, or -1. */
+/* Bytes [low, high) that a group writes, and the number of another stretch of the same base, or -1.
+ * A plain value. */
 typedef struct {
     int64_t low, high, next;
 } stretch;
 
 /* What a group reads of a base, bytes [low, high) at most; and the number of a stretch that it
- * writes. The numbers of the last groups that read and write the base tell whether it does. */
+ * writes. The numbers of the last groups that read and write the base tell whether it does. A
+ * plain value. */
 typedef struct {
     int64_t read_by, written_by, low, high, written;
 } use;
 
-/* The groups so far; the last one may still grow. */
+/* The groups so far; the last one may still grow. Owned by `gdb_inspect`, which gives `found` away and
+ * frees the other arrays. */
 typedef struct {
     struct gdb_groups *found;
     int64_t groups_space, records_space, records_count;

@@ -15,17 +15,19 @@
 /* The levels of launches and of sums; those below are of copies and packed matrices. */
 enum { GDB_LEVEL_OF_LAUNCHES = 8, GDB_LEVEL_OF_SUMS };
 
-/* A record of a group: where its code begins, its level, and its operations, roughly. */
+/* A record of a group: where its code begins, its level, and its operations, roughly. A plain
+ * value. */
 typedef struct {
     int64_t at, level, work;
 } gdb_placed;
 
-/* Code [begin, end), and the numbers of its records, the lowest levels first. */
+/* Code [begin, end), and the numbers of its records, the lowest levels first. A plain value. */
 typedef struct {
     int64_t begin, end, first, stop, work;
 } gdb_group;
 
-/* All groups of at least two stages, in the order of the code. */
+/* All groups of at least two stages, in the order of the code. Owned by the program, with what it
+ * points to, until `gdb_release_groups`; it never changes. */
 struct gdb_groups {
     int64_t count;
     gdb_group *groups;
@@ -42,11 +44,5 @@ static inline const gdb_kernel *gdb_kernel_of(const int64_t *part) {
 static inline const int64_t *gdb_next_part(const int64_t *part) {
     return part + 2 + 2 * gdb_kernel_of(part)->slots_count;
 }
-
-/* Return the end of a record; that of DISTINCT is before its launch. */
-const int64_t *gdb_next_record(const int64_t *code);
-
-/* Return the operations of a record, roughly. */
-int64_t gdb_work_of_record(const int64_t *code);
 
 #endif

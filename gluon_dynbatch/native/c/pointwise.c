@@ -32,23 +32,30 @@ static inline void copy_same_type(gdb_array to, gdb_array from, int64_t rows, in
         memcpy(to.data + row * to_pitch, from.data + row * from_pitch, bytes);
 }
 
-#define CONVERT(D, S) \
+#define CONVERT_BY(D, S, RESULT) \
     for (int64_t row = 0; row < rows; row++) { \
         D *const t = (D *)to.data + row * to.pitch; \
         const S *const f = (const S *)from.data + row * from.pitch; \
         INDEPENDENT \
         for (int64_t i = 0; i < columns; i++) \
-            t[i] = (D)f[i]; \
+            t[i] = RESULT; \
     }
+#define CONVERT(D, S) CONVERT_BY(D, S, (D)f[i])
 #define CONVERT_TO_DOUBLE(S) CONVERT(double, S)
 #define CONVERT_TO_FLOAT(S) CONVERT(float, S)
 #define CONVERT_TO_INT32(S) CONVERT(int32_t, S)
 #define CONVERT_TO_INT64(S) CONVERT(int64_t, S)
+#define CONVERT_TO_BOOL(S) CONVERT_BY(uint8_t, S, f[i] != 0)
+#define CONVERT_FROM_BOOL(D) CONVERT(D, uint8_t)
 
 static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows,
                                                        int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same_type(to, from, rows, columns);
+    else if (to.dtype == GDB_BOOL)
+        GDB_BY_TYPE(from.dtype, CONVERT_TO_BOOL)
+    else if (from.dtype == GDB_BOOL)
+        GDB_BY_TYPE(to.dtype, CONVERT_FROM_BOOL)
     else if (to.dtype == GDB_FLOAT32)
         GDB_BY_TYPE(from.dtype, CONVERT_TO_FLOAT)
     else if (to.dtype == GDB_FLOAT64)
@@ -77,15 +84,28 @@ static void load_broadcast(gdb_array to, gdb_array from, int64_t first, int64_t 
     GDB_BY_TYPE(to.dtype, LOAD_SPREAD)
 }
 
+/* Return whether a vector of numbers of columns counts up by one. */
+static inline int is_run(const int32_t *order) {
+    int32_t differs = order[0] < 0;
+    for (int32_t k = 1; k < VECTOR; k++) differs |= order[k] ^ (order[0] + k);
+    return !differs;
+}
+
 #define LOAD_MOVED(D) \
     for (int64_t row = 0; row < rows; row++) { \
         D *const t = (D *)to.data + row * columns; \
         const D *const f = (const D *)from.data + row * from.pitch; \
-        for (int64_t i = 0; i < columns; i++) \
-            t[i] = order[i] < 0 ? 0 : f[order[i]]; \
+        for (int64_t i = 0, end; i < columns; i = end) { \
+            end = columns - i < VECTOR ? columns : i + VECTOR; \
+            if (end == i + VECTOR && is_run(order + i)) \
+                memcpy(t + i, f + order[i], VECTOR * sizeof(D)); \
+            else \
+                for (int64_t k = i; k < end; k++) t[k] = order[k] < 0 ? 0 : f[order[k]]; \
+        } \
     }
 
-/* Gather elements of each row by index into a register of the same type. */
+/* Gather elements of each row by index into a register of the same type: often these are rows of a
+ * matrix, which follow those of another one. */
 static void load_moved(gdb_array to, gdb_array from, const int32_t *order, int64_t rows,
                        int64_t columns) {
     GDB_BY_TYPE(to.dtype, LOAD_MOVED)
@@ -102,6 +122,7 @@ static void load_indices(gdb_array to, gdb_array from, int64_t rows, int64_t col
 
 /* ------------------------------------------------------------------ a run of a loop */
 
+/* A plain value on the stack of `gdb_run_loop`; what it points to is in its scratch, or outlives it. */
 typedef struct {
     const gdb_loop *loop;
     const gdb_access *loads, *stores;
@@ -261,19 +282,23 @@ static void run_instructions(const run *r, int64_t count) {
                               r->values[i->c], count, i->value, i->value2);
 }
 
+static gdb_reduction *reduction_of(const gdb_kernels *kernels, int64_t mode) {
+    return mode == GDB_SUM ? kernels->accumulate_sums
+        : mode == GDB_MAX ? kernels->accumulate_maxima : kernels->accumulate_products;
+}
+
 static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     double *accumulators = r->reductions;
     for (int64_t s = 0; s < r->loop->n_stores; s++) {
         const gdb_access *store = &r->stores[s];
         const gdb_array from = {r->values[store->reg], columns, r->loop->step.dtype};
-        const int total = store->mode == GDB_SUM;
         if (store->mode == GDB_ROW) {
             copy(accessed(r, store, row, column), from, rows, columns);
         } else {
             for (int64_t i = 0; i < rows && column == 0; i++)
-                accumulators[i] = total ? 0 : -INFINITY;
-            (total ? r->kernels->accumulate_sums : r->kernels->accumulate_maxima)(
-                from.data, rows, columns, accumulators);
+                accumulators[i] = store->mode == GDB_SUM ? 0
+                    : store->mode == GDB_MAX ? -INFINITY : 1;
+            reduction_of(r->kernels, store->mode)(from.data, rows, columns, accumulators);
             if (column + columns == r->width)
                 copy(accessed(r, store, row, 0),
                      (gdb_array){(char *)accumulators, 1, GDB_FLOAT64}, rows, 1);

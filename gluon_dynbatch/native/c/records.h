@@ -2,7 +2,8 @@
  *
  * A program is an array of integers, one record after another, each a struct of 8-byte members. It
  * refers to each array by its *base*, the index of its address; whoever runs the program passes the
- * addresses.
+ * addresses. All structs below are plain values in that array, which is owned by `NativeProgram`
+ * (`executing.pyx`) and never changes after `gdb_inspect`.
  */
 #ifndef GDB_RECORDS_H
 #define GDB_RECORDS_H
@@ -15,9 +16,10 @@
 enum { GDB_LAUNCH, GDB_ROWS, GDB_PACK, GDB_MATRIX, GDB_ROW_SUM, GDB_SCATTER, GDB_DISTINCT };
 
 /* What DISTINCT does with equal rows. Before the launch, PICK compacts an array to the first of equal
- * rows, and TOTAL to their sums. After it, REPEAT copies each computed row to all rows that are
- * equal, and SINGLE to the first of them, with zeros for the others. */
-enum { GDB_PICK, GDB_TOTAL, GDB_REPEAT, GDB_SINGLE };
+ * rows, LOOK_UP gets these rows from the table that they were chosen from, and TOTAL compacts an array
+ * to the sums of equal rows. After it, REPEAT copies each computed row to all rows that are equal, and
+ * SINGLE to the first of them, with zeros for the others. */
+enum { GDB_PICK, GDB_LOOK_UP, GDB_TOTAL, GDB_REPEAT, GDB_SINGLE };
 
 /* A base, or -1 for none, and an offset in bytes. */
 typedef struct {
@@ -77,10 +79,13 @@ typedef struct {
     int64_t rows, size;
 } gdb_key;
 
-/* An array of the launch, where it comes from, and what DISTINCT does with its rows. */
+/* An array of the launch, where it comes from, and what DISTINCT does with its rows. For LOOK_UP, the
+ * source is the table, of so many rows, in which the keys have indices of one type. Those that do not
+ * fit are clipped. */
 typedef struct {
     int64_t operation, dtype, width;
     gdb_spot target, source;
+    int64_t table_rows, index_dtype;
 } gdb_moved;
 
 /* MATRIX, ROW and SCATTER: `count` chunks follow. MATRIX adds left^T right to a matrix, ROW the rows
@@ -103,6 +108,12 @@ typedef struct {
     gdb_spot right;
     int64_t right_pitch;
 } gdb_sum_chunk;
+
+/* Return the end of a record; that of DISTINCT is before its launch. */
+const int64_t *gdb_next_record(const int64_t *code);
+
+/* Return the operations of a record, roughly. */
+int64_t gdb_work_of_record(const int64_t *code);
 
 /* Return the bytes of scratch of a sum, in the thread that runs the program. */
 int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks);

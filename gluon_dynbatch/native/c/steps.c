@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sizes.h"
+
 enum {
     /* Bytes of a block of rows. It should fit into the cache, but products need GDB_ROWS_AT_ONCE
      * rows to be fast, as long as these do not take more than MAX_BYTES. */
@@ -12,8 +14,6 @@ enum {
 };
 
 static inline int64_t lines(int64_t bytes) { return (bytes + 63) & ~(int64_t)63; }
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline char *address_of(const gdb_array *slots, gdb_place place, int64_t row) {
     const gdb_array *array = &slots[place.slot];
@@ -84,6 +84,11 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
         ((T *)to)[i] += ((const T *)from)[i];
 
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count) {
+    if (dtype == GDB_BOOL) {
+        for (int64_t i = 0; i < count; i++)
+            to[i] |= from[i];
+        return;
+    }
     GDB_BY_TYPE(dtype, ADD)
 }
 

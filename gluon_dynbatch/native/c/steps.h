@@ -1,7 +1,8 @@
 /* Kernels: the steps that run on the rows of a launch, one block of rows at a time.
  *
  * `gluon_dynbatch/kernel/step.py` writes each step as the members of a struct below, 8 bytes each.
- * A slot is the number of an array. Running a kernel allocates nothing, takes no lock, and does not
+ * A slot is the number of an array. All of them are plain values in the words of a kernel, which owns
+ * and never changes them. Running a kernel allocates nothing, takes no lock, and does not
  * call Python.
  */
 #ifndef GDB_STEPS_H
@@ -23,9 +24,10 @@ typedef struct {
     int64_t pitch, dtype;
 } gdb_array;
 
-static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
+/* Bytes of an element: one hexadecimal digit per type. */
+static inline int64_t gdb_size_of(int64_t dtype) { return 0x18484 >> 4 * dtype & 15; }
 
-/* Expand a macro for the type of a dtype. */
+/* Expand a macro for the type of a dtype that loops compute with. */
 #define GDB_BY_TYPE(dtype, EXPAND) \
     switch (dtype) { \
     case GDB_FLOAT32: EXPAND(float) break; \
@@ -38,6 +40,7 @@ static inline int64_t gdb_size_of(int64_t dtype) { return dtype & 1 ? 8 : 4; }
 
 /* Load an element of any type. */
 static inline double gdb_load(const gdb_array *array, int64_t row, int64_t column) {
+    if (array->dtype == GDB_BOOL) GDB_LOAD(uint8_t)
     GDB_BY_TYPE(array->dtype, GDB_LOAD)
 }
 
@@ -180,11 +183,13 @@ typedef struct {
  * GDB_IOTA        element `column` plus the number of each column
  * GDB_SUM         stores the sum of the row
  * GDB_MAX         stores the maximum of the row; NaN wins
+ * GDB_PROD        stores the product of the row
  * GDB_UNIFORM     random numbers in [0, 1) for the columns from `column` on.  The array identifies
  *                 the row, by two numbers; `order` is the slot of the key, which is two numbers,
  *                 too, and `value` the number of the draw
  */
-enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX, GDB_UNIFORM };
+enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_INDEX, GDB_UNIFORM,
+       GDB_PROD };
 
 typedef struct {
     int64_t reg;
@@ -212,6 +217,9 @@ typedef struct {
     int64_t local;   /* offset in scratch of a block of its rows, used if it has no other address */
 } gdb_slot;
 
+/* Owned by all who count in `references`, a `Kernel` (`kernels.pxi`) and each program that has its
+ * address: the last `gdb_release_kernel`, in any thread, frees it with all that it points to. Nothing
+ * but the count changes. */
 typedef struct {
     int64_t references, slots_count;
     int64_t block_rows;
@@ -223,8 +231,9 @@ typedef struct {
     const gdb_step *steps, *end;
 } gdb_kernel;
 
-/* A member of one of the structs above, which `kernel.step` writes as words of 8 bytes: the struct,
- * without its prefix, the member, and its offset and size in words. The last entry has no name. */
+/* A member of one of the structs above, or of those in records.h, which others write as words of 8
+ * bytes: the struct, without its prefix, the member, and its offset and size in words. A constant;
+ * the last entry has no name. */
 typedef struct {
     const char *name, *member;
     int64_t offset, size;

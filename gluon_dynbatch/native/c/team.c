@@ -33,6 +33,8 @@ enum {
 #define SET(place, value) __atomic_store_n(place, value, __ATOMIC_RELAXED)
 #define ALIGNED __attribute__((aligned(LINE)))
 
+/* A thread of the team. Owned by the process: it does not end, and a child of a fork forgets it. The
+ * memory is its own. */
 typedef struct {
     ALIGNED int number;
     int processor;          /* to which it is bound, or ANYWHERE; set by owners */
@@ -47,6 +49,8 @@ typedef struct {
     int64_t bytes;
 } member;
 
+/* Owned by the process, and at any time by at most one thread that runs a program, which alone
+ * changes what is not atomic. The context of a phase is that thread's, until all tasks are done. */
 static struct {
     /* The phase in the upper half, the next task in the lower. */
     ALIGNED uint64_t ticket;

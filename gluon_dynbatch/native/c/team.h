@@ -21,14 +21,15 @@ enum { GDB_MOST_THREADS = 64 };
 typedef void gdb_task(void *context, int64_t number, char *scratch);
 
 /* The thread that records what a program belongs to, as last seen: while it is busy, its processor is
- * left to it. */
+ * left to it. A plain value. */
 typedef struct {
     clockid_t clock;
     int64_t at, used; /* nanoseconds, of the wall and of the thread; used -1: it is never busy */
     int processor;
 } gdb_recorder;
 
-/* The share of the team in the run of a program; only its owner uses it. */
+/* The share of the team in the run of a program. Owned by the thread that runs it, on its stack, from
+ * `gdb_join_team` to `gdb_leave_team`; only that uses it. The scratch is that of the program's run. */
 typedef struct {
     int has_team;
     int processors;   /* that the process may use, or 1 without a team */

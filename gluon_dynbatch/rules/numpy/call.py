@@ -110,6 +110,11 @@ class NumPyCall(Site):
         )
 
 
+def numeric(dtype: str) -> str:
+    """Return a dtype, or for booleans one that operators of ``mx.nd`` take."""
+    return "float32" if dtype == "bool" else dtype
+
+
 def working_dtype(call: NumPyCall) -> str:
     """Return the dtype in which to compute: that of the result, or a common one for booleans."""
     out = call.out_dtypes[0]

@@ -6,7 +6,7 @@ from math import prod
 from typing import Dict, List, Sequence, Tuple
 
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator
+from .call import Array, NumPyCall, Translator, numeric
 
 
 def reshaped(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -78,8 +78,7 @@ def _joined(call: NumPyCall, arrays: Sequence[Array], axis: int) -> Array:
 
 def _alike(call: NumPyCall, arrays: Sequence[Array]) -> List[Array]:
     """Convert arrays to a dtype in which they can be joined: ``mx.nd`` cannot join booleans."""
-    dtype = call.out_dtypes[0]
-    return [call.cast(array, "uint8" if dtype == "bool" else dtype) for array in arrays]
+    return [call.cast(array, numeric(call.out_dtypes[0])) for array in arrays]
 
 
 def concatenate(call: NumPyCall) -> Tuple[Ref, ...]:

@@ -7,7 +7,7 @@ from typing import Tuple
 
 from ...modes import FLOATS
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator, working_dtype
+from .call import Array, NumPyCall, Translator, numeric, working_dtype
 
 
 def unary(op: str) -> Translator:
@@ -144,8 +144,8 @@ def where(call: NumPyCall) -> Tuple[Ref, ...]:
         arrays.append(_filled(call, arrays[0], call.number("scalar", 0)))
     elif call.op == "_npi_where_scalar2":
         arrays = [_filled(call, condition, call.number(name, 0)) for name in ("x", "y")]
-    dtype = call.out_dtypes[0].replace("bool", "uint8")  # `mx.nd` does not select booleans
-    x, y = (call.cast(array, dtype) for array in arrays)
+    # `mx.nd` does not select booleans.
+    x, y = (call.cast(array, numeric(call.out_dtypes[0])) for array in arrays)
     ref = call.add("where", condition.ref, x.ref, y.ref)
     return call.done(Array(ref, call.outputs[0], x.dtype))
 

@@ -29,6 +29,8 @@ def reduction(op: str) -> Translator:
         # MXNet rounds results to a narrower type, not the elements.
         x, out = call.arrays[0], working_dtype(call)
         narrower = x.dtype in FLOATS and FLOATS.index(out) < FLOATS.index(x.dtype)
+        if x.dtype == "bool" and out not in FLOATS:
+            out = "float64"  # exact, and kernels add floats only
         x = call.cast(x, x.dtype if narrower else out)
         x = _reduced(call, op, x, call.given_axes(), call.flag("keepdims"))
         return call.done(x)
@@ -80,13 +82,14 @@ def extreme(op: str) -> Translator:
     return translator
 
 
-def truth(op: str) -> Translator:
-    """Return the translator of ``any`` or ``all``: the largest or smallest truth value."""
+def truth(all_true: bool) -> Translator:
+    """Return the translator of ``any``, the largest truth value, or ``all``: none is false."""
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         x = call.cast(call.arrays[0], working_dtype(call))
-        x = call.apply("_not_equal_scalar", x, shape=x.shape, scalar=0)
-        return call.done(_reduced(call, op, x, call.given_axes(), call.flag("keepdims")))
+        x = call.apply(f"_{'' if all_true else 'not_'}equal_scalar", x, shape=x.shape, scalar=0)
+        x = _reduced(call, "max", x, call.given_axes(), call.flag("keepdims"))
+        return call.done(call.apply("logical_not", x, shape=x.shape) if all_true else x)
 
     return translator
 
