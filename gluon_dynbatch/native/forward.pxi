@@ -304,7 +304,7 @@ cdef class Forward(Assembler):
         cdef int64_t single = run.recipe.single
         cdef Spot kept = self.reserve_numbering(run), source = run.spots[single]
         self.distinct[launch] = kept.base, kept.offset
-        self.register_equal(launch, kept)
+        self.register_equal(launch, run, kept)
         self.add_distinct(run, launch, kept, self.equal.keys, run.recipe.direction(0))
         self.add_runs([run], 0)
         # The backward pass picks distinct rows from the same source.
@@ -316,14 +316,16 @@ cdef class Forward(Assembler):
         cdef int64_t use = SAVED if len(run.recipe.directions) > 1 else KEPT
         return self.reserve(use, 4 * (2 + 2 * run.rows))
 
-    cdef int register_equal(self, int64_t launch, Spot kept) except -1:
+    cdef int register_equal(self, int64_t launch, Run run, Spot kept) except -1:
         """Register the results of a launch on distinct rows: rows of equal numbers are equal."""
         cdef int64_t number
         cdef Gathered *gathered
         cdef const TableRow *region
         for number in range(self.output0[launch + 1] - self.output0[launch]):
             region = self.output_of(launch, number)
-            if region.what == NOTHING or self.equal.count() >= MOST_GATHERED:
+            if region.what == NOTHING or region.rows != run.rows:
+                continue
+            if self.equal.count() >= MOST_GATHERED:
                 continue
             gathered = self.equal.add(region, launch)
             # The numbers follow how many there are, and how many rows.
