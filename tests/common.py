@@ -32,7 +32,7 @@ from gluon_dynbatch.run.direct import free_ones
 from gluon_dynbatch.run.gradient import forget
 from gluon_dynbatch.scope import RUNTIME, OpenScope
 from gluon_dynbatch.testing import check_against_loop
-from tests import cells
+from tests import cells, inside
 from tests.cells import WIDTH, array, attached, equal
 
 ROOT = Path(__file__).parents[1]
@@ -345,11 +345,6 @@ def by_mxnets_operators():
 def many_parts(calls=1):
     """Run pending calls ahead after so many calls, whatever the options of the scope are."""
     with patch.object(recording, "CALLS_PER_CHECK", calls), patch.object(
-        OpenScope, "run_ahead", lambda scope: scope.unrecorded(scope._compute)
+        OpenScope, "run_ahead", inside.run_ahead
     ):
         yield
-
-
-def forget_plans():
-    """Forget all plans, and with them the cells that they run."""
-    RUNTIME.plans.clear()

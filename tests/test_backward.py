@@ -10,7 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.gradient import _ALIVE, forget
+from gluon_dynbatch.run.gradient import forget
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     SQUARING,
@@ -24,6 +24,7 @@ from tests.cells import (
     tree_losses,
 )
 from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
+from tests.inside import nodes_of_mxnets_tape
 
 HEADS = {
     "sum": lambda losses: sum(losses).backward(),
@@ -245,17 +246,17 @@ def test_arrays_that_only_a_cycle_holds_get_no_gradient():
 def test_the_backward_pass_frees_the_graph_unless_it_is_retained(retain):
     """MXNet alone would keep it as long as anything, even garbage, holds one of its arrays."""
     gc.collect()  # results that no backward pass has reached keep their graphs
-    net, earlier = dense(), set(_ALIVE)
+    net, earlier = dense(), nodes_of_mxnets_tape()
     with autograd.record(), gdb.batching():
         losses = [net(x).sum() for x in inputs(3)]
         losses[0].wait_to_read()  # MXNet has to know of the graph
-    (number,) = set(_ALIVE) - earlier
+    (number,) = nodes_of_mxnets_tape() - earlier
     weight_grads = []
     for again in [True, False] if retain else [False]:
         autograd.backward(losses, retain_graph=again)
         weight_grads.append(net.weight.grad().asnumpy())
         forget(0)
-        assert (number in _ALIVE) == retain
+        assert (number in nodes_of_mxnets_tape()) == retain
     np.testing.assert_array_equal(weight_grads[0], weight_grads[-1])
 
 

@@ -19,6 +19,7 @@ from gluon_dynbatch.run import buffers, keep, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, equal
 from tests.common import FIXED
+from tests.inside import gather
 
 CONTEXTS = [mx.cpu(0), mx.cpu(1), mx.cpu_pinned(), mx.Context("cpu_shared", 0)]
 
@@ -195,7 +196,7 @@ def test_mxnets_operators_gather_an_operand_at_once(name, dtype, monkeypatch):
             right[start : start + count] += stretch
 
     def write():
-        buffers._write_by_operators(target, arrays, np.array(pieces))
+        gather(target, arrays, np.array(pieces))
 
     called = [op for op in operators(monkeypatch, write) if op != "_plus_scalar"]
     np.testing.assert_array_equal(target.asnumpy().ravel(), right)

@@ -16,6 +16,7 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, by_mxnets_operators, interpreter_with, loop_and_scope
+from tests.inside import arenas_of
 from tests.strategies import examples
 from tests.test_threads import in_threads
 
@@ -308,7 +309,7 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
             held.append(many[0])
             batch.flush()
             del many
-        assert sum(kept.bytes for kept in STATE.scope._still_kept()) <= 20_000
+        assert sum(kept.bytes for kept in arenas_of(STATE.scope)) <= 20_000
     assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
 
 

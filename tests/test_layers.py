@@ -12,6 +12,7 @@ PAGE = (ROOT.parent / "docs/design/architecture.md").read_text("utf-8")
 #: Folders and top-level modules, as in the table; each imports only from those before it.
 TABLE = PAGE.split("| folder or module |")[1].split("\n\n")[0]
 ORDER = re.findall(r"`(\w+)/?`", " ".join(re.findall(r"^\| (`.*?) \|", TABLE, re.MULTILINE)))
+TESTS = Path(__file__).parent
 #: Those that never import MXNet; they may import the errors, of which some are MXNet's.
 PURE = [
     "modes", "native", "show", "findings", "advice", "summary", "report", "rules",
@@ -108,3 +109,64 @@ def test_no_function_imports_a_module_of_the_package():
                 for node in running(function):
                     ours = {name for name in imported(node, module) if name.startswith(PACKAGE)}
                     assert not ours, f"{module}:{node.lineno} imports {ours} in {function.name}()"
+
+
+#: Files of tests that may use private names of the package, beside `tests/inside.py`.
+INSIDE = {
+    "inside.py": "asks for what nobody sees from outside, in one function each",
+    "test_continuous.py": "waits for the queue of a batcher",
+    "test_serving.py": "waits for the queue of a batcher",
+    "misuse/test_failures.py": "lets any function fail",
+    "test_profiling.py": "holds a call of the profiler",
+}
+#: Names with an underscore that are public: of named tuples, of notebooks, and MXNet's.
+PUBLIC = re.compile(
+    r"_(asdict|replace|fields|repr_html|render_traceback)_?$|_cached_(graph|op_args)$|_arange$"
+)
+
+
+def private_names(path, names):
+    """Return the private names of the package that a file uses."""
+    text = path.read_text("utf-8")
+    own = set(re.findall(r"(?:self\.|\bdef )(_[a-z]\w*)", text))
+    used = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            used |= {alias.name for alias in node.names}
+    return {name for name in used & names - own if not PUBLIC.match(name)}
+
+
+def test_tests_know_the_inside_by_one_file():
+    """A redesign that keeps the contracts changes no test."""
+    defined = {
+        name
+        for path in ROOT.rglob("*.py*")
+        if path.suffix in (".py", ".pyx")
+        for name in re.findall(
+            r"(?:\bself\.|\bdef |^ *#: .*\n *|^)(_[A-Za-z]\w*)\b(?= *[=:(])",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+    }
+    users = {
+        path.relative_to(TESTS).as_posix()
+        for path in TESTS.rglob("*.py")
+        if private_names(path, defined)
+    }
+    assert users == set(INSIDE), users ^ set(INSIDE)
+    assert {"_ALIVE", "_ONES", "_owner"} <= private_names(TESTS / "inside.py", defined)
+
+
+def test_no_file_or_function_is_long():
+    """A file of Python or Cython has fewer than 400 lines, a function 60, without its text."""
+    for path in ROOT.rglob("*.p*"):
+        if path.suffix in (".py", ".pyx", ".pxi", ".pyi"):
+            assert len(path.read_text("utf-8").splitlines()) < 400, path
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = node.body[0]
+                text = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) else 0
+                assert node.end_lineno - node.lineno - text < 60, f"{module}:{node.lineno}"

@@ -15,7 +15,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.run.pool import LARGE, MOST_BYTES, MOST_IDLE, Pool, address_of
 from tests.cells import WIDTH, array, equal, ready, unary
-from tests.common import FIXED, alive, forget_plans, none_left
+from tests.common import FIXED, alive, none_left
+from tests.inside import forget_plans
 from tests.strategies import examples
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))

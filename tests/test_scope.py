@@ -22,6 +22,7 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from tests.cells import array, dense, equal
 from tests.common import FIXED, ROOT, SAMPLES
+from tests.inside import arenas_of
 
 
 def test_scope_entered_again_and_within_itself(net):
@@ -260,5 +261,5 @@ def test_arenas_are_freed_once_their_values_are_dropped_while_the_scope_is_open(
         for _ in range(12):
             h = cell(h)
             h.asnumpy()
-            alive.append(len(batch.scope._still_kept()))
+            alive.append(len(arenas_of(batch.scope)))
     assert len(batch.report.flushes) == 12 and max(alive) <= 2

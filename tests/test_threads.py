@@ -27,6 +27,7 @@ from tests.common import (
     output_of,
 )
 from tests.fuzz.threads import TEAMS
+from tests.inside import nodes_of_mxnets_tape
 
 THREADS = 4
 PATIENCE = 30
@@ -156,18 +157,18 @@ def test_mxnet_frees_a_graph_without_python(model):
     """One of its threads does, and a fork or the end of the process waits for that thread."""
     # From here on, this thread releases the global lock only where it waits.
     with interpreter_with("switchinterval", 1000):
-        known = set(gradient._ALIVE)
+        known = nodes_of_mxnets_tape()
         with autograd.record(), gdb.batching(**FIXED):
             losses = [model(rows).sum() for rows in sequences(1)]
         losses[0].wait_to_read()  # MXNet has to know of the graph
-        (number,) = set(gradient._ALIVE) - known
+        (number,) = nodes_of_mxnets_tape() - known
         autograd.backward(losses, retain_graph=True)
         del losses
         mx.nd.waitall()
         deadline = time.monotonic() + PATIENCE
-        while number in gradient._ALIVE and time.monotonic() < deadline:
+        while number in nodes_of_mxnets_tape() and time.monotonic() < deadline:
             gradient.forget()
-    assert number not in gradient._ALIVE
+    assert number not in nodes_of_mxnets_tape()
 
 
 def test_threads_share_a_model():

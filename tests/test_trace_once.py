@@ -21,6 +21,7 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells
 from tests.common import FIXED, SCOPES, named_lines
+from tests.inside import limit_pieces, pieces_of
 from tests.strategies import PROGRAMS, examples
 
 
@@ -299,17 +300,17 @@ def test_debug_accepts_a_constant_of_another_scope():
 def test_pieces_belong_to_one_block_and_are_off_by_default():
     block = FunctionBlock(chain)
     copied = copy.deepcopy(block)
-    assert copied._pieces is not block._pieces and len(copied._pieces.held) == 0
+    assert pieces_of(copied) is not pieces_of(block) and len(pieces_of(copied)) == 0
     block = traced(chain)
     block.hybridize()
-    assert block._pieces is None and scope(block, [(x(), 1)] * 2).new == 0
+    assert pieces_of(block) is None and scope(block, [(x(), 1)] * 2).new == 0
 
 
 def test_pieces_have_a_limit_in_bytes_and_hold_no_arrays():
     block = traced(chain)
-    block._pieces.held._capacity = 20_000
+    limit_pieces(block, 20_000)
     scope(block, [(x(), n) for n in range(40)])
-    assert 0 < len(block._pieces.held) < 40 and block._pieces.held.bytes <= 20_000
+    assert 0 < len(pieces_of(block)) < 40 and pieces_of(block).bytes <= 20_000
     assert scope(block, [(x(), 39)]).known == 1
     assert scope(block, [(x(), 0)]).new == 1
     with gdb.batching(**FIXED):

@@ -12,6 +12,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH
 from tests.common import FIXED
+from tests.inside import pieces_of
 from tests.strategies import examples
 from tests.test_trace_once import FunctionBlock, Node, scope, traced, x
 
@@ -209,9 +210,9 @@ def test_pieces_count_the_values_that_they_hold():
     block = traced(lambda block, x, n: block.net(x) + mx.nd.array(np.full((n, 1), 1.0)))
     sizes = []
     for count in (1, 1001):
-        before = block._pieces.held.bytes if sizes else 0
+        before = pieces_of(block).bytes if sizes else 0
         scope(block, [(x(), count)])
-        sizes.append(block._pieces.held.bytes - before)
+        sizes.append(pieces_of(block).bytes - before)
     assert sizes[1] - sizes[0] >= 4 * 1000
 
 

@@ -17,10 +17,10 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
 from gluon_dynbatch.options import BUDGET_VARIABLE
-from gluon_dynbatch.run import gradient
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SAMPLES, named_lines, refused, works
 from tests.fuzz.test_fuzz import wrong_rule
+from tests.inside import as_before_the_first_scope
 
 net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
@@ -182,8 +182,7 @@ def test_backward_sample_by_sample():
 @pytest.mark.parametrize("inside", [False, True])
 def test_second_order_gradient_is_refused(inside, monkeypatch):
     """A gradient penalty must not be ignored, not even with the first scope of a process."""
-    alive = gradient._ALIVE
-    monkeypatch.setattr(gradient, "_ALIVE", {})
+    put_back = as_before_the_first_scope(monkeypatch)
     block = dense()
     x = array(1, 4)
     x.attach_grad()
@@ -199,8 +198,7 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
     loss.backward()
     assert np.abs(x.grad.asnumpy()).max() < 7
     works(block)
-    # MXNet still has the addresses of these objects.
-    alive.update(gradient._ALIVE)
+    put_back()
 
 
 GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
