@@ -296,7 +296,7 @@ CASES = {
             gru.hybridize()
             work = lambda x: gru(cell(x).expand_dims(1))[-1]
         """, samples="rows"),
-        "operator RNN has no native steps -> call a cell of gluon.rnn for each step",
+        "operator RNN has no native steps -> call a cell for each step of a sequence",
         script("""
             step = gluon.rnn.GRUCell(4, input_size=4)
             step.initialize(mx.init.Constant(0.3))
