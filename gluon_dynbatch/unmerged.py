@@ -58,8 +58,8 @@ PAD = (
 )
 #: For fused recurrent layers, whose last states padding changes.
 STEPS = (
-    "call a cell for each step of a sequence, one of gluon.rnn, or with mx.np one of your own: steps "
-    "share launches for any lengths; or put sequences of equal length into one minibatch"
+    "call a cell for each step of a sequence, one of gluon.rnn, or with mx.np one of your own: "
+    "steps share launches for any lengths; or put sequences of equal length into one minibatch"
 )
 
 
