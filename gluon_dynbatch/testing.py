@@ -111,8 +111,11 @@ def check_against_loop(
     samples, before = list(samples), Snapshot()
     before.add(fn, samples)
     fn = applier(fn)
-    params = params.values() if isinstance(params, ParameterDict) else params or ()
-    variables = _variables(samples, list(params))
+    params = list(params.values() if isinstance(params, ParameterDict) else params or ())
+    if any(p._deferred_init for p in params):  # the first call finds their shapes
+        list(map(fn, samples[:1]))
+        before.restore()
+    variables = _variables(samples, params)
     batch = batching(**check_names(scope_options, "check_against_loop"))
 
     def scope() -> Any:

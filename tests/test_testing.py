@@ -237,3 +237,12 @@ def test_gradients_are_compared_in_proportion_to_their_largest_value(dtype, wron
     assert find_difference(loop, gradients(right), (0, right / 2), are_sums=True) is not None
     if dtype == "float32":
         assert find_difference(loop, gradients(right), None) is not None, "values are no sums"
+
+
+def test_parameters_of_unknown_shape_get_one_from_the_first_call():
+    net = gdb.convert(mx.gluon.nn.Dense(2))
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.ones((1, 3)), mx.nd.zeros((1, 3))]
+    batch = check_against_loop(net, samples, net.collect_params())
+    assert net.weight.shape == (2, 3) and batch.report.launches == 1
