@@ -178,8 +178,8 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             text = "hybrid_forward mixes arrays and operators of mx.nd and mx.np"
             advice = (
                 "call npx.set_np() before the block is made, so that Gluon's blocks use mx.np, or "
-                "convert arrays with .as_nd_ndarray(); Gluon's recurrent cells and some losses call "
-                "mx.nd all the same: convert for them, or write them with mx.np"
+                "convert arrays with .as_nd_ndarray(); Gluon's recurrent cells and some losses "
+                "call mx.nd all the same: write these with mx.np"
             )
             raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         if _gluon_refuses(block, args):
