@@ -160,7 +160,6 @@ class Outbox:
             if looked is not None:
                 looked.wait(LOOK_S)
 
-
     def _due(self, everything: bool) -> List[Mailbox]:
         """Remove and return the streams whose clients are told of values now."""
         mailboxes, interval_s = self._mailboxes, self._interval_s

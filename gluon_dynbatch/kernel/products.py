@@ -6,7 +6,6 @@ the gradients of equal rows are added up before they are multiplied.
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from .layout import Slot
@@ -42,6 +41,8 @@ def find_products(forward: Kernel, backward: Optional[Kernel]) -> Optional[Input
     if forward.arrays[slot].every or all(forward.arrays[s].every for s in others):
         return None  # or all rows are equal, or `single` says so
     steps = _while(lambda p: p.left.slot == slot and p.result.slot.kind == "work", forward.steps)
+    if not steps:
+        return None
     results = tuple(dict.fromkeys(p.result.slot for p in steps))
     early, rest = _split(forward, len(steps))
     if slot in rest.native().slots:
@@ -68,17 +69,14 @@ def find_products(forward: Kernel, backward: Optional[Kernel]) -> Optional[Input
 
 def _while(fits: Callable[[Product], bool], steps: Sequence[Step]) -> List[Product]:
     """Return the first steps that are products with a matrix, one row of each, and that fit."""
-    return [
-        step
-        for step in takewhile(
-            lambda step: isinstance(step, Product)
-            and not step.weight.gathered
-            and step.parts == 1
-            and fits(step),
-            steps,
-        )
-        if isinstance(step, Product)
-    ]
+    found: List[Product] = []
+    for step in steps:
+        if not isinstance(step, Product) or step.weight.gathered or step.parts != 1:
+            break
+        if not fits(step):
+            break
+        found.append(step)
+    return found
 
 
 def _split(kernel: Kernel, count: int) -> Tuple[Kernel, Kernel]:
