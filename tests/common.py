@@ -4,6 +4,7 @@ The comment ``# wrong`` marks the line that an error must name.
 """
 
 import contextlib
+import ctypes
 import gc
 import linecache
 import os
@@ -58,6 +59,21 @@ def semantics(front):
     first, second = (shapes, arrays) if active else (arrays, shapes)
     with first, second:
         yield
+
+
+#: Of the GNU C library: each byte of new memory is the complement of the lowest byte given.
+M_PERTURB = -6
+
+
+@contextlib.contextmanager
+def filled_memory(byte=0x4B):
+    """Fill new memory with a byte, so that values which nothing has written differ from others."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda option, value: 0)
+    mallopt(M_PERTURB, byte ^ 0xFF)
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
 
 
 @pytest.fixture(params=["nd", "np"])

@@ -13,7 +13,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.native.recording import flatten
 from gluon_dynbatch.testing import TOLERANCES
 from tests.cells import module
-from tests.common import semantics
+from tests.common import filled_memory, semantics
 from tests.rules.interpreter import Array, is_float
 
 
@@ -321,7 +321,8 @@ def _loops(make, setting):
     for hybridized in (False, True):
         case = make(setting.grad_req)
         case.block.hybridize(hybridized)
-        values.append(run(case, setting))
+        with filled_memory():
+            values.append(run(case, setting))
     if setting.way == "threads":
         together(make, setting, [None] * 3)
     return values
