@@ -33,9 +33,27 @@ class Kind(NamedTuple):
     advice: str = ""
 
 
+FEW_CALLS = (
+    "recording pays if a scope has more calls that can share launches: put more samples into one "
+    "scope, with batching() around the loop over a minibatch, not inside it"
+)
+NOTHING = "none was recorded"
 EACH_TIME = "each time, the calls recorded so far are run"
 #: In the order in which they are shown.
 KINDS: Dict[str, Kind] = {
+    "at once": Kind("at once"),
+    "one by one": Kind(
+        "one by one",
+        "no call shared a launch with another one",
+        FEW_CALLS,
+    ),
+    "at best": Kind("at best"),
+    "none": Kind(
+        "calls",
+        NOTHING,
+        "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, "
+        "and call the block inside the scope",
+    ),
     "ordinary": Kind("at once"),
     "idle": Kind(
         "hybridize",
@@ -133,18 +151,12 @@ FUNCTIONS = (
     "a scope records operators on the results of hybridized blocks; put others into "
     "hybrid_forward of a HybridBlock, hybridize it, and call it in the scope"
 )
-AT_ONCE = "{} calls of blocks, because recording them costs more than it saves"
-EARLIER = "what follows is from the last scope here that recorded calls"
-FEW_CALLS = (
-    "recording pays if a scope has more calls that can share launches: put more samples into one "
-    "scope, with batching() around the loop over a minibatch, not inside it"
-)
-NOTHING = "none was recorded"
+AT_ONCE = "these calls of blocks ran at once, because recording them costs more than it saves"
+EARLIER = "; what else is said here is from the last scope here that recorded calls"
+AT_BEST = "{} launches ran them: at this granularity, no policy needs fewer than {}"
+LARGER_BUDGET = "a larger analysis_budget may save some of the others"
+SEARCH = 'policy="search" may save some of the others'
 OPEN = "none was computed yet: the scope computes its calls when it ends, or when a value is read"
-HYBRIDIZE = (
-    "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, and "
-    "call the block inside the scope"
-)
 
 
 def page(name: str, title: str) -> str:

@@ -13,6 +13,7 @@ from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError
+from .findings import Finding
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
 from .native.recording import in_graph, keep, regions_held, untrack
@@ -37,7 +38,7 @@ from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepa
 from .schedule import analyze, arrange, check_groups
 from .summary import FlushReport
 from .trace.entry import Entry, Library
-from .unmerged import Uneven, Unmerged, find_unmerged
+from .unmerged import Unplaced, at_lines, find_unmerged
 
 
 class Observer(Protocol):
@@ -95,7 +96,7 @@ class Planned(NamedTuple):
     recorded: bool
     #: The report without times and lines, and the findings, which lack their lines.
     report: FlushReport
-    unmerged: Tuple[Union[Unmerged, Uneven], ...]
+    unmerged: Tuple[Unplaced, ...]
     costs: Costs
     #: The regions of rows that are gathered from tables.
     gathered: FrozenSet[int]
@@ -136,8 +137,9 @@ def flush(
     lazies = tape.held()
     planned, cached = find_plan(runtime, options, tape)
     analysed = time.perf_counter()
+    found = at_lines(planned.unmerged, tape.places)
     if options.strict:
-        _refuse_unmerged(planned.unmerged, tape)
+        _refuse_unmerged(found)
     plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
     # Checks compare all values.
     unread = frozenset() if options.debug else planned.unread(lazies)
@@ -164,7 +166,7 @@ def flush(
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
-        findings=tuple(found for calls in planned.unmerged for found in calls.at(tape.places)),
+        findings=found,
         recording_ms=1e3 * (started - (tape.started or started)),
         analysis_ms=1e3 * (analysed - begun),
         dispatch_ms=1e3 * (finished - analysed - waited),
@@ -236,11 +238,10 @@ def _plan(
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(unmerged: Tuple[Union[Unmerged, Uneven], ...], tape: Tape) -> None:
-    for alone in unmerged:
-        if alone.kind == "split":
+def _refuse_unmerged(found: Tuple[Finding, ...]) -> None:
+    for first in found:
+        if first.kind == "split":
             continue
-        (first,) = alone.at(tape.places)
         raise NotMergedError(
             f"{first.calls} calls were not merged: {first.reason}",
             first.where,
