@@ -6,10 +6,10 @@ import threading
 from collections import OrderedDict
 from typing import Generic, Hashable, Optional, Tuple, TypeVar
 
-Value = TypeVar("Value")
+Content = TypeVar("Content")
 
 
-class SizedCache(Generic[Value]):
+class SizedCache(Generic[Content]):
     """Maps fingerprints to plans, or to pieces of a tape, up to a total size in bytes.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
@@ -18,7 +18,7 @@ class SizedCache(Generic[Value]):
 
     def __init__(self, capacity: int = 64 << 20):
         self._capacity = capacity
-        self._entries: OrderedDict[Hashable, Tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Tuple[Content, int]] = OrderedDict()
         self._lock = threading.Lock()
         #: Total size now.
         self.bytes = 0
@@ -26,7 +26,7 @@ class SizedCache(Generic[Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, fingerprint: Hashable) -> Optional[Value]:
+    def find(self, fingerprint: Hashable) -> Optional[Content]:
         """Return the value of `fingerprint`, or None."""
         try:
             self._entries.move_to_end(fingerprint)
@@ -34,7 +34,7 @@ class SizedCache(Generic[Value]):
         except KeyError:  # also if another thread evicts it in between
             return None
 
-    def keep(self, fingerprint: Hashable, value: Value, size: int) -> None:
+    def keep(self, fingerprint: Hashable, value: Content, size: int) -> None:
         """Store a value, unless its size is zero or larger than the capacity."""
         if not 0 < size <= self._capacity:
             return

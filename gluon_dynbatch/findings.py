@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 from .errors import Where
 
 #: In place of a line that is not known.
-NOWHERE = Where("", 0, "")
+NO_LINE = Where("", 0, "")
 #: Kinds of lines that end a batch early.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
         calls = f"{self.calls} x {self.name}"
         if not self.name:
             calls = f"{self.calls} call" + "s" * (self.calls != 1)
-        lines = [calls if self.where == NOWHERE else f"{calls} at {place(self.where)}"]
+        lines = [calls if self.where == NO_LINE else f"{calls} at {place(self.where)}"]
         return lines + [self.reason] * bool(self.reason)
 
     def __str__(self) -> str:

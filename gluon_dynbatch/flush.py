@@ -41,7 +41,7 @@ from .trace.entry import Entry, Library
 from .unmerged import Unplaced, at_lines, find_unmerged
 
 
-class Observer(Protocol):
+class ScopeWatch(Protocol):
     """What is told of each scope, flush and launch; see `observe.py`."""
 
     def opened(self, scope: ThreadScope) -> None:
@@ -62,7 +62,7 @@ class Runtime:
         self.dispatcher = Dispatcher()
         self.plans: SizedCache[Planned] = SizedCache()
         #: Called for each scope, flush and launch, if set; see `observe.py`.
-        self.observer: Optional[Observer] = None
+        self.observer: Optional[ScopeWatch] = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
         #: Number of calls of ``hybridize``, which may change the options that blocks ask for.
@@ -140,29 +140,7 @@ def flush(
     found = at_lines(planned.unmerged, tape.places)
     if options.strict:
         _refuse_unmerged(found)
-    plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
-    # Checks compare all values.
-    unread = frozenset() if options.debug else planned.unread(lazies)
-    key = held and held.key(plan), unread
-    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
-    waited = 0.0 if chain.open else FLIGHT.make_room()
-    # Found before the launches run, which may replace lazy external arrays by real ones.
-    routes = {} if programs.transposed is None else chain.routes(tape)
-    forget()
-    operators = None if programs.transposed is None else OperatorTape(programs.transposed)
-    execution = _execute(runtime, options, tape, plan, programs, operators)
-    FLIGHT.launched(execution.bases, chain.open)
-    if isinstance(programs, Draft):
-        programs = complete(plan, programs)
-        planned.programs.keep(key, programs)
-    backward = None if operators is None else BackwardPass(programs, execution, operators)
-    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
-    connected = None if backward is None else chain
-    places = execution.bases.handles, execution.bases.addresses
-    kept = Kept(arenas, places, planned.recorded, size, connected)
-    keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
-    if backward is not None:
-        chain.add(backward, kept, routes)
+    backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain)
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
@@ -175,7 +153,7 @@ def flush(
     )
     if account is not None:
         account.note(planned.costs, cached)
-    return plan, None if backward is None else backward.plan, kept, report
+    return planned.plan, None if backward is None else backward.plan, kept, report
 
 
 def find_plan(runtime: Runtime, options: Options, tape: Tape) -> Tuple[Planned, bool]:
@@ -248,6 +226,45 @@ def _refuse_unmerged(found: Tuple[Finding, ...]) -> None:
             first.name,
             f"{remedy(first.reason)}; or open the scope with strict=False to run them one by one",
         )
+
+
+def _run(
+    runtime: Runtime,
+    options: Options,
+    tape: Tape,
+    planned: Planned,
+    lazies: List[Lazy],
+    chain: Chain,
+) -> Tuple[Optional[BackwardPass], Kept, float]:
+    """Prepare, execute and complete a plan; the arenas become the owners of the lazy arrays.
+
+    Returns the backward pass (None without gradients), the arenas, and the seconds for which this
+    waited for earlier flushes.
+    """
+    plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
+    # Checks compare all values.
+    unread = frozenset() if options.debug else planned.unread(lazies)
+    key = held and held.key(plan), unread
+    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
+    waited = 0.0 if chain.open else FLIGHT.make_room()
+    # Found before the launches run, which may replace lazy external arrays by real ones.
+    routes = {} if programs.transposed is None else chain.routes(tape)
+    forget()
+    operators = None if programs.transposed is None else OperatorTape(programs.transposed)
+    execution = _execute(runtime, options, tape, plan, programs, operators)
+    FLIGHT.launched(execution.bases, chain.open)
+    if isinstance(programs, Draft):
+        programs = complete(plan, programs)
+        planned.programs.keep(key, programs)
+    backward = None if operators is None else BackwardPass(programs, execution, operators)
+    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
+    connected = None if backward is None else chain
+    places = execution.bases.handles, execution.bases.addresses
+    kept = Kept(arenas, places, planned.recorded, size, connected)
+    keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
+    if backward is not None:
+        chain.add(backward, kept, routes)
+    return backward, kept, waited
 
 
 class Held(NamedTuple):

@@ -14,13 +14,13 @@ from .advice import (
     IN_IDLE_CELL,
     LARGER_BUDGET,
     NOTHING,
-    OPEN,
     SEARCH,
+    STILL_PENDING,
     rows_of,
     wrapped,
 )
 from .errors import Where
-from .findings import NOWHERE, READS, Finding, Findings, Traced
+from .findings import NO_LINE, READS, Finding, Findings, Traced
 from .native.recording import Place
 from .show.html import Bar, html_page, table
 from .show.plot import plot
@@ -128,7 +128,7 @@ class Report:
 
     def of_all_calls(self, causes: List[Finding]) -> Iterator[Finding]:
         """Yield the findings that are about all calls, given those about some."""
-        where = NOWHERE if self.place is None else self.place.where
+        where = NO_LINE if self.place is None else self.place.where
         if self.at_once:
             is_told = self._earlier and not self.flushes
             advice = FEW_CALLS if self.is_from_earlier and not causes else ""
@@ -285,7 +285,7 @@ class Report:
         if self.flushes:
             yield from summary(self.flushes)
         elif self.is_open and not self.at_once:
-            yield "calls", [OPEN]
+            yield "calls", [STILL_PENDING]
         elif self.causes and not self.at_once:
             yield "calls", [NOTHING]
         traced = self.traced

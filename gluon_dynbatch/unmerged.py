@@ -10,7 +10,7 @@ from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence,
 
 import numpy as np
 
-from .findings import NOWHERE, Finding, Findings
+from .findings import NO_LINE, Finding, Findings
 from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
@@ -18,7 +18,7 @@ from .plan.plan import Plan
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
-OWN = "the number of arrays differs from call to call, and each number needs its own launch"
+EACH_NUMBER = "the number of arrays differs from call to call, and each number needs its own launch"
 COUNTS = "{}make one array of them before the call, with {} or {}{}"
 #: Whether arrays are those of `mx.np`: how to make one array of several.
 JOINED = {
@@ -124,7 +124,7 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
 def _unplaced(
     kind: str, name: str, reason: str, nodes: List[int], advice: str = "", *variant: int
 ) -> Unplaced:
-    return Unplaced(Finding(kind, name, reason, len(nodes), NOWHERE, advice), nodes, *variant)
+    return Unplaced(Finding(kind, name, reason, len(nodes), NO_LINE, advice), nodes, *variant)
 
 
 def _calls_of(plan: Plan, launch: Launch) -> Tuple[str, List[int]]:
@@ -172,7 +172,7 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
                     advice = _of_block(entry, granularity) if of_block else _along_axis(entry)
                     calls = np.flatnonzero(graph.entry == number).tolist()
                     count = len(entry.in_types)
-                    yield _unplaced("split", entry.name, OWN, calls, advice, callee, count)
+                    yield _unplaced("split", entry.name, EACH_NUMBER, calls, advice, callee, count)
 
 
 def _of_block(entry: Entry, granularity: str) -> str:
