@@ -4,9 +4,19 @@ A redesign that keeps the contracts changes this file, and no test.  Each functi
 that nobody can see from outside: what is freed, how much is held, what MXNet still knows.
 """
 
+from typing import NamedTuple
+
+import numpy as np
+
+from gluon_dynbatch import auto, handle, rules
+from gluon_dynbatch import scope as scopes
 from gluon_dynbatch.cache import SizedCache
-from gluon_dynbatch.run import buffers, direct, gradient
-from gluon_dynbatch.run.engine import FLIGHT
+from gluon_dynbatch.kernel import express
+from gluon_dynbatch.lower import expand
+from gluon_dynbatch.native import assembling, executing, recording
+from gluon_dynbatch.record import constants
+from gluon_dynbatch.run import buffers, direct, gradient, keep, prepare
+from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
 
 
@@ -65,3 +75,95 @@ def limit_pieces(block, capacity):
 def gather(target, arrays, pieces):
     """Write pieces of arrays as on a device whose memory native code cannot reach."""
     buffers._write_by_operators(target, arrays, pieces)
+
+
+#: Limits that tests change, so that few calls reach them; and where they are.
+LIMITS = {
+    "bytes of kept values": (scopes, "MOST_KEPT"),
+    "edges between callees": (expand, "MOST_EDGES"),
+    "elements of a small chunk": (recording, "SMALLEST_CHUNK"),
+    "elements of a large chunk": (recording, "LARGEST_CHUNK"),
+    "units of a plan with a bound": (handle, "MANY_UNITS"),
+    "work that runs ahead": (auto, "WORK_AHEAD"),
+}
+#: What copies and computes values in ways of its own in memory that native code cannot reach.
+READERS_OF_MEMORY = {
+    "constants": constants,
+    "kernels": express,
+    "programs": prepare,
+    "buffers": buffers,
+    "results": keep,
+}
+
+
+def limit(monkeypatch, name, value):
+    """Change a limit."""
+    monkeypatch.setattr(*LIMITS[name], value)
+
+
+def without_host_memory(monkeypatch, *readers):
+    """Let these readers run as on a device whose memory native code cannot reach."""
+    for reader in readers:
+        monkeypatch.setattr(READERS_OF_MEMORY[reader], "in_host_memory", lambda context: False)
+
+
+def with_new_plans(monkeypatch, native=True):
+    """Use no known plan, and keep none; only MXNet's operators if not `native`."""
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
+
+
+def without_reports_of_failures(monkeypatch):
+    """Run as if native code had no way to report a failure to the engine."""
+    monkeypatch.setattr(executing, "can_fail", lambda: False)
+
+
+def with_earlier_work(monkeypatch, notices):
+    """Run as if the last flush of each thread had these notices."""
+    monkeypatch.setattr(Flight, "last", notices)
+
+
+def with_wrong_rule(monkeypatch, op, wrong_attrs):
+    """Let rules append one operator with wrong attributes."""
+    merge = rules.merge
+
+    def merge_wrongly(site, stacked, inputs, append):
+        def append_wrongly(name, refs, attrs):
+            return append(name, refs, {**attrs, **wrong_attrs} if name == op else attrs)
+
+        return merge(site, stacked, inputs, append_wrongly)
+
+    monkeypatch.setattr(rules, "merge", merge_wrongly)
+
+
+class EqualRows(NamedTuple):
+    """What a program does with rows that are known to be equal."""
+
+    forward: bool
+    #: Per launch on distinct rows of its input, the keys that tell which rows are equal.
+    keys: list
+    #: Number of launches on distinct rows, and of those of which only the products are.
+    launches: int
+    products: int
+    #: Number of operands whose distinct rows are looked up in a table; of rows not gathered at all.
+    looked_up: int
+    not_gathered: int
+
+
+def equal_rows_of_programs(monkeypatch):
+    """Return a list that collects what each program that is made does with equal rows."""
+    assemble, found = prepare.assemble, []
+
+    def noting(assembler):
+        program = assemble(assembler)
+        if isinstance(assembler, assembling.Forward):
+            distinct = assembler.distinct
+            keys = [np.reshape(assembler.keys_of(number, 0), (-1, 5)) for number in distinct]
+            counts = (distinct, assembler.apart, assembler.looked_up, assembler.unneeded)
+            found.append(EqualRows(True, keys, *map(len, counts)))
+        else:
+            found.append(EqualRows(False, [], len(assembler.distinct), 0, 0, 0))
+        return program
+
+    monkeypatch.setattr(prepare, "assemble", noting)
+    return found

@@ -63,8 +63,7 @@ def whole(body):
     body = textwrap.dedent(body)
     return (
         f"scope = gdb.batching\nfor _ in range(3):\n{textwrap.indent(body, '    ')}",
-        "scope = contextlib.nullcontext\n"
-        f"for _ in range(3):\n{textwrap.indent(body, '    ')}",
+        f"scope = contextlib.nullcontext\nfor _ in range(3):\n{textwrap.indent(body, '    ')}",
     )
 
 

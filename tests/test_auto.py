@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto
 from gluon_dynbatch.record.lazy import LazyNDArray
-from gluon_dynbatch.run.engine import Flight
+from tests import inside
 from tests.cells import dense, equal, inputs, ready
 from tests.common import by_mxnets_operators
 from tests.test_trace_once import FunctionBlock
@@ -205,7 +205,7 @@ def test_much_pending_work_runs_ahead_unless_an_option_is_given(net, wide):
 @pytest.mark.parametrize("mode, parts", [(autograd.pause, 1024), (autograd.record, 3072)])
 def test_as_many_parts_as_pay(net, monkeypatch, mode, parts):
     """With a backward pass, a flush costs more.  The second scope knows how long the first was."""
-    monkeypatch.setattr(auto, "WORK_AHEAD", (1000, 1000))
+    inside.limit(monkeypatch, "work that runs ahead", (1000, 1000))
     samples = inputs(4096, 3)
     for first in (parts, 1024):
         mx.nd.waitall()
@@ -219,7 +219,7 @@ def test_nothing_runs_ahead_while_earlier_work_is_unfinished(net, wide, monkeypa
     """That of an earlier scope, or of its backward pass."""
     samples = wide_rows(1100)
     for unfinished, parts in ([], [1024, 76]), ([Mock(given=False)], [1100]):
-        monkeypatch.setattr(Flight, "last", unfinished)
+        inside.with_earlier_work(monkeypatch, unfinished)
         with gdb.batching() as batch:
             outputs = [wide(x) for x in samples]
         assert nodes(batch) == parts

@@ -11,12 +11,10 @@ from mxnet.gluon import nn, rnn
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.cache import SizedCache
-from gluon_dynbatch.kernel import express
 from gluon_dynbatch.native import planning
 from gluon_dynbatch.record.operators import operator_of
-from gluon_dynbatch.run import buffers, keep, prepare
-from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.run import buffers
+from tests import inside
 from tests.cells import WIDTH, equal
 from tests.common import FIXED
 from tests.inside import gather
@@ -146,10 +144,9 @@ def test_any_number_of_flushes(program, context):
 @pytest.mark.parametrize("native", [False, True])
 def test_memory_that_native_code_cannot_reach(program, native, monkeypatch):
     """As on a GPU: MXNet's operators fill arenas, launch, and copy arrays out."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
-    monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
-    for module in (express, prepare, buffers, keep)[0 if not native else 1 :]:
-        monkeypatch.setattr(module, "in_host_memory", lambda context: False)
+    inside.with_new_plans(monkeypatch, native)
+    without_kernels = [] if native else ["kernels"]
+    inside.without_host_memory(monkeypatch, *without_kernels, "programs", "buffers", "results")
     for pause in ("never", "flush"):
         check(program, mx.cpu(0), pause)
 
@@ -204,7 +201,7 @@ def test_mxnets_operators_gather_an_operand_at_once(name, dtype, monkeypatch):
 
 
 def test_mxnets_operators_copy_results_out_at_once(monkeypatch):
-    monkeypatch.setattr(buffers, "in_host_memory", lambda context: False)
+    inside.without_host_memory(monkeypatch, "buffers")
     source, copies = mx.nd.arange(24).reshape((4, 6)), []
     starts, kinds = [6, 0, 9], [((3, 2), False)] * 3
 

@@ -1,6 +1,7 @@
 """Random numbers in scopes: what they depend on, masks of dropout, and their gradients."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import mxnet as mx
 import numpy as np
@@ -9,10 +10,10 @@ from mxnet import autograd
 from mxnet.gluon import contrib, nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import debug
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
+from tests import inside
 from tests.cells import WIDTH, array, attached, cell, equal, ready
 from tests.common import FIXED
 
@@ -284,12 +285,11 @@ def test_a_mode_that_always_drops_draws_for_each_call():
 
 
 def test_debug_compares_dropout_in_prediction_mode(monkeypatch):
-    compared = []
-    monkeypatch.setattr(debug.np, "isclose", lambda a, *_, **__: compared.append(a) or a == a)
-    for mode in (autograd.predict_mode, autograd.train_mode):
-        with mode(), gdb.batching(**FIXED, debug=True):
-            cell(drop)(array(1, 8)).asnumpy()
-    assert len(compared) == 1
+    """With a rule that makes launches draw numbers in each mode."""
+    inside.with_wrong_rule(monkeypatch, "Dropout", {"mode": "always"})
+    for mode, error in [("train", nullcontext()), ("predict", pytest.raises(gdb.MismatchError))]:
+        with getattr(autograd, f"{mode}_mode")(), error, gdb.batching(**FIXED, debug=True):
+            cell(drop)(array(1, 64)).asnumpy()
 
 
 # Cells and layers

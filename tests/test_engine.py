@@ -17,7 +17,6 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import planning
-from gluon_dynbatch.run import buffers
 from gluon_dynbatch.run.buffers import write_pieces
 from gluon_dynbatch.run.engine import MOST_EARLIER, Flight, push_notice
 from gluon_dynbatch.run.execute import Pass
@@ -427,12 +426,27 @@ def test_a_backward_pass_does_not_wait_for_a_later_flush():
         mx.nd.waitall()
 
 
-def test_results_of_many_shapes_leave_their_arena_by_one_push(monkeypatch):
-    names, push, net = [], buffers.push, dense()
-    monkeypatch.setattr(buffers, "push", lambda *args: (names.append(args[2]), push(*args)))
-    arrays = [mx.nd.arange(4 * n).reshape((n, 4)) for n in range(1, 6)]
-    with gdb.batching(**FIXED):
-        results = [net(array) for array in arrays]
-    assert len({memory_of(result) for result in results}) == len(results)
-    assert names.count(" copies") == 1
-    equal(results, [net(array) for array in arrays])
+COPIES = """
+from mxnet import profiler
+net = dense()
+arrays = [mx.nd.arange(4 * n).reshape((n, 4)) for n in range(1, 6)]
+mx.nd.waitall()
+profiler.set_config(filename=sys.argv[1], profile_all=True)
+profiler.set_state("run")
+with gdb.batching(granularity="block", policy="depth"):
+    results = [net(array) for array in arrays]
+print(len({result.handle.value for result in results}))
+mx.nd.waitall()
+profiler.set_state("stop")
+profiler.dump()
+equal(results, [net(array) for array in arrays])
+"""
+
+
+def test_results_of_many_shapes_leave_their_arena_by_one_push(tmp_path):
+    """As the trace of the engine's operations shows."""
+    path = tmp_path / "trace.json"
+    assert output_of(COPIES, str(path)) == "5\n"
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    pushed = [event["name"] for event in events if event.get("ph") == "B"]
+    assert pushed.count("gluon_dynbatch") == 1 and pushed.count("gluon_dynbatch copies") == 1

@@ -14,6 +14,7 @@ from mxnet.gluon import nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
+from tests import inside
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, by_mxnets_operators, interpreter_with, loop_and_scope
 from tests.inside import arenas_of
@@ -301,7 +302,7 @@ def test_deep_recursion(step):
 
 
 def test_memory_of_a_long_stream_is_bounded(monkeypatch):
-    monkeypatch.setattr("gluon_dynbatch.scope.MOST_KEPT", 20_000)
+    inside.limit(monkeypatch, "bytes of kept values", 20_000)
     held = []
     with gdb.batching(**FIXED) as batch:
         for number in range(50):

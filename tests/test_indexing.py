@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.native import executing
-from gluon_dynbatch.scope import RUNTIME
+from tests import inside
 from tests.cells import cell, equal
 from tests.common import FIXED, semantics
 from tests.strategies import examples
@@ -320,8 +319,8 @@ def test_sums_by_index_of_ragged_samples_share_a_launch():
 
 def test_without_a_way_to_report_indices_mxnet_runs_what_checks_them(monkeypatch):
     """The reason names the operator that the user called, not those that merge it."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
-    monkeypatch.setattr(executing, "can_fail", lambda: False)
+    inside.with_new_plans(monkeypatch)
+    inside.without_reports_of_failures(monkeypatch)
     index = mx.nd.array([[0, 2]])
     arrays = [mx.nd.array(np.arange(6).reshape(3, 2) * 10.5 + k) for k in range(3)]
     got, batch = outcome(arrays, lambda k, x: mx.nd.gather_nd(x, index), **FIXED)

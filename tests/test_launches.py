@@ -10,11 +10,11 @@ import pytest
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lower import expand
 from gluon_dynbatch.lower.cut import MOST_TERMS
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
+from tests import inside
 from tests.cells import (
     WIDTH,
     Attention,
@@ -383,5 +383,5 @@ def test_different_halves_of_one_product(product, granularity):
 
 def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
     """The plan is right but not the best; the table of edges between callees would be too large."""
-    monkeypatch.setattr(expand, "MOST_EDGES", 0)
+    inside.limit(monkeypatch, "edges between callees", 0)
     check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

@@ -189,3 +189,38 @@ def test_no_file_or_function_is_long():
             counts += [(lines, name, path.name) for name, lines in lengths(path)]
     assert [count for count in counts if count[0] > 50] == []
     assert len(counts) > 2000
+
+
+#: Files of tests that replace functions or limits of the package, beside `tests/inside.py`.
+REPLACE = {
+    "common.py": "flushes after so many calls",
+    "misuse/test_failures.py": "lets any function fail",
+    "kernel/test_team.py": "notes a number of threads, which it does not set",
+    "schedule/test_policies.py": "registers a policy, as users do",
+    "test_continuous.py": "lets rounds and streams reach their limits",
+    "test_explain.py": "fixes the times of a report",
+}
+
+
+def replaces(path):
+    """Return whether a file of tests replaces an attribute of the package."""
+    tree = ast.parse(path.read_text("utf-8"))
+    ours = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            roots = {x.id for x in ast.walk(node.args[0]) if isinstance(x, ast.Name)}
+            is_ours = roots & (ours | {"gdb"}) or PACKAGE in ast.dump(node.args[0])
+            if node.func.attr in ("setattr", "setitem", "object") and is_ours:
+                return True
+    return False
+
+
+def test_tests_replace_steps_of_the_package_by_one_file():
+    """A redesign that keeps the contracts changes no test."""
+    users = {p.relative_to(TESTS).as_posix() for p in TESTS.rglob("*.py") if replaces(p)}
+    assert users == {*REPLACE, "inside.py"}, users ^ {*REPLACE, "inside.py"}

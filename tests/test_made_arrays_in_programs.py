@@ -16,9 +16,9 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import recording
-from gluon_dynbatch.record import constants
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
+from tests import inside
 from tests.cells import WIDTH, attached, cell, dense
 from tests.common import FIXED, SCOPES, by_mxnets_operators, host, same
 from tests.strategies import examples
@@ -90,8 +90,8 @@ CONTEXTS = mx.cpu(), mx.cpu(1), mx.cpu_pinned(0), mx.Context("cpu_shared", 0)
 
 
 def test_arrays_of_many_sizes_and_types(monkeypatch):
-    monkeypatch.setattr(recording, "SMALLEST_CHUNK", 8)
-    monkeypatch.setattr(recording, "LARGEST_CHUNK", 32)
+    inside.limit(monkeypatch, "elements of a small chunk", 8)
+    inside.limit(monkeypatch, "elements of a large chunk", 32)
     net = cell(lambda F, x: F.tanh(x))
 
     def fn(seed):
@@ -335,7 +335,7 @@ def test_samples_that_decode_greedily():
 
 def test_memory_that_native_code_cannot_write(monkeypatch):
     """As on a GPU: MXNet makes each array, and numbers and zeros are arrays of MXNet."""
-    monkeypatch.setattr(constants, "in_host_memory", lambda context: False)
+    inside.without_host_memory(monkeypatch, "constants")
     context = mx.cpu(7)  # of which native code knows no type yet
     net = cell(lambda F, x: F.tanh(x))
 

@@ -6,12 +6,12 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from gluon_dynbatch.native import recording
 from gluon_dynbatch.record.constants import constant_number
 from gluon_dynbatch.record.operators import SCALAR_OPERATORS
 from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
+from tests import inside
 from tests.cells import attached, cell
 from tests.common import FIXED
 from tests.test_trace_once import FunctionBlock
@@ -79,7 +79,7 @@ def test_a_constant_number_is_an_attribute_of_the_operator():
 
 @pytest.mark.parametrize("ctx", [mx.cpu(), mx.cpu(1)])
 def test_many_numbers_in_several_flushes(ctx, monkeypatch):
-    monkeypatch.setattr(recording, "SMALLEST_CHUNK", 3)
+    inside.limit(monkeypatch, "elements of a small chunk", 3)
 
     def fn(x, number):
         for _ in range(2):

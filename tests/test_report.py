@@ -11,12 +11,13 @@ import pytest
 from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import advice, handle
+from gluon_dynbatch import advice
 from gluon_dynbatch.advice import COLUMNS, KINDS, MOST, wrapped
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.summary import FlushReport
+from tests import inside
 from tests.cells import cell, dense, inputs
 from tests.common import FIXED, named_lines, output_of
 
@@ -261,7 +262,7 @@ def test_how_few_launches_is_not_said_if_nobody_knows(monkeypatch):
     assert len(results) == 4 and batch.report.fewest_launches() is None, "two flushes"
     with gdb.batching(**FIXED) as batch:
         results = crossed(*cells)
-    monkeypatch.setattr(handle, "MANY_UNITS", 4)
+    inside.limit(monkeypatch, "units of a plan with a bound", 4)
     assert batch.report.fewest_launches() is None and "at best" not in str(batch.report)
     monkeypatch.undo()
     report = batch.report

@@ -123,7 +123,7 @@ def test_every_picture_is_compared_with_what_draws_it():
     assert committed == {path.resolve() for path in of_pages | by_hand | measured}
     for path in committed:
         text = path.read_text("utf-8")
-        has_paper = re.search("(?:fill=|fill: |fill:)\"?(?:white|#fff)", text)
+        has_paper = re.search('(?:fill=|fill: |fill:)"?(?:white|#fff)', text)
         assert ("prefers-color-scheme: dark" in text) == bool(has_paper), path
 
 

@@ -14,26 +14,13 @@ from . import operators
 from .__main__ import Findings, exit_code
 from .fronts import FRONTS
 
-
-def wrong_rule(merge, op, wrong_attrs):
-    """Return a function like `rules.merge` that appends one operator with wrong attributes."""
-
-    def merge_wrongly(site, stacked, inputs, append):
-        def append_wrongly(name, refs, attrs):
-            return append(name, refs, {**attrs, **wrong_attrs} if name == op else attrs)
-
-        return merge(site, stacked, inputs, append_wrongly)
-
-    return merge_wrongly
-
-
 #: Runs in a separate process, as MXNet itself crashes or hangs on some programs.
 WRONG = """
 from pathlib import Path
-from gluon_dynbatch import rules
+import pytest
+from tests import inside
 from tests.fuzz.__main__ import worker
-from tests.fuzz.test_fuzz import wrong_rule
-rules.merge = wrong_rule(rules.merge, "Activation", {"act_type": "relu"})
+inside.with_wrong_rule(pytest.MonkeyPatch(), "Activation", {"act_type": "relu"})
 worker(int(sys.argv[2]), Path(sys.argv[1]), 15, shrinks=False)
 """
 

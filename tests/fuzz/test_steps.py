@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 from mxnet import autograd
 
-from gluon_dynbatch import rules
+from tests import inside
 from tests.common import semantics
 from tests.rules import attributes
 from tests.rules.interpreter import is_float
@@ -15,7 +15,6 @@ from . import harness, steps
 from .fronts import FRONTS
 from .harness import Setting, compare
 from .programs import run
-from .test_fuzz import wrong_rule
 
 PROGRAM = """
 class Cell(gdb.DynamicHybridBlock):
@@ -134,6 +133,5 @@ def test_work_on_another_device(front, device):
 def test_the_survey_finds_a_wrong_rule(monkeypatch):
     calls = [c for c in attributes.changed("Activation") if c[1].get("act_type") == "tanh"]
     assert [attributes.compare(*call) for call in calls] == [None] * len(calls)
-    wrong = wrong_rule(rules.merge, "Activation", {"act_type": "relu"})
-    monkeypatch.setattr(rules, "merge", wrong)
+    inside.with_wrong_rule(monkeypatch, "Activation", {"act_type": "relu"})
     assert any(attributes.compare(*call) for call in calls)

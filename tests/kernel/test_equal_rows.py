@@ -12,9 +12,9 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.layout import Columns, Slot, Weight
 from gluon_dynbatch.kernel.step import Product
-from gluon_dynbatch.native import assembling, executing
-from gluon_dynbatch.run import prepare
+from gluon_dynbatch.native import executing
 from gluon_dynbatch.testing import check_against_loop
+from tests import inside
 from tests.cells import array, attached, ready
 from tests.kernel.native import launch
 from tests.strategies import examples
@@ -41,26 +41,14 @@ class Words(gdb.DynamicHybridBlock):
 
 
 @pytest.fixture
-def assemblers(monkeypatch):
-    """Return a list that collects the assemblers of programs, forward and backward."""
-    assemble, collected = prepare.assemble, []
-
-    def collect(assembler):
-        collected.append(assembler)
-        return assemble(assembler)
-
-    monkeypatch.setattr(prepare, "assemble", collect)
-    return collected
+def programs(monkeypatch):
+    """Return a list that collects what programs do with equal rows."""
+    return inside.equal_rows_of_programs(monkeypatch)
 
 
-def keys_in(assemblers):
+def keys_in(programs):
     """Return the keys of rows, for each forward launch that computes equal rows once."""
-    keys = []
-    for assembler in assemblers:
-        if isinstance(assembler, assembling.Forward):
-            # Each of these launches has one input.
-            keys += [np.reshape(assembler.keys_of(n, 0), (-1, 5)) for n in assembler.distinct]
-    return keys
+    return [keys for program in programs for keys in program.keys]
 
 
 def sentences(seed, index_dtype="int32", dtype="float32", count=5):
@@ -74,20 +62,20 @@ def sentences(seed, index_dtype="int32", dtype="float32", count=5):
 @pytest.mark.parametrize("tables", [1, 2])
 @pytest.mark.parametrize("index_dtype", ["int32", "int64", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients_equal_the_loop(assemblers, dtype, index_dtype, tables):
+def test_values_and_gradients_equal_the_loop(programs, dtype, index_dtype, tables):
     net = ready(Words(dtype, tables), 0.05)
     tolerance = (1e-5, 1e-5) if dtype == "float32" else (1e-12, 1e-12)
     samples = sentences(3, index_dtype, dtype)
     check_against_loop(lambda s: net(*s), samples, net.collect_params(), tolerance)
-    keys = keys_in(assemblers)
+    keys = keys_in(programs)
     embedded = np.concatenate([rows[rows[:, 0] >= 0] for rows in keys])
     assert len(set(embedded[:, 0])) == tables, "rows of two tables have different keys"
     assert set(embedded[:, 4]) == {np.dtype(index_dtype).itemsize}
     words = tables * sum(len(words) for words, *_ in samples)
     assert embedded[:, 3].sum() % words == 0, "a row was not recognised"
     assert any((rows[:, 0] < 0).any() for rows in keys), "no array replaces an embedding"
-    backward = [a for a in assemblers if isinstance(a, assembling.Backward)]
-    assert any(a.distinct for a in backward), "no gradients of equal rows were added up"
+    backward = [program for program in programs if not program.forward]
+    assert any(x.launches for x in backward), "no gradients of equal rows were added up"
 
 
 class Held(gdb.DynamicHybridBlock):
@@ -136,13 +124,13 @@ def test_distinct_rows_are_looked_up_by_the_launch_that_needs_them(data, lists, 
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_rows_are_gathered_only_if_something_reads_them(assemblers, reader):
+def test_rows_are_gathered_only_if_something_reads_them(programs, reader):
     net, samples = ready(Held(reader), 0.05), [words for words, *_ in sentences(5)]
     with gdb.batching(granularity="operator", policy="depth"):
         results = [net(words) for words in samples]
-    (forward,) = assemblers
-    assert len(forward.looked_up) == 1
-    assert len(forward.unneeded) == (reader is None)
+    (forward,) = programs
+    assert forward.looked_up == 1
+    assert forward.not_gathered == (reader is None)
     del results
 
 
@@ -159,7 +147,7 @@ class Checked(mx.gluon.HybridBlock):
 
 
 @pytest.mark.parametrize("rows", [9, 4])
-def test_indices_that_nobody_reads_have_to_fit(assemblers, rows):
+def test_indices_that_nobody_reads_have_to_fit(programs, rows):
     net, checked = ready(Held(None), 0.05), ready(Checked(rows))
     samples = [words for words, *_ in sentences(5)]
 
@@ -173,8 +161,8 @@ def test_indices_that_nobody_reads_have_to_fit(assemblers, rows):
             results = [score(words) for words in samples]
         results[0].asnumpy()
         mx.nd.waitall()
-    (forward,) = assemblers
-    assert len(forward.unneeded) == 1
+    (forward,) = programs
+    assert forward.not_gathered == 1
 
 
 class Join(mx.gluon.HybridBlock):
@@ -243,17 +231,17 @@ def test_products_of_equal_states_are_computed_once(data, lists, kind, depth):
 
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("kind", JOINS)
-def test_which_products_are_computed_once(assemblers, kind, trained):
+def test_which_products_are_computed_once(programs, kind, trained):
     net = ready(Leaves(kind, 2), 0.05)
     words = [words for words, *_ in sentences(5)]
     recording = mx.autograd.record() if trained else contextlib.nullcontext()
     with recording, gdb.batching(granularity="operator", policy="depth"):
         losses = [net(x, [array(1, UNITS, seed=k) for k in range(len(x))]) for x in words]
-    forward = assemblers[0]
-    assert len(forward.distinct) == 2, "the states of the second layer are those of equal words"
+    forward = programs[0]
+    assert forward.launches == 2, "the states of the second layer are those of equal words"
     # Backward, other contributions to the gradient of the state are not linear in that.
     others = ["read again"] + ["two products"] * trained
-    assert len(forward.apart) == (kind not in others)
+    assert forward.products == (kind not in others)
     del losses
 
 
@@ -272,7 +260,7 @@ def test_a_table_may_change_before_the_backward_pass():
     np.testing.assert_allclose(*gradients, 1e-5, 1e-5)
 
 
-def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
+def test_rows_of_earlier_flushes_count_as_distinct(programs):
     """Half of the embeddings are kept from an earlier flush, and read in place."""
     net, samples = ready(Words(), 0.05), [words for words, *_ in sentences(4)]
     with gdb.batching() as batch:
@@ -283,7 +271,7 @@ def test_rows_of_earlier_flushes_count_as_distinct(assemblers):
     for result, words in zip(results, samples * 2):
         wanted = net.score(net.tables[0](words)[:1])
         np.testing.assert_allclose(result.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
-    (keys,) = keys_in(assemblers)
+    (keys,) = keys_in(programs)
     embedded = keys[:, 0] >= 0
     # A piece with rows of both flushes counts as one of earlier rows.
     assert 1 < keys[embedded, 3].sum() <= len(samples) <= keys[~embedded, 3].sum()

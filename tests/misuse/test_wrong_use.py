@@ -15,11 +15,10 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import rules
 from gluon_dynbatch.options import BUDGET_VARIABLE
+from tests import inside
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SAMPLES, named_lines, refused, works
-from tests.fuzz.test_fuzz import wrong_rule
 from tests.inside import as_before_the_first_scope
 
 net = pytest.fixture(lambda unharmed: unharmed, name="net")
@@ -207,8 +206,7 @@ GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 @GRANULARITIES
 def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
     block = cell(lambda F, x: x * 3)
-    wrong = wrong_rule(rules.merge, "_mul_scalar", {"scalar": "99"})
-    monkeypatch.setattr(rules, "merge", wrong)
+    inside.with_wrong_rule(monkeypatch, "_mul_scalar", {"scalar": "99"})
     with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than alone", late=True):
         with gdb.batching(debug=True, granularity=granularity):
             got = [net(x) for x in SAMPLES]
