@@ -146,7 +146,7 @@ def test_any_number_of_flushes(program, context):
 @pytest.mark.parametrize("native", [False, True])
 def test_memory_that_native_code_cannot_reach(program, native, monkeypatch):
     """As on a GPU: MXNet's operators fill arenas, launch, and copy arrays out."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache(1 << 20))
     monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
     for module in (express, prepare, buffers, keep)[0 if not native else 1 :]:
         monkeypatch.setattr(module, "in_host_memory", lambda context: False)
