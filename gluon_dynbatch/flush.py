@@ -43,6 +43,10 @@ from .unmerged import Uneven, Unmerged, find_unmerged
 PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
 
 
+#: Bytes of a plan besides its arrays, without and with a backward pass.
+OBJECT_BYTES = 8 << 10, 32 << 10
+
+
 class Observer(Protocol):
     """What is told of each scope, flush and launch; see `observe.py`."""
 
@@ -117,11 +121,12 @@ class Planned(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Estimated size; the programs of both passes take about half as much as the plan."""
+        """Estimated size of arrays, programs and other objects."""
         graph = self.plan.graph
-        parts = (self.plan, self.plan.reads, graph, graph.dependencies)
+        parts = (self.plan, self.plan.reads, self.plan.members, graph, graph.dependencies)
         fields = [field for part in parts for field in part]
-        return 3 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray)) // 2
+        arrays = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        return OBJECT_BYTES[self.recorded] + 5 * arrays // 4
 
 
 def flush(

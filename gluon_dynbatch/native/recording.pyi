@@ -126,6 +126,7 @@ class Callee:
     version: Any
     @property
     def entries(self) -> Dict[Any, Any]: ...
+    older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
 class Calls:
