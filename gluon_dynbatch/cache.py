@@ -12,10 +12,10 @@ import threading
 from collections import OrderedDict
 from typing import Generic, Hashable, Optional, Tuple, TypeVar
 
-Value = TypeVar("Value")
+Content = TypeVar("Content")
 
 
-class SizedCache(Generic[Value]):
+class SizedCache(Generic[Content]):
     """Maps fingerprints to plans, or to pieces of a tape, up to a total size in bytes.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
@@ -33,7 +33,7 @@ class SizedCache(Generic[Value]):
         #: The limit now.
         self.limit = limit
         self._most = max(limit, most)
-        self._entries: OrderedDict[Hashable, Tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Tuple[Content, int]] = OrderedDict()
         #: By hash of an evicted fingerprint, the bytes that had been evicted before it; and those
         #: that have been evicted in all.
         self._evicted: OrderedDict[int, int] = OrderedDict()
@@ -45,7 +45,7 @@ class SizedCache(Generic[Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, fingerprint: Hashable) -> Optional[Value]:
+    def find(self, fingerprint: Hashable) -> Optional[Content]:
         """Return the value of `fingerprint`, or None."""
         try:
             self._entries.move_to_end(fingerprint)
@@ -55,7 +55,7 @@ class SizedCache(Generic[Value]):
                 self._raise_limit(hash(fingerprint))
             return None
 
-    def keep(self, fingerprint: Hashable, value: Value, size: int) -> None:
+    def keep(self, fingerprint: Hashable, value: Content, size: int) -> None:
         """Store a value, unless its size is zero or beyond the limit."""
         if not 0 < size <= self._most:
             return

@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from .errors import Where
 
+#: In place of a line that is not known.
+NO_LINE = Where("", 0, "")
 #: Kinds of lines that end a batch early.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
@@ -26,8 +28,10 @@ class Finding(NamedTuple):
         each other.  ``value``, ``index``, ``change``, ``backward``: they ended a batch early.
         ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
         earlier ones.  ``ordinary``: they were not recorded.  ``idle``: they would be one recorded
-        call each if their block was hybridized.  ``unkept``: they are not traced once.  Other kinds
-        are found only by ``explain``.
+        call each if their block was hybridized.  ``unkept``: they are not traced once.  Of all
+        calls of a scope: ``at once``, they were not recorded; ``one by one``, no two shared a
+        launch; ``at best``, fewer launches may be possible; ``none``, there was no call.  Other
+        kinds are found only by ``explain``.
     name : str
         The block, operator, function or attribute; empty if it is not known.
     reason : str
@@ -35,7 +39,7 @@ class Finding(NamedTuple):
     calls : int
         Number of calls.
     where : Where
-        The line of one of the calls.
+        The line of one of the calls; that of the scope, if it is about all of its calls.
     advice : str
         What to do; empty if there is nothing to do.
     """
@@ -56,8 +60,10 @@ class Finding(NamedTuple):
 
     def lines(self, place: Callable[[Where], str] = str) -> List[str]:
         """Return the finding as lines of text, with the user's line as `place` writes it."""
-        calls = f"{self.calls} x {self.name}" if self.name else f"{self.calls} calls"
-        lines = [f"{calls} at {place(self.where)}"]
+        calls = f"{self.calls} x {self.name}"
+        if not self.name:
+            calls = f"{self.calls} call" + "s" * (self.calls != 1)
+        lines = [calls if self.where == NO_LINE else f"{calls} at {place(self.where)}"]
         return lines + [self.reason] * bool(self.reason)
 
     def __str__(self) -> str:

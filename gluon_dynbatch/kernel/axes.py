@@ -15,7 +15,16 @@ from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .layout import CLIP, WRAP, Index, Order
 from .recognize import MAX, PROD, SUM
-from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
+from .tensor import (
+    BOUNDS,
+    INDEX_DTYPES,
+    MOST_MOVED,
+    MOST_PIECES,
+    Call,
+    Tensor,
+    TensorHandler,
+    movable,
+)
 
 # Moves of elements.
 
@@ -78,7 +87,7 @@ def _operator(module: Any, name: str) -> Any:
     return getattr(module._internal if name.startswith("_") else module.op, name)
 
 
-MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
+MOVES: Dict[str, TensorHandler] = dict.fromkeys(_MOVES.split(), move)
 
 
 def lower_triangles(call: Call) -> Tensor:

@@ -25,7 +25,7 @@ from .recognize import (
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
-Kind = Literal[
+NodeKind = Literal[
     "read", "product", "dot", "convolved", "gathered", "scattered", "ranked",
     "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
@@ -68,13 +68,13 @@ class Node(Arithmetic):
     owner: Expressions
     #: The position in topological order.
     number: int
-    kind: Kind
+    kind: NodeKind
     args: Tuple[Node, ...]
     attrs: Tuple[Any, ...]
     width: int
     dtype: str
 
-    def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+    def apply(self, name: str, *args: NodeOrNumber, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function to nodes and numbers."""
         return self.owner.function(name, *args, values=values)
 
@@ -99,7 +99,7 @@ class Node(Arithmetic):
         return f"{self.kind}[{attrs}]({', '.join(map(str, self.args))})"
 
 
-Operand = Union[Node, float]
+NodeOrNumber = Union[Node, float]
 
 
 class Expressions:
@@ -116,7 +116,7 @@ class Expressions:
         self._columns: Dict[Tuple[Node, int, int, int], Node] = {}
 
     def _intern(
-        self, kind: Kind, args: Sequence[Node], attrs: Tuple[Any, ...], width: int, dtype: str
+        self, kind: NodeKind, args: Sequence[Node], attrs: Tuple[Any, ...], width: int, dtype: str
     ) -> Node:
         key = kind, tuple(args), attrs, width, dtype
         node = self._interned.get(key)
@@ -144,7 +144,7 @@ class Expressions:
         self.draws += 1
         return self._intern("uniform", (), (self.draws - 1, 0), width, dtype)
 
-    def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+    def function(self, name: str, *args: NodeOrNumber, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function element by element; numbers are broadcast to the width of the nodes."""
         like = next(a for a in args if isinstance(a, Node))
         nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]

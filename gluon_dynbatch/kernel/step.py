@@ -298,14 +298,14 @@ class Kernel:
     arrays: Dict[Slot, SlotArray]
     sums: Tuple[Sum, ...] = ()
     wanted: Optional[Wanted] = None
-    _native: Dict[bool, executing.Kernel] = field(default_factory=dict)
+    _native: Dict[bool, executing.NativeKernel] = field(default_factory=dict)
 
-    def native(self, few: bool = False) -> executing.Kernel:
+    def native(self, few: bool = False) -> executing.NativeKernel:
         """Return the native kernel, which packs no transposed matrices if there are `few` rows."""
         if few not in self._native:
             slots = Slots()
             steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
-            self._native[few] = executing.Kernel(steps, tuple(slots), self.arrays)
+            self._native[few] = executing.NativeKernel(steps, tuple(slots), self.arrays)
         return self._native[few]
 
     @property

@@ -20,8 +20,8 @@ from .recognize import SUM, is_truth
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.
-DTYPES = ("float32", "float64")
-INDEX_DTYPES = (*DTYPES, "int32", "int64")
+FLOAT_DTYPES = ("float32", "float64")
+INDEX_DTYPES = (*FLOAT_DTYPES, "int32", "int64")
 #: The dtypes of arrays of launches, and the dtype in which kernels have booleans: as 0 and 1.
 STORED_DTYPES = (*INDEX_DTYPES, "bool")
 TRUTHS_DTYPE = "float32"
@@ -67,7 +67,7 @@ class Tensor(Arithmetic):
         """Its dtype."""
         return "bool" if self.truths else self.source.dtype
 
-    def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
+    def node(self, dtypes: Sequence[str] = FLOAT_DTYPES) -> Node:
         """Return the elements; refuse if their dtype is not one of `dtypes`."""
         require(self.dtype in dtypes, f"{self.dtype} has no native steps")
         return self.source
@@ -76,7 +76,7 @@ class Tensor(Arithmetic):
         """Return the elements of any dtype, through which gradients may flow."""
         node = self.node(STORED_DTYPES)
         # Sums over rows, such as the gradient of a shared array, are not computed for integers.
-        is_summed = self.build.recorded and not (self.per_row or node.dtype in DTYPES)
+        is_summed = self.build.recorded and not (self.per_row or node.dtype in FLOAT_DTYPES)
         require(not is_summed, "all rows share its integers")
         return node
 
@@ -140,7 +140,7 @@ class Tensor(Arithmetic):
         require(not is_rough, f"MXNet computes {name} of float64 in lower precision")
         tensors = [a for a in args if isinstance(a, Tensor)]
         require(len({t.dtype for t in tensors}) == 1, "dtypes differ")
-        if self.dtype not in DTYPES:
+        if self.dtype not in FLOAT_DTYPES:
             numbers = [a for a in args if not isinstance(a, Tensor)]
             self._require_integers(name, *numbers, *values)
         shape, per_row = common_shape(tensors), any(t.per_row for t in tensors)
@@ -293,4 +293,4 @@ class Call(Site):
 
 
 #: Returns the result of a call, or a list of results.
-Handler = Callable[[Call], Union[Tensor, List[Tensor]]]
+TensorHandler = Callable[[Call], Union[Tensor, List[Tensor]]]

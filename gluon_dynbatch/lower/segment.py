@@ -15,7 +15,8 @@ from mxnet.gluon import Parameter
 
 from ..native import lowering, planning
 from ..record.types import TYPES
-from ..trace.symbols import VARIABLE, Op, Ref
+from ..rules.site import Ref
+from ..trace.symbols import VARIABLE, Op
 
 #: Marks an argument of the call in a `Source`.
 ARGUMENT = -1

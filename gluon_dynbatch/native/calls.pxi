@@ -34,7 +34,7 @@ cdef class Calls:
 
     #: The tape that gets the calls, and the `OpenScope` that computes them.  After `close`, a tape that
     #: takes no calls, and a scope where nothing is pending.
-    cdef public Tape tape
+    cdef public FlatTape tape
     cdef public object scope
     #: With ``debug=True``, the `debug.Watch` of the arrays that pending calls read, else None.
     cdef public object watch
@@ -53,7 +53,7 @@ cdef class Calls:
         """
         self.refuse(reason)
         self.tape.close(reason)
-        self.tape, self.scope = Tape(), ended_scope
+        self.tape, self.scope = FlatTape(), ended_scope
         self.tape.open = False
 
     def refuse(self, reason, where=None):
@@ -179,7 +179,7 @@ cdef inline bint is_operand(object array_, bint numpy):
     return type(array_) is lazy_type or type(array_) is array_type
 
 
-cpdef Tape tape_of(Calls recorder):
+cpdef FlatTape tape_of(Calls recorder):
     """Return the tape for the next call; this may compute the calls before it."""
     if recorder.tape.node_entry.ob_size >= recorder.tape.next_check:
         (<object>recorder).run_ahead()
@@ -194,7 +194,7 @@ ENDED = "the scope ended"
 
 cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
-    cdef Tape tape
+    cdef FlatTape tape
     cdef list operands, key_parts
     while True:
         tape = tape_of(recorder)
@@ -234,7 +234,7 @@ cpdef call(Calls recorder, Callee callee, args):
     return unflatten(spec, <list>results if type(results) is list else [results])
 
 
-cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
+cdef int register(FlatTape tape, object lazy, Py_ssize_t value) except -1:
     """Make a new lazy array a value of the tape; runs no Python code."""
     change_slot(lazy, value_at, value)
     tape.lazies.append(lazy)
@@ -242,7 +242,7 @@ cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
 
 
 cdef Py_ssize_t append(
-    Tape tape, object entry, object entry_id, Place place, list operands, tuple types,
+    FlatTape tape, object entry, object entry_id, Place place, list operands, tuple types,
     object results=None,
 ) except -1:
     """Add a node to the tape and return its first value.

@@ -92,7 +92,7 @@ cpdef object plain_array(object array_):
     return borrowed
 
 
-cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
+cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
     It is not an array of a `Constant`, see `locate`.  The type of the array is found unless it is given.

@@ -82,7 +82,7 @@ cdef class Ordering:
         cdef Py_ssize_t unit, count = len(ports), number, i
         cdef bytearray items = bytearray(2 * count * sizeof(Keyed))
         cdef Keyed *sizes = <Keyed *><char *>items
-        cdef const Port *port
+        cdef const PortRow *port
         self.groups, self.segment = groups, graph.segment
         self.input0, self.term0 = graph.input0, graph.term0
         self.rank, self.concatenates = clone(LONG, count, False), clone(LONG, count, True)

@@ -19,7 +19,7 @@ cdef class Owner:
 CALLS_PER_CHECK = 1024
 
 
-cdef class Tape(Owner):
+cdef class FlatTape(Owner):
     """The flat arrays of `record.tape.Tape`.
 
     Owned by its recorder while it takes calls, and by each flush while it computes them.  It is in

@@ -30,7 +30,7 @@ from ..native import planning
 from ..report import Report
 from ..schedule import lower_bound
 from ..schedule.dependencies import Array
-from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
+from ..show.draw import MOST_NODES, MOST_TABLE_ROWS, Picture, draw, plan_html
 from ..summary import counted
 from .flow import ends, flow, groups, piece_of
 from .launch import (
@@ -246,7 +246,7 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         graph = self.graph
-        nodes = [group.node for group in groups(self.launches, graph, MOST_ROWS).values()]
+        nodes = [group.node for group in groups(self.launches, graph, MOST_TABLE_ROWS).values()]
         number = counted(len(graph.entry), graph.dependencies.size, len(self.order))
         return plan_html(f"{number}; {self.arena_bytes / 1e6:.1f} MB", nodes, str(self))
 

@@ -29,7 +29,7 @@ from .constants import constant_number, constant_of
 from .idle import IdleCell
 from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
-from .state import Library, NamedCallee, Result, Scope
+from .state import Callees, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
 from .types import TYPES
 from .where import user_call, user_line
@@ -51,7 +51,7 @@ class EndedScope:
     connect = run_ahead = flush
 
     @staticmethod
-    def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
+    def hybridizing_helps(library: Callees, cell: IdleCell) -> bool:
         """Return False: nothing is recorded."""
         return False
 
@@ -67,14 +67,14 @@ recording.ended_scope = ENDED_SCOPE
 class Recorder(recording.Calls):
     """Turns calls into nodes of a tape.
 
-    Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
+    Of the `Callees`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
     of a call.  The scope owns the recorder until `close`.  With `strict`, calls that cannot be
     recorded raise, instead of running at once.
     """
 
     def __init__(
         self,
-        library: Library,
+        library: Callees,
         scope: Scope,
         report: Report,
         strict: bool,

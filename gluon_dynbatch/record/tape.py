@@ -102,7 +102,7 @@ def parameters_of(entries: Iterable[RecordedEntry]) -> Iterator[Parameter]:
         yield from entry.program.parameters.values()
 
 
-class Tape(recording.Tape):
+class Tape(recording.FlatTape):
     """Recorded calls; positions are ids.
 
     A *value* is one array: a result of a call, or an *external* array that existed before.  A

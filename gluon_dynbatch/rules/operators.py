@@ -97,7 +97,12 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`Embedding`, `take`, `pick`, `gather_nd`, `scatter_nd`, `one_hot`",
         "tables are shared, or shapes are equal",
-        each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
+        each(
+            "Embedding",
+            SAME._replace(parameters=(1,), no_gradient=(0,)),
+            called="a table",
+            refuses_gradient=True,
+        ),
         each("take", TAKE, no_gradient=(1,), own=True),
         each("pick", along(axis=-1), no_gradient=(1,)),
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
@@ -169,6 +174,7 @@ MERGED: Tuple[Family, ...] = (
             Rule(axes.batch_norm, axes.batch_norm, parameters=(1, 2, 3, 4), no_gradient=(3, 4)),
             not_with="output_mean_var=True",
             writes="training",
+            refuses_gradient=True,
         ),
     ),
     family(

@@ -26,7 +26,7 @@ from .prepare import Prepared
 from .variables import GradientRequest
 
 #: The kinds of forward bases that the backward pass reads.
-KEPT = frozenset(["arena", "saved", "key", "identities"])
+KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
@@ -71,7 +71,7 @@ class BackwardPass:
         #: The arrays at the bases of the forward program; None where the backward pass must not
         #: read, such as parameters: see design page 0003.
         self.forward_arrays = [
-            array if base[0] in KEPT else None
+            array if base[0] in KEPT_BASES else None
             for base, array in zip(prepared.forward.bases, execution.arrays)
         ]
         self.program, trained, reach = prepared.backward

@@ -18,11 +18,12 @@ from ..errors import Where
 from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
-from .infer import Inferred, Shape, TypedProgram, infer
+from ..rules.site import Ref, Shape
+from .infer import Inferred, TypedProgram, infer
 from .numpy import translate_program
 from .program import BlockCallee, CallProgram, is_redrawn, trace_block, trace_operator
 from .sums import with_sums
-from .symbols import VARIABLE, Ref
+from .symbols import VARIABLE
 from .variant import Variant, choose_variant
 
 #: Operators whose results are dot products with rows of the weight, which is input 1.

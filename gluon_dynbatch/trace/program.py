@@ -16,8 +16,9 @@ from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
 from ..record.where import failing_line
+from ..rules.site import Ref
 from .draws import with_draws_per_call
-from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
+from .symbols import VARIABLE, Op, can_compile, make_call, read_symbol
 
 _TOKENS = itertools.count()
 

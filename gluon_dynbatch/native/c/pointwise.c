@@ -148,7 +148,7 @@ typedef struct {
 } run;
 
 /* Locate the parts of the loop and lay out its scratch memory; return the bytes of scratch. */
-static int64_t lay_out(run *r, char *scratch) {
+static int64_t lay_out_loop(run *r, char *scratch) {
     const gdb_loop *loop = r->loop;
     const int64_t size = gdb_size_of(loop->step.dtype);
     const int64_t fits = CACHE_BYTES / (size * (loop->registers + 1));
@@ -171,7 +171,7 @@ static int64_t lay_out(run *r, char *scratch) {
 
 int64_t gdb_loop_scratch(const gdb_loop *loop) {
     run r = {.loop = loop};
-    return lay_out(&r, NULL);
+    return lay_out_loop(&r, NULL);
 }
 
 static inline char *register_at(const run *r, int64_t reg) {
@@ -340,7 +340,7 @@ void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, vo
                                    : gdb_integer_functions(loop->step.dtype)};
     if (rows < 1 || loop->width < 1)
         return;
-    lay_out(&r, scratch);
+    lay_out_loop(&r, scratch);
     if (loop->n_instructions == 0 && run_copies(&r))
         return;
     choose_tiles(&r);

@@ -7,10 +7,12 @@ from typing import Sequence, Tuple
 
 from ...modes import FLOATS
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator, working_dtype
+from .call import NumPyArray, NumPyCall, Translator, working_dtype
 
 
-def _reduced(call: NumPyCall, op: str, x: Array, axes: Sequence[int], keepdims: bool) -> Array:
+def _reduced(
+    call: NumPyCall, op: str, x: NumPyArray, axes: Sequence[int], keepdims: bool
+) -> NumPyArray:
     kept = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     rest = [n for axis, n in enumerate(x.shape) if axis not in axes]
     if not x.shape:
@@ -77,7 +79,7 @@ def extreme(op: str) -> Translator:
         require(x.dtype != "bool", f"MXNet refuses booleans as operands of {call.op}.")
         ref = call.add(op, x.ref, axis=at)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
-        return call.done(call.reshape(Array(ref, shape, "float32"), call.outputs[0]))
+        return call.done(call.reshape(NumPyArray(ref, shape, "float32"), call.outputs[0]))
 
     return translator
 
