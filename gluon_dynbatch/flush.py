@@ -39,6 +39,9 @@ from .summary import FlushReport
 from .trace.entry import Entry, Library
 from .unmerged import Uneven, Unmerged, find_unmerged
 
+#: Bytes that plans may take at first; and at most, if minibatches repeat in turns.
+PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
+
 
 class Observer(Protocol):
     """What is told of each scope, flush and launch; see `observe.py`."""
@@ -59,7 +62,7 @@ class Runtime:
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
-        self.plans: SizedCache[Planned] = SizedCache()
+        self.plans: SizedCache[Planned] = SizedCache(PLAN_BYTES, MOST_PLAN_BYTES)
         #: Called for each scope, flush and launch, if set; see `observe.py`.
         self.observer: Optional[Observer] = None
         #: Visits per millisecond in the last analysis.
@@ -74,10 +77,15 @@ class Fingerprint:
     Its hash leaves most of it out: few minibatches are equal, and fewer make the same calls.
     """
 
+    #: The hash depends on one of so many operands.
+    SAMPLED = 16
+
+
     def __init__(self, tape: Tape, options: Tuple[Any, ...]):
         arrays = tape.sources, tape.offsets, tape.value_type, tape.external_values
         self._parts = options, tape.node_entry, *arrays
-        self._hash = hash((options, zlib.crc32(tape.node_entry)))
+        sources = zlib.crc32(tape.sources[:: self.SAMPLED])
+        self._hash = hash((options, zlib.crc32(tape.node_entry), sources))
 
     def __hash__(self) -> int:
         return self._hash
@@ -109,11 +117,11 @@ class Planned(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Estimated size; the plan of the backward pass is about as large as the plan itself."""
+        """Estimated size; the programs of both passes take about half as much as the plan."""
         graph = self.plan.graph
         parts = (self.plan, self.plan.reads, graph, graph.dependencies)
         fields = [field for part in parts for field in part]
-        return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        return 3 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray)) // 2
 
 
 def flush(

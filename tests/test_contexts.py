@@ -146,7 +146,7 @@ def test_programs_with_any_number_of_flushes_equal_the_loop(program, context):
 @pytest.mark.parametrize("native", [False, True])
 def test_programs_out_of_reach_of_native_code_equal_the_loop(program, native, monkeypatch):
     """As on a GPU: MXNet's operators fill arenas, launch, and copy arrays out."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache(1 << 20))
     monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
     for module in (express, prepare, buffers, keep)[0 if not native else 1 :]:
         monkeypatch.setattr(module, "in_host_memory", lambda context: False)
