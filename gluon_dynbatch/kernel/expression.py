@@ -77,7 +77,7 @@ class Node(Arithmetic):
         return f"{self.kind}[{attrs}]({', '.join(map(str, self.args))})"
 
 
-def _parts_of(kind: Kind, args: Sequence[Node], attrs: Tuple[Any, ...]) -> int:
+def _parts_of(kind: NodeKind, args: Sequence[Node], attrs: Tuple[Any, ...]) -> int:
     if kind == "function":
         return max(a.parts for a in args)
     return args[0].width if kind == "stretched" else attrs[0] if kind == "tiled" else 1

@@ -110,7 +110,7 @@ def test_values_and_gradients_are_those_of_the_loop(widths, steps, heights, seed
     assert not batch.report.alone
 
 
-def test_an_index_of_a_column_that_is_repeated():
+def test_an_index_of_a_column_that_is_repeated_equals_the_loop():
     """The largest of a single column, as an index into it."""
     for height in (1, 3, 16, 33):
         net = Drawn([4], [("mean", 0, 0, 1), ("pick", 0, 1, 1)])
@@ -119,7 +119,7 @@ def test_an_index_of_a_column_that_is_repeated():
         check_against_loop(net, samples, granularity="operator")
 
 
-def test_an_operand_that_is_also_part_of_a_concatenation():
+def test_an_operand_that_is_also_part_of_a_concatenation_gets_its_gradient():
     """Its gradient with respect to a matrix reads each of its rows, not those of the copy."""
     steps = [("concat", 0, 1, 1), ("dense", 2, 0, 4), ("dense", 0, 0, 4), ("times", 3, 4, 1)]
     for height in (16, 17, 30):
