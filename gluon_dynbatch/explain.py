@@ -56,7 +56,7 @@ def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator
     running = sum(line.running_ms for line in site.lines.values())
     times = (
         f"recording and the script's own work {recording:.1f} ms, analysis {analysis:.1f} ms,",
-        f"preparing launches {max(dispatch - running - site.own_ms, 0):.1f} ms, "
+        f"dispatch {max(dispatch - running - site.own_ms, 0):.1f} ms, "
         f"running {running:.1f} ms, waiting {waiting:.1f} ms,",
         f"work from before {site.earlier_ms:.1f} ms",
     )

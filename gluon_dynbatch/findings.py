@@ -1,4 +1,4 @@
-"""What a report finds: why calls ran alone, and why batches ended early.
+"""What a report finds: why calls ran alone, and which lines forced a flush.
 
 Findings are collected while a scope is open, so they are plain data; `advice.py` has their texts.
 """
@@ -12,7 +12,7 @@ from .errors import Where
 
 #: In place of a line that is not known.
 NO_LINE = Where("", 0, "")
-#: Kinds of lines that end a batch early.
+#: Kinds of lines that force a flush.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
 BY_LINE = (*READS, "turn", "split", "idle")
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     ----------
     kind : str
         A key of `advice.KINDS`.  ``alone``: they did not merge.  ``split``: not all merged with
-        each other.  ``value``, ``index``, ``change``, ``backward``: they ended a batch early.
+        each other.  ``value``, ``index``, ``change``, ``backward``: they forced a flush.
         ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
         earlier ones.  ``ordinary``: they were not recorded.  ``idle``: they would be one recorded
         call each if their block was hybridized.  ``unkept``: they are not traced once.  Of all
@@ -137,7 +137,7 @@ WRITTEN = {
 
 
 def read_by(function: str, changes: bool, in_map: bool) -> Tuple[str, str]:
-    """Return kind and name of a finding for a line that ends a batch early.
+    """Return kind and name of a finding for a line that forces a flush.
 
     Takes the name of the function that the line calls, whether that may change arrays, and whether
     samples of ``map`` wait there for each other, so that one flush serves all of them.

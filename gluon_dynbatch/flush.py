@@ -40,6 +40,13 @@ from .summary import FlushReport
 from .trace.entry import Entry, Library
 from .unmerged import Unplaced, at_lines, find_unmerged
 
+#: Bytes that plans may take at first; and at most, if minibatches repeat in turns.
+PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
+
+
+#: Bytes of a plan besides its arrays, without and with a backward pass.
+OBJECT_BYTES = 8 << 10, 32 << 10
+
 
 class ScopeWatch(Protocol):
     """What is told of each scope, flush and launch; see `observe.py`."""
@@ -60,7 +67,7 @@ class Runtime:
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
-        self.plans: SizedCache[Planned] = SizedCache()
+        self.plans: SizedCache[Planned] = SizedCache(PLAN_BYTES, MOST_PLAN_BYTES)
         #: Called for each scope, flush and launch, if set; see `observe.py`.
         self.observer: Optional[ScopeWatch] = None
         #: Visits per millisecond in the last analysis.
@@ -75,10 +82,15 @@ class Fingerprint:
     Its hash leaves most of it out: few minibatches are equal, and fewer make the same calls.
     """
 
+    #: The hash depends on one of so many operands.
+    SAMPLED = 16
+
+
     def __init__(self, tape: Tape, options: Tuple[Any, ...]):
         arrays = tape.sources, tape.offsets, tape.value_type, tape.external_values
         self._parts = options, tape.node_entry, *arrays
-        self._hash = hash((options, zlib.crc32(tape.node_entry)))
+        sources = zlib.crc32(tape.sources[:: self.SAMPLED])
+        self._hash = hash((options, zlib.crc32(tape.node_entry), sources))
 
     def __hash__(self) -> int:
         return self._hash
@@ -110,11 +122,12 @@ class Planned(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Estimated size; the plan of the backward pass is about as large as the plan itself."""
+        """Estimated size of arrays, programs and other objects."""
         graph = self.plan.graph
-        parts = (self.plan, self.plan.reads, graph, graph.dependencies)
+        parts = (self.plan, self.plan.reads, self.plan.members, graph, graph.dependencies)
         fields = [field for part in parts for field in part]
-        return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        arrays = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        return OBJECT_BYTES[self.recorded] + 5 * arrays // 4
 
 
 def flush(

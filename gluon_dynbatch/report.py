@@ -44,7 +44,7 @@ class Report:
     traced : Traced
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
-        Calls that "auto" ran immediately, because recording them costs more than it saves.
+        Calls that "auto" ran at once, because recording them costs more than it saves.
     is_from_earlier : bool
         Whether findings are from the last scope here that recorded calls, as all calls of this one
         ran at once.
@@ -170,12 +170,12 @@ class Report:
 
     @property
     def forced(self) -> Dict[Where, int]:
-        """Lines that ended a batch early, and how often."""
+        """Lines that forced a flush, and how often."""
         return {finding.where: finding.calls for finding in self.found_of(*READS)}
 
     @property
     def ordinary(self) -> Dict[str, int]:
-        """Numbers of operators on ordinary arrays, which run immediately, by name."""
+        """Numbers of operators on ordinary arrays, which run at once, by name."""
         total: Counter[str] = Counter()
         for finding in self.found_of("ordinary"):
             total[finding.name] += finding.calls

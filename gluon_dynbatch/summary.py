@@ -40,7 +40,7 @@ class FlushReport(NamedTuple):
         Milliseconds for grouping and planning, and for handing launches to the engine.
     queue_ms : float
         Milliseconds spent waiting for earlier flushes and their backward passes, so that at most
-        two of them are unfinished, and hold memory, when this flush starts.
+        two of them are unfinished when this flush starts: each of them holds memory.
     waiting_ms : float
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int

@@ -15,6 +15,7 @@ from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .record.operators import PART
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
@@ -146,6 +147,8 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
     count_of: Dict[Any, int] = {}
     several = set()
     for entry in entries:
+        if entry.token[-1] == PART:
+            continue
         count = len(entry.in_types)
         if count_of.setdefault(entry.token, count) != count:
             several.add(entry.token)
@@ -186,9 +189,10 @@ def _of_block(entry: Entry, granularity: str) -> str:
 
 def _along_axis(entry: Entry) -> str:
     """Return how to put the arrays of an operator together along axis 0."""
-    (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
+    op, *others = (op for op in entry.program.ops if op.op != VARIABLE)
     numpy = entry.program.numpy
-    if op.op not in ALONG_AXIS:
+    # Several operators are one of `mx.np` that changes the shapes of its arrays.
+    if others or op.op not in ALONG_AXIS:
         return COUNTS.format("", *JOINED[numpy], "")
     attribute, *instead = ALONG_AXIS[op.op]
     shape = entry.in_types[0].shape

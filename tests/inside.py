@@ -4,6 +4,7 @@ A redesign that keeps the contracts changes this file, and no test.  Each functi
 that nobody can see from outside: what is freed, how much is held, what MXNet still knows.
 """
 
+import gc
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gluon_dynbatch.record import constants
 from gluon_dynbatch.run import buffers, direct, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.trace.entry import Entry
 
 
 def forget_plans():
@@ -72,6 +74,17 @@ def limit_pieces(block, capacity):
     block._pieces.held = SizedCache(capacity)
 
 
+def limit_entries(monkeypatch, most):
+    """Let the process keep at most twice so many entries of calls."""
+    monkeypatch.setattr(RUNTIME.library, "_most", most)
+
+
+def known_operators():
+    """Return how many operators are known, each with its attributes; and all entries of calls."""
+    gc.collect()
+    return len(RUNTIME.library.operators), sum(type(each) is Entry for each in gc.get_objects())
+
+
 def gather(target, arrays, pieces):
     """Write pieces of arrays as on a device whose memory native code cannot reach."""
     buffers._write_by_operators(target, arrays, pieces)
@@ -109,7 +122,7 @@ def without_host_memory(monkeypatch, *readers):
 
 def with_new_plans(monkeypatch, native=True):
     """Use no known plan, and keep none; only MXNet's operators if not `native`."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache(1 << 20))
     monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
 
 

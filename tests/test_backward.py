@@ -50,7 +50,7 @@ ADDED = ("one by one", "twice, added")
 @ALL
 @pytest.mark.parametrize("how", ["inside", "after", "recorded inside"])
 @pytest.mark.parametrize("name", HEADS)
-def test_ways_to_go_backward(name, how, granularity):
+def test_all_ways_to_go_backward_give_the_gradients_of_the_loop(name, how, granularity):
     """The backward pass starts in or after the scope; autograd records around or in the scope."""
     net = make_cells()
     net.collect_params().setattr("grad_req", "add" if name in ADDED else "write")
@@ -90,7 +90,11 @@ def test_autograd_grad_on_inputs(granularity):
 
 
 def test_no_gradient_is_computed_for_arrays_in_no_graph():
-    """The inputs of the first layer get no gradient; the second layer passes its gradient on."""
+    """The inputs of the first layer get no gradient; the second layer passes its gradient on.
+
+    x -> linear -> head -> loss     no x is a variable     head passes on, linear does not
+                                    some x are variables   both do, for the rows of all x
+    """
     net, xs = make_cells(), inputs(3)
 
     def backward_plan(variables):
@@ -178,7 +182,11 @@ def test_a_parameter_that_is_frozen_and_thawed(granularity):
 
 @ALL
 def test_other_results_are_held_after_the_same_calls(granularity):
-    """The plan is cached, but other results get gradients."""
+    """The plan is cached, but other results get gradients.
+
+    x0 -> y0 -> z0      held: z0, z1 and first y0, then y1, at which a gradient arrives beside
+    x1 -> y1 -> z1      that of its reader
+    """
     net = make_cells().linear
     samples = attached(inputs(2))
 
@@ -208,7 +216,7 @@ def test_a_table_that_is_also_a_weight(granularity):
 
 
 @pytest.mark.parametrize("in_a_cell", [True, False])
-def test_custom_operators_train(in_a_cell):
+def test_custom_operators_have_the_gradients_of_the_loop(in_a_cell):
     """MXNet may never finish a custom operator's backward pass within another backward pass."""
     layer = dense()
     squared = cell(lambda F, x: F.Custom(x, **SQUARING)) if in_a_cell else mx.nd.Custom

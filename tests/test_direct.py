@@ -92,6 +92,12 @@ STARTS = {
 def test_gradients_of_variables_are_those_of_the_loop(through_mxnet, grad_reqs, kinds, start, seed):
     """Weights are read in several flushes; gradients are written, added or not wanted.
 
+        weights -+--------+--------+      forward     flush 1, 2, ... of three samples each
+                 v        v        v      backward    from the last flush to the first: each adds
+              flush 1  flush 2  flush 3               to the gradients of the weights it has read
+                 v        v        v
+              losses   losses   losses
+
     Variables that a loss does not depend on keep the gradients they had.
     """
     rng = np.random.RandomState(seed)

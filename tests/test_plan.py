@@ -73,7 +73,13 @@ def test_the_text_of_a_plan_depends_on_the_plan_alone():
 
 
 def test_a_transposed_plan_reads_like_a_plan():
-    """The launches of trees run in reverse; a result gets the gradients of all its readers."""
+    """The launches of trees run in reverse; a result gets the gradients of all its readers.
+
+    j(j(a a) j(a a))    forward     {a x 9} {j x 3} {j x 2} {j} {j}: leaves, then by height
+    and a long arm      backward    {j} {j} {j x 2} {j x 3} {a x 9}: a join gives both of its
+                                    arguments a gradient; pieces are put together where
+                                    several launches have written rows of one
+    """
     plan = plan_of("trees")
     roots = plan.launches[-1]
     heads = heads_of(plan, plan.graph.slot0[roots.units].tolist())

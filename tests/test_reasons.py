@@ -14,7 +14,7 @@ from gluon_dynbatch.findings import READS as READ_KINDS
 from tests.cells import attached, cell, equal, inputs
 from tests.common import FIXED
 
-# The kinds of lines that end a batch early, in every scope at a place
+# The kinds of lines that force a flush, in every scope at a place
 
 
 READS = {

@@ -193,7 +193,7 @@ def test_a_report_in_the_open_scope_says_that_it_is_open(net):
 
 
 def test_operators_on_ordinary_arrays(net):
-    """They run immediately; the report says so if they are most of a program."""
+    """They run at once; the report says so if they are most of a program."""
     arrays = inputs(3)
     for times in (1, 6):
         with gdb.batching(**FIXED) as batch:

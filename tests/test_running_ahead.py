@@ -2,6 +2,10 @@
 
 The forward pass of what is recorded runs while the rest is recorded; all parts of a scope are one
 node of MXNet's tape.  `tests/test_auto.py` checks when a scope runs ahead.
+
+    recorded    x0 x1 | x2 x3 | x4       a part is a flush; it ends after so many calls, and runs
+    computed            x0 x1 | x2 x3    while the next one is recorded
+    backward    x4 | x2 x3 | x0 x1       from the last part to the first
 """
 
 import os

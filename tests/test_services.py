@@ -21,7 +21,7 @@ import serve_decoder
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
 from tests.common import ROOT
-from tests.test_continuous import settled
+from tests.continuous.walking import settled
 
 PATIENCE = 60
 SIZES = {"embedding_size": 12, "hidden_size": 16}

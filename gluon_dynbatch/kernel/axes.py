@@ -15,16 +15,7 @@ from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .layout import CLIP, WRAP, Index, Order
 from .recognize import MAX, PROD, SUM
-from .tensor import (
-    BOUNDS,
-    INDEX_DTYPES,
-    MOST_MOVED,
-    MOST_PIECES,
-    Call,
-    Tensor,
-    TensorHandler,
-    movable,
-)
+from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, Call, Tensor, TensorHandler, movable
 
 # Moves of elements.
 
@@ -203,7 +194,7 @@ def pick(call: Call) -> Tensor:
     require(index.per_row or not x.per_row, "all rows share the index")
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     last, outer = x.shape[axis] - 1, prod(x.shape[:axis])
-    if outer > MOST_PIECES:
+    if outer > 1:
         mode = call.attrs.get("mode", CLIP)
         chosen = Index(outer, (last + 1,), 1, prod(x.shape[axis + 1 :]), mode, each=True)
         indices = index.index("int32").node(INDEX_DTYPES)

@@ -124,7 +124,22 @@ def split(call: Call) -> List[Tensor]:
     parts = axes.move(call)
     if not call.tensors[0].read_once:
         return parts
-    return [part.with_node(call.build.narrowed_product(part.node())) for part in parts]
+    return [part.with_node(_narrowed(part.node())) for part in parts]
+
+
+def _narrowed(x: Node) -> Node:
+    """Return adjacent columns of a product as a product with some rows of its matrix.
+
+    Return `x` unless it has such columns, and the product has one term, whose matrix is transposed.
+    """
+    product, first, step = x.column_run()
+    is_single = product.kind == "product" and len(product.args) == 1
+    weight = product.attrs[0][0] if is_single else None
+    if weight is None or not (step and weight.transposed and weight.units == product.width):
+        return x
+    rows = weight._replace(place=weight.place.shifted(first * weight.columns), rows=x.width)
+    biases = [bias.shifted(first) for bias in product.attrs[1]]
+    return x.owner.product([(product.args[0], rows)], biases)
 
 
 def dot(call: Call) -> Tensor:

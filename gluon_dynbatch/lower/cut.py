@@ -1,6 +1,6 @@
-"""Cut the program of a call into segments: the pieces that are placed into launches as a whole.
+"""Cut the program of a call into segments: the parts that are placed into launches as a whole.
 
-At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a piece
+At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a part
 can run earlier than the rest, or merge with more calls:
 
 * Arguments that another call of the same recursion delivers are *recurrent*.  Operators that depend

@@ -1,4 +1,4 @@
-"""The normal form of a segment: equal pieces of programs become equal segments.
+"""The normal form of a segment: equal parts of programs become equal segments.
 
 Operators are emitted depth first from the results, each as its rule merges it in the layout of the
 segment.

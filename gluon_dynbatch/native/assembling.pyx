@@ -35,7 +35,7 @@ cdef enum:
     #: Up to so many rows, multiplying with a matrix as it is takes less time than packing it.
     FEW = 8
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
-    MOST_PUSHED = 400000000
+    MOST_PUSHED = 1000000000
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 

@@ -3,19 +3,21 @@
 cdef class Callee:
     """A block or operator: base of `trace.program.BlockCallee` and `record.operators.Operator`.
 
-    Owned by its block, as an attribute, or by the library's table of operators.  Entries that are no
-    longer used stay: they do not refer to arrays.
+    Owned by its block, as an attribute, or by the library's table of operators.  Its entries, which
+    do not refer to arrays, are dropped by the library.
     """
 
     #: By key: the entry of calls, or a string that says why such calls are not recorded.
     cdef readonly dict entries
+    #: Entries that have not been used since the library looked last, see `trace.entry.Library`.
+    cdef public dict older
     #: The id of the block.  A copied block has the callee of the original among its attributes.
     cdef public object identity
     #: The list that Gluon replaces when the block's cached graph becomes invalid.
     cdef public object version
 
     def __cinit__(self):
-        self.entries = {}
+        self.entries, self.older = {}, {}
 
     cpdef bint is_current(self, block):
         """Return whether this is the callee of `block`, whose cached graph has not changed."""

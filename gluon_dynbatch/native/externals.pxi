@@ -122,6 +122,8 @@ cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) exce
     cdef Py_ssize_t result = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
+    if operand is not array_ and is_lazy(operand):
+        tape.kept.append(len(tape.externals))
     tape.originals.append(array_)
     tape.externals.append(operand)
     tape.external_ids[identity] = result

@@ -24,7 +24,7 @@ PLACE, PIECE = tuple(<dict>TableRow(0, 0, 0, 0, 0)), tuple(<dict>PieceRow(0, 0, 
 
 
 cdef struct PortRow:
-    # An input or output of a segment; the kind is the number of its dtype and device.  Plain
+    # An input or output of a segment; the kind is the number of its dtype and context.  Plain
     # values in tables that are owned by segments, as bytes; pointers to entries are valid while the caller holds the table.
     int64_t row_size, kind, shared, differentiable, concat
 

@@ -158,7 +158,7 @@ cdef class Reader:
             done += self.slot_size[slot] if ragged else members[i].rows * size
 
     cdef int read(self, int64_t launch, int64_t port, int64_t count) except -1:
-        """List the reads of an operand: all first summands, then all second ones, and so on.
+        """List the reads of an operand: all first terms, then all second ones, and so on.
 
         A shared operand is listed for the first member only.  If a port concatenates, its terms
         follow each other.
@@ -186,9 +186,9 @@ cdef class Reader:
         return 0
 
     cdef int64_t locate(self, int64_t port, int64_t count, int64_t level) except -1:
-        """Add the reads of one summand each of the first members.
+        """Add the reads of one term each of the first members.
 
-        Returns how many of the first members have all further summands.
+        Returns how many of the first members have all further terms.
         """
         cdef const TermRange *terms = <const TermRange *>self.terms.data.as_longlongs
         cdef Located *located = <Located *>self.located.data.as_longlongs

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 class Reads(NamedTuple):
     """The elements of regions that operands read; arrays of one length.
 
-    In a forward plan, they are in the order of operands, summands and members.  The read of an
+    In a forward plan, they are in the order of operands, terms and members.  The read of an
     operand that all members share is listed once.
     """
 
@@ -82,7 +82,7 @@ class Ports(NamedTuple):
 
     #: Per segment or launch, one more at the end: its first port.
     first: Array
-    #: Per port, as in `Port`; `kind` numbers pairs of dtype and device.
+    #: Per port, as in `Port`; `kind` numbers pairs of dtype and context.
     row_size: Array
     kind: Array
     shared: Array
@@ -127,7 +127,7 @@ class Plan(NamedTuple):
     regions: Array
     #: Per fill: numbers of arrays, and elements of each.
     filled: Tuple[Tuple[Array, Array], ...]
-    #: Pairs of dtype and device, by number.
+    #: Pairs of dtype and context, by number.
     kinds: Sequence[Tuple[str, Context]]
     arenas: Tuple[Arena, ...]
     #: Number of rows per arena.

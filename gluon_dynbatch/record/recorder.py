@@ -300,7 +300,7 @@ class Recorder(recording.Calls):
 def run_as_python(
     block: Any, args: Tuple[Any, ...], context: mx.Context, unrecorded: Any = lambda work: work()
 ) -> Any:
-    """Run ``hybrid_forward`` with `mx.nd` and the parameters on a device.
+    """Run ``hybrid_forward`` with `mx.nd` and the parameters in a context.
 
     Shapes of parameters are inferred if necessary, by `unrecorded`, so that this is not recorded.
     """
@@ -326,9 +326,9 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
-    """Return the error for a call whose arrays are on several contexts."""
+    """Return the error for a call whose arrays are in several contexts."""
     return ContextError(
-        "the arrays of one call are on several contexts: " + ", ".join(sorted(map(str, contexts))),
+        "the arrays of one call are in several contexts: " + ", ".join(sorted(map(str, contexts))),
         user_line(),
         name,
         "move them to one context with .as_in_context(...)",

@@ -166,7 +166,7 @@ def check_storage(array: NDArray) -> None:
     """Raise ``ArgumentError`` if `array` is sparse."""
     if array.stype != "default":
         raise ArgumentError(
-            f"an array of storage type {array.stype!r} cannot be batched",
+            f"an array of storage type {array.stype!r} cannot be recorded",
             user_line(),
             advice="convert it with .tostype('default')",
         )

@@ -167,7 +167,7 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`BatchNorm`",
-        "in predict mode, or with `use_global_stats`; "
+        "in prediction mode, or with `use_global_stats`; "
         "in training, each call has its own statistics, as in the loop",
         each(
             "BatchNorm _contrib_BatchNormWithReLU",
@@ -242,7 +242,7 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`MakeLoss`",
-        "in predict mode; in training, it sets its own gradient",
+        "in prediction mode; in training, it sets its own gradient",
         each("MakeLoss make_loss", Rule(elementwise.loss, elementwise.loss)),
     ),
 )

@@ -82,6 +82,8 @@ class BackwardPass:
             gradient: add((externals if is_external else execution.arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
+        #: How many units lie on a path to a head.
+        self.most_live = reach.units
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: By id of an input, the number of an external array that it is.
         self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
@@ -143,7 +145,9 @@ class BackwardPass:
         graph, plan = self.forward.graph, self.forward
         of_heads = graph.slot_unit[self.heads.term]
         touched = touched_units(plan, units, externals)[of_heads]
-        untouched: Array = np.isin(plan.members.launch[of_heads], self.plan.order) & ~touched
+        runs = np.zeros(len(plan.order), dtype=bool)
+        runs[self.plan.order] = True
+        untouched: Array = runs[plan.members.launch[of_heads]] & ~touched
         return untouched
 
     def pull(

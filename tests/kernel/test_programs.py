@@ -186,7 +186,7 @@ def test_added_products_become_one_unless_read_elsewhere(fn, products):
 
 def test_expressions_shared_by_all_columns_are_computed_once_per_row():
     totals = {str(total) for total in expressions(per_row, "reduced")}
-    assert totals == {"reduced[sum](exp(in1))", "reduced[sum](mul(in1, 2.0))"}
+    assert totals == {"reduced[sum, 1](exp(in1))", "reduced[sum, 1](mul(in1, 2.0))"}
 
 
 def test_columns_are_moved_once():

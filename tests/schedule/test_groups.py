@@ -52,6 +52,11 @@ def initial_groups(graph, kind):
 
 @given(dags.graphs() | LARGER, st.sampled_from(["depth", "single"]))
 def test_groups_are_merged_whole_until_no_two_of_a_signature_can_be(graph, kind):
+    """Two groups can be merged if neither reaches the other.
+
+    a0 -> b1 -> c2      by depth    {a0} {b3} {b1} {c4} {c2}
+    b3 -> c4            merged      {a0} {b1 b3} {c2 c4}
+    """
     start = initial_groups(graph, kind)
     before = start.copy()
     merged = merged_groups(graph, start)
@@ -66,7 +71,11 @@ def test_groups_are_merged_whole_until_no_two_of_a_signature_can_be(graph, kind)
 
 @given(dags.graphs() | LARGER, st.sampled_from(["depth", "merged", "single"]))
 def test_groups_are_dropped_until_each_is_needed(graph, kind):
-    """Without any one of the launches that are left, some units could not run."""
+    """Without any one of the launches that are left, some units could not run.
+
+    a0 -> b1            before      {a0} {b2} {b1} {c3}
+    b2 -> c3            after       {a0} {b1 b2} {c3}: a later launch takes b2 as well
+    """
     start = initial_groups(graph, kind)
     start = merged_groups(graph, start) if kind == "merged" else start
     before = start.copy()

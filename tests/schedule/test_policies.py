@@ -28,7 +28,12 @@ def test_a_larger_budget_or_another_policy_than_depth_adds_no_launches(graph, vi
     (0, [0, 1, 2, 3, 4, 5]), (4, [0, 0, 1, 1, 2, 3]), (6, [0, 0, 1, 1, 2, 2]),
 ])  # fmt: skip
 def test_units_within_the_budget_are_grouped_and_the_rest_run_alone(visits, wanted):
-    """The chains are a0 -> b2 -> b4 and a1 -> b3 -> b5."""
+    """A visit is one unit, in the order of recording; units without a visit run alone.
+
+    a0 -> b2 -> b4      0 visits    {a0} {a1} {b2} {b3} {b4} {b5}
+    a1 -> b3 -> b5      4 visits    {a0 a1} {b2 b3} {b4} {b5}
+                        6 visits    {a0 a1} {b2 b3} {b4 b5}
+    """
     graph = build([0, 0, 1, 1, 1, 1], [[], [], [0], [1], [2], [3]])
     analysis = analyze(graph, "depth", Budget(visits=visits))
     assert analysis.groups.tolist() == wanted

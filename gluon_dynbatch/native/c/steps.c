@@ -137,7 +137,7 @@ int64_t gdb_work_of(const gdb_step *step) {
     switch (step->kind) {
     case GDB_INDEXED: return indexed->outer * indexed->number * indexed->inner;
     case GDB_RANKED: return ranked->outer * ranked->count * ranked->inner;
-    case GDB_LOOP: return FUNCTION_COST * loop->width * loop->n_instructions;
+    case GDB_LOOP: return FUNCTION_COST * loop->width * loop->parts * loop->n_instructions;
     case GDB_DOTS: return 2 * d->matrices * d->m * d->k * d->n;
     case GDB_CONVOLVED:
         return 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]

@@ -55,7 +55,10 @@ def roll(call: NumPyCall) -> Tuple[Ref, ...]:
         shifts = (sum(shifts),)
     else:
         axes = call.axes("axis")
-    require(len(shifts) == len(axes), "Operator _np_roll by one shift for several axes.")
+    require(
+        len(shifts) == len(axes),
+        "Operator _np_roll by one shift for several axes has no translation.",
+    )
     for shift, axis in zip(shifts, axes):
         cut = -shift % x.shape[axis]
         if cut:

@@ -68,7 +68,8 @@ def compared(op: str, number: float, absolute: bool = False) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         x = call.cast(call.arrays[0], working_dtype(call))
         require(
-            x.dtype.startswith("float"), f"Operator {call.called} has a translation for floats."
+            x.dtype.startswith("float"),
+            f"Operator {call.called} has a translation only for floats.",
         )
         x = call.apply("abs", x, shape=x.shape) if absolute else x
         return call.done(_test(call, op, x, number))
@@ -81,7 +82,8 @@ def logical(op: str) -> Translator:
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         require(
-            call.out_dtypes[0] == "bool", f"Operator {call.called} has a translation for booleans."
+            call.out_dtypes[0] == "bool",
+            f"Operator {call.called} has a translation only for booleans.",
         )
         arrays = [call.cast(array, "float32") for array in call.arrays]
         return call.done(call.apply(op, *arrays, shape=call.outputs[0]))
@@ -101,7 +103,7 @@ def ldexp(call: NumPyCall) -> Tuple[Ref, ...]:
 def around(call: NumPyCall) -> Tuple[Ref, ...]:
     """Round to the nearest integer, halves to the even one, which no operator of ``mx.nd`` does."""
     require(not call.integer("decimals", 0), "Operator _npi_around to decimals has no translation.")
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     x = call.arrays[0]
 
     def apply(op: str, *arrays: NumPyArray, **attrs: object) -> NumPyArray:

@@ -92,7 +92,7 @@ def _result(call: NumPyCall, x: NumPyArray, labels: str, order: str) -> Tuple[Re
 
 def _operands(call: NumPyCall) -> List[NumPyArray]:
     dtype = call.out_dtypes[0]
-    require(dtype.startswith("float"), f"Operator {call.called} has a translation for floats.")
+    require(dtype.startswith("float"), f"Operator {call.called} has a translation only for floats.")
     return [call.cast(array, dtype) for array in call.arrays]
 
 
@@ -165,7 +165,10 @@ def einsum(call: NumPyCall) -> Tuple[Ref, ...]:
     sizes: Dict[str, int] = {}
     for own, shape in zip(labels, call.inputs):
         for label, n in zip(own, shape):
-            require(sizes.setdefault(label, n) == n, "Operator _npi_einsum that repeats elements.")
+            require(
+                sizes.setdefault(label, n) == n,
+                "Operator _npi_einsum that repeats elements has no translation.",
+            )
     repeated = any(len(set(label)) < len(label) for label in labels)
     require(not repeated, "Operator _npi_einsum of diagonals has no translation.")
     if not arrow:

@@ -51,7 +51,7 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
 
     In MXNet 1.9.1, its gradient is zero.
     """
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
     require(count > ddof, f"Operator {call.called} of too few elements has no translation.")
@@ -98,7 +98,7 @@ def truth(all_true: bool) -> Translator:
 
 def norm(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the norm of vectors, or of all elements."""
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     axes, order = call.given_axes(), call.number("ord", 2)
     vector = len(axes) == 1 and order in (1, 2)
     require(vector or order == 2, "Operator _npi_norm of matrices has no translation.")
@@ -115,9 +115,9 @@ def norm(call: NumPyCall) -> Tuple[Ref, ...]:
 
 def average(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the mean, or the weighted mean, along an axis or several, or of all elements."""
-    require(not call.flag("returned"), "Operator _npi_average with two results.")
+    require(not call.flag("returned"), "Operator _npi_average with two results has no translation.")
     axes, dtype = call.given_axes(), call.out_dtypes[0]
-    require(dtype in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(dtype in FLOATS, f"Operator {call.op} has a translation only for floats.")
     x = call.cast(call.arrays[0], dtype)
     if len(call.arrays) == 1:
         return call.done(_reduced(call, "mean", x, axes, False))
