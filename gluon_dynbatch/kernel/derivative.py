@@ -76,19 +76,9 @@ class Differentiation:
             for start, piece in node.pieces():
                 self._add(piece, build.part(g, start, piece.width))
         elif node.kind == "cast" and node.attrs[1] == "row":
-            x = node.args[0]
-            if x.dtype == "bool":
-                g = g.apply("not_equal", g, 0)
-            back = build.cast(g, gradient_dtype(x.dtype))
-            # Before gradients of integers are added up, they become whole numbers.
-            self._add(x, back if x.dtype in FLOATS else back.apply("trunc", back))
+            self._cast(node.args[0], g)
         elif node.kind == "reduced":
-            (x,), size = node.args, node.args[0].width // node.width
-            spread = build.stretched(g, size)
-            if node.attrs[0] != SUM:
-                is_top = build.function("equal", value[x], build.stretched(value[node], size))
-                spread = build.function("gate", spread, is_top)
-            self._add(x, spread)
+            self._reduced(node, g)
         elif node.kind == "product":
             self._product(node, g)
         elif node.kind == "dot":
@@ -117,6 +107,22 @@ class Differentiation:
             self._add(node.args[0], g)
         elif node.kind == "function":
             self._function(node, g)
+
+    def _cast(self, x: Node, g: Node) -> None:
+        if x.dtype == "bool":
+            g = g.apply("not_equal", g, 0)
+        back = self._build.cast(g, gradient_dtype(x.dtype))
+        # Before gradients of integers are added up, they become whole numbers.
+        self._add(x, back if x.dtype in FLOATS else back.apply("trunc", back))
+
+    def _reduced(self, node: Node, g: Node) -> None:
+        build, value = self._build, self._values
+        (x,), size = node.args, node.args[0].width // node.width
+        spread = build.stretched(g, size)
+        if node.attrs[0] != SUM:
+            is_top = build.function("equal", value[x], build.stretched(value[node], size))
+            spread = build.function("gate", spread, is_top)
+        self._add(x, spread)
 
     def _product(self, node: Node, g: Node) -> None:
         weights, biases = node.attrs
