@@ -24,6 +24,9 @@ _MOVES = (
     "_split_v2 slice slice_axis slice_like Concat stack broadcast_to broadcast_axis broadcast_like"
 )
 
+#: Those that leave all elements in their order.
+KEEPING_ORDER = frozenset(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"])
+
 
 def move(call: Call) -> List[Tensor]:
     """Gather the elements that MXNet's operator gathers."""
@@ -43,7 +46,7 @@ def move(call: Call) -> List[Tensor]:
 def _indices(site: Site) -> List[Array]:
     """Return, per result, the index of each element among those of all inputs.
 
-    Runs the operator on two rows of indices: it must treat the second row like the first.
+    Applies the operator to two rows of indices: it must treat the second row like the first.
     """
     arrays, sizes = [], [prod(shape) for shape in site.inputs]
     offset, start = sum(sizes), 0
@@ -57,12 +60,11 @@ def _indices(site: Site) -> List[Array]:
         result_shapes = symbol.infer_shape(**shapes)[1]
         fits = sum(map(prod, result_shapes)) <= 2 * MOST_MOVED
         require(fits, "its rows are too long to be moved")
-        results = _operator(nd, site.op)(*map(nd.from_numpy, arrays), **attrs)
+        results = _moved(site.op, attrs, arrays, result_shapes)
     except MXNetError:
         raise RefuseError("rows are not along axis 0") from None
     gathered = []
-    for result in results if isinstance(results, list) else [results]:
-        indices = movable(result.asnumpy())
+    for indices in map(movable, results):
         if any(site.batched):
             first, second = indices[: len(indices) // 2], indices[len(indices) // 2 :]
             alike = first.shape == second.shape and first.max(initial=0) < offset
@@ -72,6 +74,18 @@ def _indices(site: Site) -> List[Array]:
             indices = first
         gathered.append(indices)
     return gathered
+
+
+def _moved(
+    op: str, attrs: Dict[str, str], arrays: Sequence[Array], shapes: Sequence[Shape]
+) -> List[Array]:
+    """Return the results of an operator; MXNet runs it, and its engine is waited for, if needed."""
+    if op in KEEPING_ORDER:
+        return [arrays[0].reshape(shapes[0])]
+    if op == "Concat":
+        return [np.concatenate(arrays, axis=int(attrs.get("dim", 1)))]
+    results = _operator(nd, op)(*map(nd.from_numpy, arrays), **attrs)
+    return [x.asnumpy() for x in (results if isinstance(results, list) else [results])]
 
 
 def _operator(module: Any, name: str) -> Any:
