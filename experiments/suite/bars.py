@@ -31,7 +31,7 @@ class Bar(NamedTuple):
         if self.figure == "launches":
             counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
             fixed = [count for way, count in counts.items() if FIXED in way]
-            return share(counts["gdb"], min(fixed, default=None))
+            return share(counts.get("gdb"), min(fixed, default=None))
         alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
         rows = Rows(row for row in measured.rows if row.kind == self.kind)
         rows = rows.by("size").get(self.size or (rows[-1].size if rows else None), Rows())

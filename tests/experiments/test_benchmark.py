@@ -216,6 +216,11 @@ def test_a_figure_that_was_not_measured_meets_no_bar(part, whole):
         assert named[name] == (None, "not measured")
 
 
+def test_launches_that_were_not_counted_meet_no_bar():
+    timed = measured(rows_of({"gdb": [10.0]}, size=64))
+    assert bars.Bar("modules", "training", "launches", "any setting", 1).value(timed) is None
+
+
 def test_bars_need_the_parts_that_measure_them():
     def needed(*part):
         return [bar.figure for bar in bars.BARS if bar.needs(program.Part(*part))]
