@@ -27,11 +27,11 @@ STACKS: Dict[str, Callable[..., Any]] = {
     "stack": lambda parts, axis: mx.nd.concat(*parts, dim=axis),
     "_npi_stack": lambda parts, axis: vars(mx.np)["concatenate"](parts, axis=axis),
 }
-SUM = "add_n"
-WIDE = frozenset([*JOINS, *STACKS, SUM])
+ADD_N = "add_n"
+WIDE = frozenset([*JOINS, *STACKS, ADD_N])
 
 #: The results of a call, or why it runs at once.
-Recorded = Union[List[Any], str]
+CallResults = Union[List[Any], str]
 
 
 def part_sizes(count: int) -> List[int]:
@@ -45,25 +45,25 @@ def part_sizes(count: int) -> List[int]:
 
 def record_in_parts(
     recorder: ThreadRecorder, info: OperatorInfo, token: Tuple[Any, ...], arrays: Sequence[Any]
-) -> Recorded:
+) -> CallResults:
     """Record the call of an operator in parts."""
     of_part = *token, PART
     callee = recorder.operators.get(of_part) or recorder.library.operator(of_part, info)
     record = partial(recording.call, recorder, callee)
-    if info.name == SUM:
+    if info.name == ADD_N:
         return _sum(record, arrays)
     if info.name in STACKS:
         axis = int(dict(zip(*token[2:])).get("axis", "0"))
         parts = _parts(record, arrays)
         whole = isinstance(parts, str) or len(parts) == 1
         return parts if whole else [STACKS[info.name](parts, axis)]
-    joined: Recorded = list(arrays)
+    joined: CallResults = list(arrays)
     while not isinstance(joined, str) and len(joined) > 1:
         joined = _parts(record, joined)
     return joined
 
 
-def _parts(record: Callable[[Sequence[Any]], Recorded], arrays: Sequence[Any]) -> Recorded:
+def _parts(record: Callable[[Sequence[Any]], CallResults], arrays: Sequence[Any]) -> CallResults:
     """Record a call for each part; return the results."""
     parts, first = [], 0
     for size in part_sizes(len(arrays)):
@@ -75,7 +75,7 @@ def _parts(record: Callable[[Sequence[Any]], Recorded], arrays: Sequence[Any]) -
     return parts
 
 
-def _sum(record: Callable[[Sequence[Any]], Recorded], arrays: Sequence[Any]) -> Recorded:
+def _sum(record: Callable[[Sequence[Any]], CallResults], arrays: Sequence[Any]) -> CallResults:
     """Add up the first arrays, and then more of them to the sum: the order is that of one call."""
     while True:
         size = part_sizes(len(arrays))[0]
