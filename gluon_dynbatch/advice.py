@@ -154,8 +154,8 @@ FUNCTIONS = (
 AT_ONCE = "these calls of blocks ran at once, because recording them costs more than it saves"
 EARLIER = "; what else is said here is from the last scope here that recorded calls"
 AT_BEST = "{} launches ran them: at this granularity, no policy needs fewer than {}"
-LARGER_BUDGET = "a larger analysis_budget may save some of the others"
-SEARCH = 'policy="search" may save some of the others'
+LARGER_BUDGET = "a larger analysis_budget may find a plan with fewer"
+SEARCH = 'policy="search" may find a plan with fewer'
 STILL_PENDING = (
     "none was computed yet: the scope computes its calls when it ends, or when a value is read"
 )

@@ -245,7 +245,7 @@ def test_the_report_says_how_few_launches_are_possible(name):
     assert (found.kind, found.calls, found.where.filename) == ("at best", report.nodes, __file__)
     needed = f"{report.launches} launches ran them: at this granularity, no policy needs fewer"
     assert found.reason == f"{needed} than 2" and found.reason in text
-    assert found.advice == (f"{advice} may save some of the others" if advice else "")
+    assert found.advice == (f"{advice} may find a plan with fewer" if advice else "")
     assert f"at best     4 calls at {found.where}" in text
     with gdb.batching(granularity="block", **options) as batch:
         results = [cells[0](x) for x in inputs(2)]

@@ -65,7 +65,7 @@ def invoke_hook(original: Any) -> Any:
         else:
             results = recording.call(recorder, callee, operands)
         if type(results) is str:
-            recorder.report_immediate(callee, results)
+            recorder.report_at_once(callee, results)
             return original(handle, arrays, keys, values, out, is_np, as_list)
         return results[0] if len(results) == 1 and not as_list else results
 

@@ -241,7 +241,7 @@ class Recorder(recording.Calls):
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
-        self.report_immediate(self.library.callee(block), why)
+        self.report_at_once(self.library.callee(block), why)
         leaves = recording.flatten(args)[0]
         for leaf in leaves:
             if isinstance(leaf, Lazy):
@@ -253,7 +253,7 @@ class Recorder(recording.Calls):
         """Show the last call to `Watch`."""
         self.scope.unrecorded(lambda: self.watch.note(self.tape))
 
-    def report_immediate(self, callee: NamedCallee, why: str) -> None:
+    def report_at_once(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
         noun = "block" if callee.token[0] == "block" else "operator"
         reason = f"Calls of {noun} {callee.name} run at once: {why}."

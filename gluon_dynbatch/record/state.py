@@ -133,7 +133,7 @@ class ThreadRecorder(Protocol):
     def lift_number(self, token: Tuple[Any, ...], arrays: List[Any]) -> Tuple[Any, List[Any]]:
         """Lift the number of a scalar operator to an operand if it varies."""
 
-    def report_immediate(self, callee: NamedCallee, why: str) -> None:
+    def report_at_once(self, callee: NamedCallee, why: str) -> None:
         """Report a call that runs at once; raise with ``strict=True``."""
 
 
