@@ -165,8 +165,8 @@ runs by itself, and the report gives the reason.
 
 Native steps run the operators that the table above says so of, with few exceptions, in `float32`
 and `float64` on a CPU; in `int32` and `int64` those that move elements, choose them by index, cast,
-compare, add, subtract or multiply. `sort`, `argsort` and `topk` have native steps for up to 16
-elements, and `topk` with `k=1` for any number.
+compare, add, subtract or multiply. `sort` and `argsort` have native steps for up to
+1,024 elements, and `topk` for up to 1,024 of any number, if they are at most an eighth.
 
 MXNet's own operators run the others, all calls in other types, and all calls in memory of other
 devices. They merge as well, but their launches are slower, and arrays of each size need their own
