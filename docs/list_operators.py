@@ -164,10 +164,10 @@ runs by itself, and the report gives the reason.
 ## Native steps
 
 Operators with `native steps` in the table above have them for `float32` and `float64` on a CPU,
-with few exceptions: `Pooling` has native steps only for whole maps (`global_pool`), `sort`,
-`argsort` and `topk` for up to 16 elements, and `topk` with `k=1` for any number. For `int32` and
-`int64`, operators have native steps that move elements, choose them by index, cast, compare, add,
-subtract or multiply.
+with few exceptions: `Pooling` has native steps only for whole maps (`global_pool`), `sort` and
+`argsort` for up to 1,024 elements, and `topk` for up to 1,024 of any number, if they are at most an
+eighth. For `int32` and `int64`, operators have native steps that move elements, choose them by
+index, cast, compare, add, subtract or multiply.
 
 MXNet's own operators run all other calls. These merge as well, but their launches are slower, and
 arrays of each size need a launch of their own. If one operator of a cell has no native steps, MXNet

@@ -17,6 +17,7 @@ import numpy as np
 from .findings import Finding
 from .modes import RECORDING
 from .plan.plan import Plan
+from .record.identity import number_of
 from .record.tape import Tape
 from .report import Report
 from .trace.entry import Entry
@@ -52,14 +53,14 @@ def _calls_by_entry(tape: Tape) -> List[Tuple[Entry, int]]:
 
 
 def _first_block(tape: Tape) -> Optional[int]:
-    blocks = (entry.block_id for entry in tape.entries.values())
+    blocks = (entry.block_number for entry in tape.entries.values())
     return next((block for block in blocks if block is not None), None)
 
 
 class Costs(NamedTuple):
     """Estimated costs of a flush, and of its calls if they ran at once, in microseconds."""
 
-    #: Identity of the first block that is called.
+    #: Number of the first block that is called.
     first_block: Optional[int]
     #: Number of all calls, and of those of blocks.
     nodes: int
@@ -121,7 +122,7 @@ class Account:
     def runs_at_once(self, block: Any, calls: int) -> bool:
         """Return whether a call of a block runs at once, after `calls` others that did."""
         if self._first_block is None:
-            self._first_block = id(block)
+            self._first_block = number_of(block)
         return calls < self._decisions.get(self._first_block, Decision()).limit
 
     def pays_ahead(self, tape: Tape) -> bool:

@@ -171,7 +171,7 @@ def test_arrays_that_are_created_in_scopes(explained, monkeypatch, front):
 
 
 ADVICE = [
-    ("mx.nd.sort(apply(mx.nd.ones((200, 500)), 0) * 2) for _ in range(20)",
+    ("mx.nd.sort(apply(mx.nd.ones((70, 1500)), 0) * 2) for _ in range(20)",
      r"by MXNet 20 x sort at script.py:\d+ in <listcomp>.* sort has no native steps.* -> native"),
     ("mx.nd.LeakyReLU(mx.nd.ones((1, 3)), slope=n) for n in range(1, 10)",
      r"kinds 9 calls at .*script.py:\d+ in .* are of 9 kinds"),
@@ -182,7 +182,7 @@ ADVICE = [
 
 #: The same of `mx.np`.
 NUMPY_ADVICE = [
-    ("mx.np.sort(apply(mx.np.ones((200, 500)), 0) * 2) for _ in range(20)",
+    ("mx.np.sort(apply(mx.np.ones((70, 1500)), 0) * 2) for _ in range(20)",
      r"by MXNet 20 x sort at script.py:\d+ in <listcomp>.* sort has no native steps"),
     ("mx.np.concatenate(list(map(cell, xs[:n])), axis=1) for n in range(1, 8)",
      r"7 x np.concatenate at script.py:\d+ in <listcomp> the number of arrays"),
@@ -384,7 +384,7 @@ def test_a_fact_is_said_once(explained):
     _, out, _ = explained("""
         for _ in range(2):
             with gdb.batching(granularity="block", policy="depth"):
-                ys = [mx.nd.sort(mx.nd.ones((100 * n, 500)) * 2) for n in range(1, 5)]
+                ys = [mx.nd.sort(mx.nd.ones((35 * n, 1500)) * 2) for n in range(1, 5)]
     """)
     assert flat(out).count("sort has no native steps") == 1
     assert "docs/" not in out

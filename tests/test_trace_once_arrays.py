@@ -1,5 +1,7 @@
 """Dynamic blocks with ``trace_once`` that make arrays from their arguments."""
 
+import warnings
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -9,11 +11,13 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH
 from tests.common import FIXED
 from tests.inside import pieces_of
 from tests.strategies import examples
+from tests.test_made_arrays import CREATED, SOURCES
 from tests.test_trace_once import FunctionBlock, Node, scope, traced, x
 
 
@@ -101,6 +105,41 @@ def test_calls_that_are_kept(make, sample):
         assert (account.known, account.new, account.refused) == (6, 0, [])
     account = scope(block, samples, debug=True)
     assert account.known == 0 and not account.refused
+
+
+MADE = {
+    **CREATED,
+    **{f"array of {name}": lambda source=source: mx.nd.array(source)
+       for name, source in SOURCES.items()},
+    "one_hot": lambda: mx.nd.one_hot(mx.nd.array([1, 0, 3]), 4),
+    "dtype and device": lambda: mx.nd.array([1, 2], mx.cpu(1), "int32"),
+}  # fmt: skip
+
+
+def has_elements(make):
+    """Whether a function makes an array that can be compared: one with axes and elements."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return bool(make().shape) and make().size > 0
+        except Exception:
+            return False
+
+
+@pytest.mark.filterwarnings("ignore")  # of MXNet and NumPy, about some sources
+def test_all_arrays_that_are_made_lazily_are_kept():
+    kept, at_once = [], []
+    with gdb.batching(**FIXED):
+        for make in filter(has_elements, MADE.values()):
+            (kept if isinstance(make(), LazyNDArray) else at_once).append(make)
+    assert len(kept) > 40 and len(at_once) > 4
+    block = traced(lambda block, x: (block.net(x), [make() for make in kept]))
+    for known in (0, 2):
+        account = scope(block, [(x(0),), (x(1),)])
+        assert (account.known, account.refused) == (known or 1, [])
+    for make in at_once:
+        block = traced(lambda block, x, make=make: (block.net(x), make()))
+        assert scope(block, [(x(0),)]).refused
 
 
 def test_other_values_are_another_structure():

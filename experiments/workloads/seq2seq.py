@@ -113,8 +113,9 @@ class BeamTranslator(Translator):
 def best_of(grown):
     """Return the best continuations of some translations, best first."""
     totals = np.stack([total + logs.asnumpy()[0] for total, _, _, logs, _ in grown])
+    places = np.argpartition(-totals, BEAM, axis=None)[:BEAM]
     beam = []
-    for place in np.argsort(-totals, axis=None, kind="stable")[:BEAM]:
+    for place in places[np.argsort(-totals.ravel()[places], kind="stable")]:
         number, token = divmod(int(place), totals.shape[1])
         _, state, memory, _, scores = grown[number]
         beam.append((float(totals[number, token]), state, memory, token, scores))

@@ -154,8 +154,8 @@ class Index(NamedTuple):
 
 #: Orders of positions: of the largest or the least element; of all elements.
 ARGMAX, ARGMIN, DESCENDING, ASCENDING = range(4)
-#: For more elements, MXNet's order of equal ones depends on its algorithm.
-MOST_SORTED = 16
+#: How many elements native code sorts or chooses; it does so on its stack.
+MOST_SORTED = 1024
 
 
 class Ranking(NamedTuple):

@@ -44,6 +44,8 @@ class RecordedEntry(Protocol):
     name: str
     #: ``id()`` of the block; None for an operator.
     block_id: Optional[int]
+    #: A number that only this block ever has; None for an operator.
+    block_number: Optional[int]
     #: Autograd's mode, as bits of `modes`.
     mode: int
     #: Types of the arguments, and numbers of the types of the results, see `TYPES`.

@@ -100,6 +100,8 @@ class Entry(TypedProgram):
         self.token = callee.token
         #: ``id()`` of the block; None for an operator.
         self.block_id = callee.identity
+        #: A number that only this block ever has; None for an operator.
+        self.block_number = callee.number if isinstance(callee, BlockCallee) else None
         #: Whether an operator is random.
         self.draws = any(
             rules.is_random(op.op, op.attrs, bool(mode & TRAINING)) for op in typed.ops

@@ -14,6 +14,7 @@ from mxnet.symbol.numpy import _Symbol as NumPySymbol
 
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
+from ..record.identity import number_of
 from ..record.operators import Operator
 from ..record.where import failing_line
 from ..rules.site import Ref
@@ -107,6 +108,7 @@ class BlockCallee(recording.Callee):
     def __init__(self, block: HybridBlock):
         self._block = weakref.ref(block)
         self.identity, self.version = id(block), block._cached_op_args
+        self.number = number_of(block)
         self.token = ("block", next(_TOKENS))
         self.programs: Dict[Any, CallProgram] = {}
         #: Compiled programs for calls outside of scopes, by structure of arguments.

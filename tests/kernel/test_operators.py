@@ -5,6 +5,8 @@ from contextlib import nullcontext
 import mxnet as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -20,6 +22,7 @@ from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
 from tests.rules.interpreter import attach
+from tests.strategies import examples
 
 #: No test compares random numbers of MXNet.
 MXNET_DRAWS = False
@@ -28,7 +31,6 @@ MXNET_DRAWS = False
 LEFT = {
     "Convolution": {"three axes", "fits into the padding"},
     "Pooling": {"reduces parts of maps"},
-    **dict.fromkeys(["argsort", "sort", "topk"], {"at most 16 elements"}),
     "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
@@ -177,37 +179,87 @@ def test_numbers_have_the_precision_that_they_have_in_mxnet(op, name):
 
 
 #: Sizes on both sides of the bounds of MXNet's algorithms: 8 times the positions, and 16.
-SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 40]
+SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 40, 300]
 RANKED = [
-    ("argmax", {}, SIZES), ("argmin", {}, SIZES), ("topk", {"k": "1"}, SIZES),
-    ("topk", {"k": "1", "is_ascend": "1"}, SIZES),
-    ("topk", {"k": "3", "ret_typ": "both"}, [3, 7, 16]),
-    ("topk", {"k": "2", "ret_typ": "mask"}, [2, 8, 15]),
-    ("argsort", {}, [1, 9, 16]), ("sort", {"is_ascend": "0"}, [1, 9, 16]),
+    ("argmax", {}, True), ("argmin", {}, True), ("topk", {"k": "1"}, True),
+    ("topk", {"k": "1", "is_ascend": "1"}, True), ("topk", {"k": "3", "ret_typ": "both"}, False),
+    ("topk", {"k": "2", "ret_typ": "mask", "is_ascend": "1"}, False),
+    ("topk", {"k": "20", "dtype": "int32"}, False), ("topk", {"k": "0"}, False),
+    ("argsort", {}, False), ("sort", {"is_ascend": "0"}, False),
 ]  # fmt: skip
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-@pytest.mark.parametrize("op, attrs, sizes", RANKED)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_equal_elements_and_nan_have_the_order_that_they_have_in_mxnet(op, attrs, sizes, dtype):
-    rng = np.random.RandomState(0)
+def ranks_as_mxnet(op, attrs, samples):
     call = function(op, {"axis": "1", **attrs})
-    for size in sizes:
+    with np.errstate(invalid="ignore"):
+        wanted = [np.stack([y.asnumpy() for y in results(call(mx.nd, *s))]) for s in samples]
+    net = cell(call)
+    with gdb.batching(**FIXED) as batch:
+        got = [results(net(*s)) for s in samples]
+    for a, b in zip(got, wanted):
+        np.testing.assert_array_equal(np.stack([y.asnumpy() for y in a]), b)
+    assert not any(isinstance(kernels, str) for kernels in batch.plan.kernels)
+
+
+@pytest.mark.parametrize("op, attrs, with_nan", RANKED)
+@DTYPES
+def test_equal_elements_and_nan_have_the_order_that_they_have_in_mxnet(op, attrs, with_nan, dtype):
+    rng = np.random.RandomState(0)
+    for size in [size for size in SIZES if size >= int(attrs.get("k", 1))]:
         samples = []
         for _ in range(3):
             values = rng.randint(0, 4, (20, size, 2)).astype(dtype)
-            if op.startswith("arg") or attrs.get("k") == "1":
+            if with_nan:
                 values[rng.uniform(size=values.shape) < 0.1] = np.nan
             values[rng.uniform(size=values.shape) < 0.1] = -np.inf
             samples.append([mx.nd.array(values, dtype=dtype)])
-        with np.errstate(invalid="ignore"):
-            wanted = [np.stack([y.asnumpy() for y in results(call(mx.nd, *s))]) for s in samples]
-        net = cell(call)
-        with gdb.batching(**FIXED) as batch:
-            got = [results(net(*s)) for s in samples]
-        for a, b in zip(got, wanted):
-            np.testing.assert_array_equal(np.stack([y.asnumpy() for y in a]), b)
-        assert not any(isinstance(kernels, str) for kernels in batch.plan.kernels)
+        ranks_as_mxnet(op, attrs, samples)
+
+
+def killer(size):
+    """Return numbers whose medians of three split off two of them at a time (Musser 1997)."""
+    half = np.arange(size // 2)
+    first = np.where(half % 2, size // 2 + half - 1, half)
+    return np.concatenate([first, 2 * half + 1, np.arange(size % 2) + size])
+
+
+ORDERS = {
+    "random": lambda rng, size: rng.uniform(-1, 1, size),
+    "few": lambda rng, size: rng.randint(0, rng.randint(1, 9), size),
+    "rising": lambda rng, size: np.arange(size) // rng.randint(1, 4),
+    "falling": lambda rng, size: -np.arange(size) // rng.randint(1, 4),
+    "both": lambda rng, size: -abs(np.arange(size) - size // 2),
+    "killer": lambda rng, size: killer(size),
+}
+
+
+@given(
+    st.sampled_from(["topk", "argsort", "sort"]), st.integers(1, 1024), st.integers(1, 200),
+    st.booleans(), st.lists(st.sampled_from(sorted(ORDERS)), min_size=2, max_size=3),
+    st.integers(0, 2**31),
+)  # fmt: skip
+@examples(40)
+def test_any_number_of_elements_is_ranked_as_in_mxnet(op, size, k, is_ascend, orders, seed):
+    rng = np.random.RandomState(seed)
+    attrs = {"is_ascend": str(int(is_ascend)), **({"k": str(min(k, size))} if op == "topk" else {})}
+    rows = [[ORDERS[name](rng, size), ORDERS[name](rng, size)[::-1]] for name in orders]
+    ranks_as_mxnet(op, attrs, [[mx.nd.array(np.stack(row), dtype="float64")] for row in rows])
+
+
+@DTYPES
+def test_native_steps_sort_a_limited_number_of_elements(dtype):
+    rng = np.random.RandomState(0)
+    for op, attrs, size, ranked in [
+        ("argsort", {}, 1024, True), ("argsort", {}, 1025, False),
+        ("topk", {"k": "4", "ret_typ": "both"}, 5000, True),
+        ("topk", {"k": "1024"}, 8192, True), ("topk", {"k": "1025"}, 8200, False),
+    ]:  # fmt: skip
+        samples = [[mx.nd.array(rng.uniform(size=(1, size)), dtype=dtype)] for _ in range(2)]
+        launches = run(function(op, {"axis": "1", **attrs}), samples)
+        reason = f"operator {op} has no native steps here: native steps sort or choose at most"
+        assert outcomes(launches)[0] == ranked
+        assert ranked or outcomes(launches)[1].pop().startswith(reason)
 
 
 def results(result):

@@ -127,13 +127,13 @@ typedef struct {
 } gdb_indexed;
 
 /* The positions of elements along an axis, in the order of their values: of each of outer x count x
- * inner elements, the first `number` positions. Equal elements are in the order of MXNet's operators
- * for up to GDB_MOST_SORTED elements, and for one position.
+ * inner elements, the first `number` positions. Equal elements are in the order of MXNet's operators.
+ * Sorted are at most GDB_MOST_SORTED elements; as many may be chosen of any number (see `rank`).
  *
  * GDB_ARGMAX, GDB_ARGMIN          one position; the first that is not a number counts as both
  * GDB_DESCENDING, GDB_ASCENDING   compares only, so an element that is not a number equals all */
 enum { GDB_ARGMAX, GDB_ARGMIN, GDB_DESCENDING, GDB_ASCENDING };
-enum { GDB_MOST_SORTED = 16 };
+enum { GDB_MOST_SORTED = 1024 };
 typedef struct {
     gdb_step step;
     gdb_place source, result;
