@@ -13,7 +13,7 @@ import traceback
 from fractions import Fraction
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from .advice import AT_ONCE, COLUMNS, FEW_CALLS, rows_of, wrapped
+from .advice import AT_ONCE, COLUMNS, FEW_CALLS, NOT_MERGED, page, rows_of, wrapped
 from .errors import Where
 from .observe import Observer, ScopeSite, short
 from .record.lazy_base import Lazy
@@ -73,9 +73,11 @@ def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator
         found = [finding for finding in found if finding.kind not in ("recording", "analysis")]
     changes = [wrapped(*row) for row in rows_of(found, short)]
     if at_once and not changes:
-        changes = [wrapped("few calls", [FEW_CALLS])]
+        changes = [wrapped("few calls", ["recording costs more than it saves", f"-> {FEW_CALLS}"])]
     yield "\nwhat to change" if changes else "\nnothing to change"
     yield from changes
+    if changes:
+        yield wrapped("read on", [f"{page(*NOT_MERGED)} explains each row"])
 
 
 class Figures(NamedTuple):

@@ -37,7 +37,7 @@ from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepa
 from .schedule import analyze, arrange, check_groups
 from .summary import FlushReport
 from .trace.entry import Entry, Library
-from .unmerged import Uneven, Unmerged, find_unmerged
+from .unmerged import Found, find_unmerged
 
 
 class Observer(Protocol):
@@ -95,7 +95,7 @@ class Planned(NamedTuple):
     recorded: bool
     #: The report without times and lines, and the findings, which lack their lines.
     report: FlushReport
-    unmerged: Tuple[Union[Unmerged, Uneven], ...]
+    unmerged: Tuple[Found, ...]
     costs: Costs
     #: The regions of rows that are gathered from tables.
     gathered: FrozenSet[int]
@@ -236,16 +236,19 @@ def _plan(
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(unmerged: Tuple[Union[Unmerged, Uneven], ...], tape: Tape) -> None:
-    for alone in unmerged:
-        if alone.kind == "split":
+def _refuse_unmerged(unmerged: Tuple[Found, ...], tape: Tape) -> None:
+    for found in unmerged:
+        if found.kind == "chain":  # the program needs these one after another
             continue
-        (first,) = alone.at(tape.places)
+        first, *_ = found.at(tape.places)
+        what, instead, so = "were not merged", remedy(first.reason), "one by one"
+        if found.kind == "split":
+            what, instead, so = "merged only in several launches", first.advice, "so"
         raise NotMergedError(
-            f"{first.calls} calls were not merged: {first.reason}",
+            f"{first.calls} calls {what}: {first.reason}",
             first.where,
             first.name,
-            f"{remedy(first.reason)}; or open the scope with strict=False to run them one by one",
+            f"{instead}; or open the scope with strict=False to run them {so}",
         )
 
 

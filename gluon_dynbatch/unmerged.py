@@ -16,6 +16,7 @@ from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
@@ -63,6 +64,13 @@ STEPS = (
 )
 
 
+#: Launches in a row, and share of all launches, from which on calls in a row are told.
+MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
+#: Most units on the way from one call in a row to the next.
+MOST_BETWEEN = 4
+IN_A_ROW = "each waits for the one before, so each is a launch of its own"
+
+
 class Unmerged(NamedTuple):
     """What a `Finding` says, with the number of a call in place of its line."""
 
@@ -108,15 +116,37 @@ class Uneven(NamedTuple):
         ]
 
 
-def find_unmerged(
-    plan: Plan, entries: Sequence[Entry], granularity: str
-) -> Tuple[Union[Unmerged, Uneven], ...]:
-    """Return the calls that did not merge, and those that merged only in several launches.
+class InARow(NamedTuple):
+    """Calls of which each waits for one before, though most other calls share launches."""
+
+    #: Per callee, the numbers of its calls.
+    nodes: Dict[str, List[int]]
+    kind: str = "chain"
+
+    def at(self, places: Sequence[Place]) -> List[Finding]:
+        """Return the findings, given the place of each call: one per line with many calls."""
+        calls: DefaultDict[Where, Counter[str]] = defaultdict(Counter)
+        for name, nodes in self.nodes.items():
+            for place, number in Counter(places[node] for node in nodes).items():
+                calls[place.where][name] += number
+        return [
+            Finding(self.kind, ", ".join(sorted(names)[:3]), IN_A_ROW, sum(names.values()), where)
+            for where, names in calls.items()
+            if sum(names.values()) >= MANY_LAUNCHES
+        ]
+
+
+#: What a plan knows of findings; `at` returns these, given the places of calls.
+Found = Union[Unmerged, Uneven, InARow]
+
+
+def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Found, ...]:
+    """Return the calls that did not merge, those that merged only in several launches, and chains.
 
     The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
     second, of kind "split", are calls of one callee that need several launches, but would merge
-    after a small change.  `entries` has the entries of the calls, in the order of their numbers in
-    the graph.
+    after a small change.  The third, of kind "chain", wait for each other.  `entries` has the
+    entries of the calls, in the order of their numbers in the graph.
     """
     alone: Dict[Tuple[str, str], Unmerged] = {}
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
@@ -128,7 +158,7 @@ def find_unmerged(
             alone[calls.name, calls.reason] = total._replace(calls=total.calls + calls.calls)
         elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
-    split: List[Union[Unmerged, Uneven]] = [
+    split: List[Found] = [
         _split_by_size(plan, launches)
         for launches in families.values()
         if len({launch.segment for launch in launches}) > 1
@@ -136,7 +166,43 @@ def find_unmerged(
     # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
         split += _split_by_count(plan.graph, entries, granularity)
-    return (*alone.values(), *split)
+    return (*alone.values(), *split, *_in_a_row(plan))
+
+
+def _in_a_row(plan: Plan) -> Iterator[InARow]:
+    """Yield the calls of which each waits for the one before, if there are many."""
+    graph, first = plan.graph, plan.members.first
+    lone = np.sort(plan.members.units[first[:-1][np.diff(first) == 1]])
+    launches = len(plan.segment)
+    least = max(MANY_LAUNCHES, int(LARGE_SHARE * launches))
+    signature = graph.dependencies.signature[lone]
+    nodes: DefaultDict[str, Set[int]] = defaultdict(set)
+    chained = 0
+    for number in np.flatnonzero(np.bincount(signature) >= least).tolist():
+        units = lone[signature == number]
+        merges = graph.segments[graph.segment[units[0]]].layout != "unbatched"
+        if merges and np.count_nonzero(_waits(graph.dependencies, units)) >= 0.9 * (len(units) - 1):
+            chained += len(units)
+            nodes[graph.name(int(units[0]))].update(graph.node[units].tolist())
+    # If hardly any other call merges, other findings say why.
+    others = len(graph.entry) - len(set().union(*nodes.values()))
+    if nodes and others >= 2 * (launches - chained) > 0:
+        yield InARow({name: sorted(calls) for name, calls in nodes.items()})
+
+
+def _waits(graph: Dependencies, units: Array) -> Array:
+    """Return for each unit but the first whether it depends on the one before; not if far away."""
+    waits = np.zeros(len(units) - 1, dtype=bool)
+    owner, front = np.arange(len(waits)), units[1:]
+    for _ in range(MOST_BETWEEN + 1):
+        sizes = graph.offsets[front + 1] - graph.offsets[front]
+        begins = graph.offsets[front] - (np.cumsum(sizes) - sizes)
+        owner = np.repeat(owner, sizes)
+        front = graph.preds[np.repeat(begins, sizes) + np.arange(len(owner))]
+        waits[owner[front == units[owner]]] = True
+        between = (front > units[owner]) & ~waits[owner]  # all units on the way have such numbers
+        owner, front = owner[between], front[between]
+    return waits
 
 
 def _calls_of(

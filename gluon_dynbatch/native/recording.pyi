@@ -117,6 +117,8 @@ class Tape(Owner):
 class Place:
     def __init__(self, code: CodeType, instruction: int) -> None: ...
     @property
+    def code(self) -> CodeType: ...
+    @property
     def where(self) -> Where: ...
 
 class Callee:
@@ -126,11 +128,17 @@ class Callee:
     def entries(self) -> Dict[Any, Any]: ...
     def is_current(self, block: Any) -> bool: ...
 
+class ClassCalls:
+    calls: int
+    next_look: int
+
 class Calls:
     tape: Any
     scope: Any
     watch: Any
     tracing: Any
+    @property
+    def forwards(self) -> Dict[type, Any]: ...
     def close(self, reason: str) -> None: ...
     def refuse(self, reason: str, where: Optional[Where] = None) -> None: ...
 
