@@ -116,7 +116,7 @@ def _table(site: ScopeSite, recording_ms: float, most: Optional[int]) -> Iterato
         yield figures.row(shares, f"{short(where)}: {text}")
     others = [figures for figures, _ in rows[len(rows) if most is None else most :]]
     if others:
-        text = f"{len(others)} other lines: explain --lines all shows them"
+        text = f"{len(others)} other line{'s' * (len(others) != 1)}: explain --lines all shows them"
         yield Figures.total(others).row(shares, text)
     if len(rows) > 1:
         text = "all lines" + "; launches of several are divided by their calls" * shares

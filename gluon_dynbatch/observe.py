@@ -31,6 +31,7 @@ from .record.state import STATE, ThreadScope
 from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
+from .rules.spelling import signed
 from .run.execute import Pass
 from .schedule import lower_bound
 
@@ -42,7 +43,9 @@ SLOW_ARRAY_MS = 0.012
 WORK_PER_MICROSECOND = 100_000
 #: Calls per launch from which on stacking samples pays.
 MANY_SAMPLES = 8
-TOGETHER = "put operators that always run together into one HybridBlock: its call is one"
+TOGETHER = (
+    "put operators that always run together, or after a cell, into one HybridBlock: its call is one"
+)
 #: Functions that make arrays, by the modules that users take them from.
 MAKERS = tuple(
     (module, f"mx.{name}", maker)
@@ -199,20 +202,21 @@ class ScopeSite:
         by_mxnet = sum(launches for _, launches, *_ in self.by_mxnet.values())
         others: float = FLUSH[0] * len(report.flushes) + LAUNCH[0] * report.launches
         others += (CALL[0] - LAUNCH[0]) * by_mxnet + self.work / WORK_PER_MICROSECOND
-        if RECORDED[0] * report.nodes <= others:
+        if report.traced.known or RECORDED[0] * report.nodes <= others:
             return
-        reason = "by these counts, recording takes most of the time"
+        launches = f"{report.launches} launch{'es' * (report.launches != 1)}"
+        reason = f"to record {report.nodes} calls costs more than {launches}"
         operators = {where: sum(line.operators.values()) for where, line in self.lines.items()}
         total, where = sum(operators.values()), max(operators, key=operators.__getitem__)
         names, calls, advice = "", operators[where], []
         if total > report.nodes / 4 and not report.found_of("idle", "forward"):
-            names = ", ".join(sorted(self.lines[where].operators)[:3])
-            reason += f"; {total} of {report.nodes} calls are operators outside of cells"
+            names = ", ".join(sorted(set(map(signed, self.lines[where].operators)))[:3])
+            reason += f"; {total} of these calls are operators outside of cells"
             advice = [TOGETHER]
         else:
             where, line = max(self.lines.items(), key=lambda item: item[1].calls)
             calls = line.calls
-        if not (report.traced.known or report.found_of("unkept") or report.forced):
+        if not (report.found_of("unkept") or report.forced):
             advice.append(
                 "if samples repeat their structures, make the outer block a DynamicHybridBlock: "
                 "net.hybridize(trace_once=True) then runs its forward once per structure"

@@ -16,6 +16,7 @@ from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .rules.spelling import signed
 from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
@@ -183,7 +184,7 @@ def _in_a_row(plan: Plan) -> Iterator[InARow]:
         merges = graph.segments[graph.segment[units[0]]].layout != "unbatched"
         if merges and np.count_nonzero(_waits(graph.dependencies, units)) >= 0.9 * (len(units) - 1):
             chained += len(units)
-            nodes[graph.name(int(units[0]))].update(graph.node[units].tolist())
+            nodes[signed(graph.name(int(units[0])))].update(graph.node[units].tolist())
     # If hardly any other call merges, other findings say why.
     others = len(graph.entry) - len(set().union(*nodes.values()))
     if nodes and others >= 2 * (launches - chained) > 0:
