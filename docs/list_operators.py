@@ -142,8 +142,8 @@ _PAGE = """\
 # Operators
 
 This page lists every operator of MXNet 1.9.1 that models call, and whether calls of many samples
-share a launch. Other operators (steps of optimizers, backward passes) run one call at a time.
-Those of `mx.np` and `mx.npx` [are at the end](#numpy). `python docs/list_operators.py`
+share a launch. Calls of other operators (steps of optimizers, backward passes) run one by one.
+The operators of `mx.np` and `mx.npx` [are at the end](#numpy). `python docs/list_operators.py`
 writes this page from the rules.
 
 {summary}
@@ -153,8 +153,8 @@ writes this page from the rules.
   arrays differ in size along axis 0.
 - `equal shapes`: arrays of equal shapes are stacked along a new axis. Each shape is then a part of
   one launch if native steps run it, or a launch of its own if MXNet's operator runs it.
-- *Run by* says whether there are [native steps](#native-steps). An operator that runs `as another`
-  is rewritten with operators that have them.
+- *Run by* says whether the operator has [native steps](#native-steps). An operator that runs
+  `as another` is rewritten with operators that have native steps.
 
 An array is *shared* if all samples use the same object. If a call does not meet the condition, it
 runs by itself, and the report gives the reason.
@@ -163,16 +163,16 @@ runs by itself, and the report gives the reason.
 
 ## Native steps
 
-Native steps run the operators that the table above says so of, with few exceptions, in `float32`
-and `float64` on a CPU; in `int32` and `int64` those that move elements, choose them by index, cast,
-compare, add, subtract or multiply. `sort`, `argsort` and `topk` have native steps for up to 16
-elements, and `topk` with `k=1` for any number.
+Operators with `native steps` in the table above have them for `float32` and `float64` on a CPU,
+with few exceptions: `Pooling` has native steps only for whole maps (`global_pool`), `sort`,
+`argsort` and `topk` for up to 16 elements, and `topk` with `k=1` for any number. For `int32` and
+`int64`, operators have native steps that move elements, choose them by index, cast, compare, add,
+subtract or multiply.
 
-MXNet's own operators run the others, all calls in other types, and all calls in memory of other
-devices. They merge as well, but their launches are slower, and arrays of each size need their own
-launch. If one operator of a cell has no native steps, MXNet runs the whole cell; at granularity
-`"operator"`, only the piece with this operator. `print(batch.plan)` gives the reason for each
-launch, and names the operator.
+MXNet's own operators run all other calls. These merge as well, but their launches are slower, and
+arrays of each size need a launch of their own. If one operator of a cell has no native steps, MXNet
+runs the whole cell; at granularity `"operator"`, only the part of the call with this operator.
+`print(batch.plan)` gives the reason for each launch, and names the operator.
 
 ## One array for all samples
 
@@ -182,16 +182,16 @@ These operators read no array, so all samples use one result.
 
 ## Never merged
 
-Calls of these operators run one by one, with the same results as in a loop. The report gives the
-reason that is listed here.
+Calls of these operators run one by one, with the same results as in the loop. The report gives the
+reason in this table.
 
 {unsupported}
 
 ## NumPy
 
-These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions that are
-not listed call some of them, or NumPy. Calls of `mx.np` and `mx.nd` that do the same share rules,
-native steps and launches.
+These are all operators behind `mx.np` and `mx.npx`, by their names in MXNet. Functions without an
+operator in this table call several of these operators, or NumPy. Calls of `mx.np` and `mx.nd` that
+do the same share rules, native steps and launches.
 
 {numpy}
 """

@@ -79,9 +79,9 @@ class ScoreService(Service):
     """Score the relatedness of sentence pairs over HTTP: concurrent requests run together."""
 
     options = (
-        ("--max-batch-size", POSITIVE, 64, "N", "limit of a minibatch"),
-        ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "longest wait for a minibatch"),
-        ("--max-words", POSITIVE, 200, "N", "limit of a sentence"),
+        ("--max-batch-size", POSITIVE, 64, "N", "most requests of a minibatch"),
+        ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "longest wait for more requests"),
+        ("--max-words", POSITIVE, 200, "N", "most words of a sentence"),
     )
 
     def __init__(self, args, parts):

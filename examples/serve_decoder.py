@@ -154,13 +154,13 @@ class DecoderService(Service):
     """Stream the words of a decoder over HTTP: requests join and leave at every step."""
 
     options = (
-        ("--save", Path, None, "FILE", "write the trained model there"),
-        ("--max-batch-size", POSITIVE, 64, "N", "limit of requests that are under way together"),
+        ("--save", Path, None, "FILE", "write the trained model to this file"),
+        ("--max-batch-size", POSITIVE, 64, "N", "most requests of a step"),
         ("--run-to-end", None, False, None, "let no request join those that are under way"),
-        ("--max-words", POSITIVE, 50, "N", "limit of a sentence"),
-        ("--max-limit", POSITIVE, 512, "N", "largest limit of an answer's words"),
+        ("--max-words", POSITIVE, 50, "N", "most words of a sentence"),
+        ("--max-limit", POSITIVE, 512, "N", "most words that a request may ask for"),
         ("--timeout-s", SECONDS, 60, "S", "longest time for a request"),
-        ("--stream-interval-s", SECONDS, 0.01, "S", "words that come sooner are sent together"),
+        ("--stream-interval-s", SECONDS, 0.01, "S", "shortest time between two deliveries"),
     )
 
     def __init__(self, args, parts):

@@ -72,7 +72,7 @@ OPTIONS = (
      "least one minibatch; in short turns, successive minibatches of training hardly overlap"),
     ("--minutes", ABOVE_ZERO, None, "N", "approximate time for all "
      "measurements: each part gets a share of the time that is left, and first shortens turns, "
-     "then drops rounds after the first; parts that there is no time for are named"),
+     "then drops rounds after the first; the output names parts without time"),
     ("--loop-samples", POSITIVE, 16, "N", "largest minibatch of the loops over samples, whose time "
      "per sample does not depend on it"),
     ("--points", between(int, 2, 1000), 9, "N", "budgets of a curve between none and no limit"),
@@ -89,7 +89,7 @@ OPTIONS = (
      "way with each of these numbers of threads and with none set, in processes of their own"),
     ("--busy", None, False, None, "with --threads: another process keeps one core busy meanwhile"),
     ("--output", Path, Path("runs/benchmark"), "DIR", "folder for JSON, tables and pictures"),
-    ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
+    ("--read", None, False, None, "measure nothing; print and draw the figures in --output"),
     ("--peers-python", Path, PYTHON, "FILE", "interpreter of the other systems; make peers makes "
      "it"),
     ("--jax-python", Path, JAX_PYTHON, "FILE", "interpreter of JAX; make peers makes it"),

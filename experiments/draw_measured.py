@@ -110,7 +110,7 @@ def update(file):
 def main(argv=None):
     """Draw the pictures; `argv` defaults to the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--figures", type=path, metavar="FILE", help="benchmark.json of a run")
+    parser.add_argument("--figures", type=path, metavar="FILE", help="benchmark.json to take from")
     args = parser.parse_args(argv)
 
     def run():

@@ -130,7 +130,7 @@ def main(argv=None):
         ("--hosts", listed(host), None, "X,X,...",
          "start nothing; print the command for each host, to run in the same folder"),
     )  # fmt: skip
-    parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="for the training program")
+    parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="options of the program")
     args = parser.parse_args(argv)
     if args.options[0] != "train":
         parser.error("the options after -- must begin with train")

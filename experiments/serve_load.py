@@ -88,12 +88,12 @@ def main(argv=None):
         ("--clients", between(int, 1, 1000), 64, "N", "pairs: clients that send valid requests"),
         ("--rude", between(int, 0, 1000), 2, "N", "pairs: clients that misbehave meanwhile"),
         ("--pairs-seconds", POSITIVE, 15, "S", "pairs: length of a measurement"),
-        ("--warmup", POSITIVE, 5, "S", "pairs: length of the load before it"),
+        ("--warmup", POSITIVE, 5, "S", "pairs: length of the load before a measurement"),
         ("--batch-wait-timeout-s", SECONDS, 0.01, "S", "pairs: longest wait for a minibatch"),
         ("--rates", listed(ABOVE_ZERO), [8, 32, 64, 128, 192, 256, 320], "N,...",
          "decoder: requests per second"),
         ("--seconds", POSITIVE, 6, "S", "decoder: length of a measurement"),
-        ("--rounds", POSITIVE, 20, "N", "decoder: requests that are alone"),
+        ("--rounds", POSITIVE, 20, "N", "decoder: requests that run alone first, to compare with"),
         ("--output", Path, Path("runs/serving"), "DIR", "figures and picture of the decoder"),
     )  # fmt: skip
     args = parser.parse_args(argv)

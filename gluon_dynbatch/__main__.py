@@ -41,7 +41,7 @@ def main() -> None:
         help="most lines of code to show of each scope, or 'all' (default: %(default)s)",
     )
     command.add_argument("script", help="a Python program that opens scopes")
-    rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
     rest.required = False
     options = parser.parse_args()
     problem = explain.unreadable(options.script)

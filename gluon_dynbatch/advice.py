@@ -15,7 +15,7 @@ COLUMNS, LABELS = 100, 12
 MOST = 5
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """What is the same for all findings of one kind.
 
     Attributes
@@ -39,18 +39,38 @@ class Kind(NamedTuple):
 #: The page about what did not merge, for `page`.
 NOT_MERGED = "guides/not-merged", "Finding what did not merge"
 READ = f"{NOT_MERGED[0]}#a-value-is-read"
+FEW_CALLS = (
+    "recording pays if a scope has more calls that can share launches: put more samples into one "
+    "scope, with batching() around the loop over a minibatch, not inside it"
+)
+NOTHING = "none was recorded"
 EACH_TIME = "each time, the calls recorded so far are run"
 #: In the order in which they are shown.
-KINDS: Dict[str, Kind] = {
-    "ordinary": Kind("at once", section=f"{NOT_MERGED[0]}#nothing-was-recorded"),
-    "idle": Kind(
+KINDS: Dict[str, FindingKind] = {
+    "at once": FindingKind("at once", section=f"{NOT_MERGED[0]}#nothing-was-recorded"),
+    "one by one": FindingKind(
+        "one by one",
+        "no call shared a launch with another one",
+        FEW_CALLS,
+        f"{NOT_MERGED[0]}#a-scope-for-each-sample",
+    ),
+    "at best": FindingKind("at best", section="guides/reports#is-the-number-of-launches-good"),
+    "none": FindingKind(
+        "calls",
+        NOTHING,
+        "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, "
+        "and call the block inside the scope",
+        f"{NOT_MERGED[0]}#nothing-was-recorded",
+    ),
+    "ordinary": FindingKind("at once", section=f"{NOT_MERGED[0]}#nothing-was-recorded"),
+    "idle": FindingKind(
         "hybridize",
         "",
         "call hybridize() on the outermost block, which does not reach blocks in Python lists and "
         "dictionaries: hold these in nn.HybridSequential, or pass them to register_child",
         f"{NOT_MERGED[0]}#a-cell-is-not-hybridized",
     ),
-    "forward": Kind(
+    "forward": FindingKind(
         "forward",
         "",
         "if it needs neither shapes nor values, override hybrid_forward(self, F, ...) of a "
@@ -58,102 +78,106 @@ KINDS: Dict[str, Kind] = {
         "is then one recorded call",
         f"{NOT_MERGED[0]}#a-block-overrides-forward",
     ),
-    "alone": Kind("ran alone", section=f"{NOT_MERGED[0]}#an-operator-has-no-rule"),
-    "split": Kind("split", section=f"{NOT_MERGED[0]}#the-shapes-differ"),
-    "chain": Kind(
+    "alone": FindingKind("ran alone", section=f"{NOT_MERGED[0]}#an-operator-has-no-rule"),
+    "split": FindingKind("split", section=f"{NOT_MERGED[0]}#the-shapes-differ"),
+    "chain": FindingKind(
         "in a row",
         "",
         "if they add up arrays, call mx.nd.add_n(*arrays) once, or mx.np.stack(arrays).sum(axis=0);"
         " if they are steps of one long sample, more samples in a scope share its launches",
         f"{NOT_MERGED[0]}#calls-wait-for-each-other",
     ),
-    "unkept": Kind("not kept", section="guides/trace-once#when-a-recording-is-not-kept"),
-    "backward": Kind(
+    "unkept": FindingKind("not kept", section="guides/trace-once#when-a-recording-is-not-kept"),
+    "backward": FindingKind(
         "backward",
         f"computes gradients in the scope: {EACH_TIME}",
         "collect the losses in a list, and call autograd.backward(losses) once, after the scope; "
         "it adds up the gradients of all losses",
         f"{NOT_MERGED[0]}#gradients-are-computed-for-each-sample",
     ),
-    "index": Kind(
+    "index": FindingKind(
         "index read",
         f"reads an array that is an index beside numbers or slices: {EACH_TIME}",
         "use take(array, index, axis) of mx.nd or mx.np, which is recorded; if an index may be "
         'negative, pass mode="wrap"',
         READ,
     ),
-    "change": Kind(
+    "change": FindingKind(
         "changed",
         f"changes an array that pending calls read: {EACH_TIME}",
         "change arrays and parameters before or after the scope; do not fill an array piece by "
         "piece, but collect the pieces in a list, and join them",
         f"{NOT_MERGED[0]}#gradients-are-computed-for-each-sample",
     ),
-    "value": Kind(
+    "value": FindingKind(
         "value read",
         f"reads a value: {EACH_TIME}",
         "read values after the scope; if they decide what is computed next, use gdb.map, where one "
         "flush serves all samples; if they only enter arithmetic, keep the array instead",
         READ,
     ),
-    "map": Kind(
+    "map": FindingKind(
         "read in map",
         "samples wait there for each other, and one flush serves all of them: as intended",
         "only if a sample reads several values in a row: let it compute all of them before it "
         "reads the first, so that one flush serves them",
         "values#values-that-steer-the-program",
     ),
-    "turn": Kind(
+    "turn": FindingKind(
         "in turn",
         "samples waited there until all earlier ones had ended, since these may change it",
         "pass such values as arguments and results, or set them before they are read",
         "values#shared-data",
     ),
     # Found by `explain`, which measures:
-    "arithmetic": Kind(
+    "arithmetic": FindingKind(
         "arithmetic",
         "",
         "if the number is not needed otherwise, leave out the read, and calculate with the array: "
         "this is recorded, and nothing has to wait",
         READ,
     ),
-    "one waits": Kind(
+    "one waits": FindingKind(
         "read in map",
         "each flush serves at most one sample of map",
         "map more samples at a time, and let samples read at the same time: compute all scores of "
         "a round first, and read them together",
         "values#values-that-steer-the-program",
     ),
-    "kinds": Kind(
+    "kinds": FindingKind(
         "kinds",
         "",
         "calls merge only if they have the same structure of arguments, dtypes, attributes and "
         "shared arrays",
         f"{NOT_MERGED[0]}#the-block-is-not-the-same-one",
     ),
-    "by MXNet": Kind("by MXNet", section=f"{NOT_MERGED[0]}#mxnets-own-operators-run-a-launch"),
-    "arrays": Kind(
+    "by MXNet": FindingKind(
+        "by MXNet", section=f"{NOT_MERGED[0]}#mxnets-own-operators-run-a-launch"
+    ),
+    "arrays": FindingKind(
         "arrays",
         "",
         "create arrays before the scope, or one array per sample: taking rows of it with "
         "x[i : i + 1] costs nothing",
         "guides/reports#the-report",
     ),
-    "one shape": Kind(
+    "one shape": FindingKind(
         "one shape",
         "",
         "without a scope, one call on all samples costs no recording: give the model one array of "
         "them instead, concatenated along axis 0 if that is its batch axis, or else stacked",
         f"{NOT_MERGED[0]}#all-samples-have-one-shape",
     ),
-    "recording": Kind("recording", section="guides/reports#the-report"),
-    "analysis": Kind(
+    "recording": FindingKind("recording", section="guides/reports#the-report"),
+    "analysis": FindingKind(
         "analysis",
         "",
         'set analysis_budget, or use policy="depth"',
         "guides/budget#budget",
     ),
 }
+#: By label of a row, the section of the documentation about it.
+SECTIONS = {kind.label: kind.section for kind in KINDS.values()}
 #: Part of the reason for calls of a layer that joins its parameters anew for each call.
 OWN_PARAMETERS = "parameters of its own"
 #: The reason for operators on ordinary arrays if they are within a cell that is not hybridized.
@@ -163,17 +187,13 @@ FUNCTIONS = (
     "a scope records operators on the results of hybridized blocks; put others into "
     "hybrid_forward of a HybridBlock, hybridize it, and call it in the scope"
 )
-AT_ONCE = "{} calls of blocks, because recording them costs more than it saves"
-EARLIER = "what follows is from the last scope here that recorded calls"
-FEW_CALLS = (
-    "recording pays if a scope has more calls that can share launches: put more samples into one "
-    "scope, with batching() around the loop over a minibatch, not inside it"
-)
-NOTHING = "none was recorded"
-OPEN = "none was computed yet: the scope computes its calls when it ends, or when a value is read"
-HYBRIDIZE = (
-    "a scope records calls of hybridized blocks, so call hybridize() on the outermost block, and "
-    "call the block inside the scope"
+AT_ONCE = "these calls of blocks ran at once, because recording them costs more than it saves"
+EARLIER = "; what else is said here is from the last scope here that recorded calls"
+AT_BEST = "{} launches ran them: at this granularity, no policy needs fewer than {}"
+LARGER_BUDGET = "a larger analysis_budget may save some of the others"
+SEARCH = 'policy="search" may save some of the others'
+STILL_PENDING = (
+    "none was computed yet: the scope computes its calls when it ends, or when a value is read"
 )
 
 

@@ -175,7 +175,7 @@ class Account:
                 # Sizes vary: only a scope more than twice as large is recorded again.
                 2 * (self.calls + report.at_once) if loses else 0,
                 self._told(loses),
-                tuple(report.findings) if loses else None,
+                tuple(report.causes) if loses else None,
                 self.nodes,
             )
         decision = self._decisions.get(self._first_block, Decision())

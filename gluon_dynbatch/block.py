@@ -39,10 +39,10 @@ def batching(
     The scope records two kinds of calls: calls of hybridized blocks, and calls of operators of
     ``mx.nd`` or ``mx.np`` on a *lazy array*.  A lazy array is the result of a recorded call, or an
     array that is made in the scope, as by ``mx.nd.array`` or ``zeros``.  If a block is not
-    hybridized, its operators are recorded one by one; Gluon's own blocks are recorded as one call
-    on lazy arrays.  All other calls run at once, as without a scope.
+    hybridized, each of its operators is a call; Gluon's own blocks are still one call on lazy
+    arrays.  All other calls run at once, as without a scope.
 
-    The shape, dtype and context of a lazy array are known at once.  At the end of the scope, or
+    The shape, dtype and context of a lazy array are known immediately.  At the end of the scope, or
     when a value is read, a *flush* groups and runs all recorded calls.  Values and gradients are
     those of the same program without the scope, up to rounding errors.
 
@@ -52,7 +52,7 @@ def batching(
         Limit on the analysis of one flush: milliseconds, a :class:`Budget`, or None for no limit.
         With 0, calls run one by one in the order in which they were recorded.
     granularity : {"auto", "graph", "block", "operator"}, optional
-        The units that are merged: samples that make the same calls, calls, or pieces of calls.
+        What is merged: samples that make the same calls, calls, or parts of calls.
     policy : {"auto", "depth", "agenda", "search"}, optional
         The algorithm that finds groups, from the cheapest to the most thorough, or the name of
         another policy in ``gluon_dynbatch.schedule.POLICIES``.
@@ -112,10 +112,10 @@ def map(
     samples : iterable
         The minibatch.  A tuple is passed as several arguments, ``fn(*sample)``, if `fn` takes that
         many and cannot be called with one.  Every other sample is passed as one argument.  A block
-        or method that can be called with both, because it has defaults, is refused.
+        or method that takes both, because it has defaults, is refused.
     concurrency : int, optional
-        Largest number of samples that run at a time.  The next one starts when one ends.  By
-        default, all start at once.
+        Largest number of samples that run at the same time.  The next one starts when one ends.
+        By default, all run at the same time.
     on_error : {"raise", "return"}, optional
         With "raise", the first exception stops the other samples and is raised.  With "return", an
         exception becomes the result of its sample, and the other samples continue.
@@ -228,7 +228,7 @@ class DynamicHybridBlock(HybridBlock):
         ArgumentError
             An argument is of a type that cannot be recorded.
         ContextError
-            Arguments are on different devices.
+            Arguments are in different contexts.
         """
         try:
             leaves, _ = recording.flatten(args)

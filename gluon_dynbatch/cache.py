@@ -1,4 +1,10 @@
-"""A cache with a limit in bytes, which evicts the least recently used entries."""
+"""A cache with a limit in bytes, which evicts the least recently used entries.
+
+A program that repeats its work in turns, such as an epoch of the same minibatches, finds nothing in
+a cache that is smaller than one turn.  So the cache notes what it evicts.  If it is asked for that
+again, its limit becomes the smallest one that would have kept the entry: the stack distance of
+Mattson et al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +12,32 @@ import threading
 from collections import OrderedDict
 from typing import Generic, Hashable, Optional, Tuple, TypeVar
 
-Value = TypeVar("Value")
+Content = TypeVar("Content")
 
 
-class SizedCache(Generic[Value]):
+class SizedCache(Generic[Content]):
     """Maps fingerprints to plans, or to pieces of a tape, up to a total size in bytes.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
     describes them is equal, not merely its hash.
+
+    Parameters
+    ----------
+    limit : int
+        The first limit, in bytes.
+    most : int, optional
+        The highest limit, in bytes; by default, the first one stays.
     """
 
-    def __init__(self, capacity: int = 64 << 20):
-        self._capacity = capacity
-        self._entries: OrderedDict[Hashable, Tuple[Value, int]] = OrderedDict()
+    def __init__(self, limit: int, most: int = 0):
+        #: The limit now.
+        self.limit = limit
+        self._most = max(limit, most)
+        self._entries: OrderedDict[Hashable, Tuple[Content, int]] = OrderedDict()
+        #: By hash of an evicted fingerprint, the bytes that had been evicted before it; and those
+        #: that have been evicted in all.
+        self._evicted: OrderedDict[int, int] = OrderedDict()
+        self._evicted_bytes = 0
         self._lock = threading.Lock()
         #: Total size now.
         self.bytes = 0
@@ -26,27 +45,53 @@ class SizedCache(Generic[Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, fingerprint: Hashable) -> Optional[Value]:
+    def find(self, fingerprint: Hashable) -> Optional[Content]:
         """Return the value of `fingerprint`, or None."""
         try:
             self._entries.move_to_end(fingerprint)
             return self._entries[fingerprint][0]
         except KeyError:  # also if another thread evicts it in between
+            if self._evicted:
+                self._raise_limit(hash(fingerprint))
             return None
 
-    def keep(self, fingerprint: Hashable, value: Value, size: int) -> None:
-        """Store a value, unless its size is zero or larger than the capacity."""
-        if not 0 < size <= self._capacity:
+    def keep(self, fingerprint: Hashable, value: Content, size: int) -> None:
+        """Store a value, unless its size is zero or beyond the limit."""
+        if not 0 < size <= self._most:
             return
         with self._lock:
+            if size > self.limit:
+                self._note(fingerprint, size)
+                return
             # Replaces the value of another thread that was faster, or an outdated one.
             self.bytes += size - self._entries.pop(fingerprint, (None, 0))[1]
             self._entries[fingerprint] = value, size
-            while self.bytes > self._capacity:
-                self.bytes -= self._entries.popitem(last=False)[1][1]
+            while self.bytes > self.limit:
+                oldest, (_, bytes_of_oldest) = self._entries.popitem(last=False)
+                self.bytes -= bytes_of_oldest
+                self._note(oldest, bytes_of_oldest)
+
+    def _note(self, fingerprint: Hashable, size: int) -> None:
+        """Note that an entry is evicted, and forget those that not even the highest limit keeps."""
+        number = hash(fingerprint)
+        self._evicted.pop(number, None)
+        self._evicted[number] = self._evicted_bytes
+        self._evicted_bytes += size
+        earliest = self._evicted_bytes - (self._most - self.bytes)
+        while self._evicted and next(iter(self._evicted.values())) < earliest:
+            self._evicted.popitem(last=False)
+
+    def _raise_limit(self, number: int) -> None:
+        """Raise the limit to what would have kept the entry with this hash, if it was evicted."""
+        with self._lock:
+            before = self._evicted.pop(number, None)
+            if before is not None:
+                needed = self.bytes + self._evicted_bytes - before
+                self.limit = max(self.limit, min(needed, self._most))
 
     def clear(self) -> None:
         """Remove all entries."""
         with self._lock:
             self._entries.clear()
+            self._evicted.clear()
             self.bytes = 0

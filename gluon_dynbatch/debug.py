@@ -21,7 +21,7 @@ from .run.execute import Execution, execute
 from .run.prepare import prepare
 
 #: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
-TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
+LAUNCH_TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
 
 #: Elements that are compared at a time.
 MOST_COMPARED = 1 << 20
@@ -108,11 +108,11 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
 def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     """Raise `MismatchError` if results of launches differ from those of calls run one by one."""
     # The tolerance of the coarsest dtype applies to all: a cast to a finer one restores nothing.
-    dtypes = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
+    dtypes = {TYPES[kind].dtype for kind in recording.value_type} & LAUNCH_TOLERANCES.keys()
     operators = (op.op for segment in alone.plan.graph.segments for op in segment.ops)
     if dtypes and any(rules.of(op).single for op in operators):
         dtypes.add("float32")
-    tolerance = max((TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
+    tolerance = max((LAUNCH_TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
     graph, launch_of = merged.plan.graph, merged.plan.members.launch
     results = np.array(list(_deterministic_results(recording)), np.int64).reshape(-1, 2)
     results = results[graph.value_term[results[:, 1]] >= 0]
@@ -120,7 +120,7 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     wrong = []
     for kind in np.unique(np.asarray(recording.value_type)[results[:, 1]]):
         array_type = TYPES[kind]
-        limits = tolerance if array_type.dtype in TOLERANCES else (0, 0)
+        limits = tolerance if array_type.dtype in LAUNCH_TOLERANCES else (0, 0)
         of_type = results[np.asarray(recording.value_type)[results[:, 1]] == kind]
         most = max(MOST_COMPARED // max(prod(array_type.shape), 1), 1)
         for low in range(0, len(of_type), most):

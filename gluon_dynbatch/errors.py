@@ -170,11 +170,11 @@ class ShapeError(DynBatchError, _MXNetsOwn, ValueError):
 
 
 class DTypeError(DynBatchError, _MXNetsOwn, TypeError):
-    """The operators of a call refuse these data types."""
+    """The operators of a call refuse these dtypes."""
 
 
 class ContextError(DynBatchError, _MXNetsOwn, ValueError):
-    """The arrays and parameters of a call are on different devices."""
+    """The arrays and parameters of a call are in different contexts."""
 
 
 class SampleError(DynBatchError, RuntimeError):

@@ -13,7 +13,7 @@ import traceback
 from fractions import Fraction
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from .advice import AT_ONCE, COLUMNS, FEW_CALLS, NOT_MERGED, page, rows_of, wrapped
+from .advice import COLUMNS, NOT_MERGED, page, rows_of, wrapped
 from .errors import Where
 from .observe import Observer, ScopeSite, short
 from .record.lazy_base import Lazy
@@ -36,20 +36,18 @@ def pages(observer: Observer, lines: Optional[int] = MOST_LINES) -> str:
 def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator[str]:
     first, site = sites[0], sites[-1]
     reports = [report for each in sites for report in each.reports]
-    at_once = sum(report.at_once for report in reports)
     counted = ""
     if site is not first:
         counted = " (the first is not counted)"
         if first.lines and not site.lines:
             site, counted = first, " (what follows is from the first, the only one that recorded)"
     report = Report.together(site.reports)
+    report.at_once = at_once = sum(report.at_once for report in reports)
+    report.fewest_launches = lambda: site.fewest_launches
     yield f"=== scope at {short(where)}"
     yield wrapped("scopes", [f"{len(reports)}{counted}"])
-    if at_once:
-        yield wrapped("at once", [AT_ONCE.format(at_once)])
-    elif not site.lines:
-        yield str(report)
     if not site.lines:
+        yield str(report)
         return
     if not report.launches:
         yield "no flush succeeded: the error of the script says why"
@@ -58,22 +56,19 @@ def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator
     running = sum(line.running_ms for line in site.lines.values())
     times = (
         f"recording and the script's own work {recording:.1f} ms, analysis {analysis:.1f} ms,",
-        f"preparing launches {max(dispatch - running - site.own_ms, 0):.1f} ms, "
+        f"dispatch {max(dispatch - running - site.own_ms, 0):.1f} ms, "
         f"running {running:.1f} ms, waiting {waiting:.1f} ms,",
         f"work from before {site.earlier_ms:.1f} ms",
     )
-    rows = dict(summary(report.flushes, site.fewest_launches))
-    shown = "calls", "at best", "flushes"
-    yield from (wrapped(name, rows[name][:1]) for name in shown if name in rows)
+    rows = dict(summary(report.flushes))
+    yield from (wrapped(name, rows[name][:1]) for name in ("calls", "flushes") if name in rows)
     yield wrapped("time", times)
     yield from _table(site, recording, most)
-    report.add_earlier(Report.together(first.reports).findings)
+    report.add_earlier(Report.together(first.reports).causes)
     found = [*site.findings(report)]
     if at_once:  # recording does not pay, however long it takes
         found = [finding for finding in found if finding.kind not in ("recording", "analysis")]
-    changes = [wrapped(*row) for row in rows_of(found, short)]
-    if at_once and not changes:
-        changes = [wrapped("few calls", ["recording costs more than it saves", f"-> {FEW_CALLS}"])]
+    changes = [wrapped(*row) for row in rows_of([*report.of_all_calls(found), *found], short)]
     yield "\nwhat to change" if changes else "\nnothing to change"
     yield from changes
     if changes:

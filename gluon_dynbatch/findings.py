@@ -1,4 +1,4 @@
-"""What a report finds: why calls ran alone, and why batches ended early.
+"""What a report finds: why calls ran alone, and which lines forced a flush.
 
 Findings are collected while a scope is open, so they are plain data; `advice.py` has their texts.
 """
@@ -21,7 +21,9 @@ from typing import (
 
 from .errors import Where
 
-#: Kinds of lines that end a batch early.
+#: In place of a line that is not known.
+NO_LINE = Where("", 0, "")
+#: Kinds of lines that force a flush.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
 BY_LINE = (*READS, "turn", "split", "idle", "forward")
@@ -34,11 +36,13 @@ class Finding(NamedTuple):
     ----------
     kind : str
         A key of `advice.KINDS`.  ``alone``: they did not merge.  ``split``: not all merged with
-        each other.  ``value``, ``index``, ``change``, ``backward``: they ended a batch early.
+        each other.  ``value``, ``index``, ``change``, ``backward``: they forced a flush.
         ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
         earlier ones.  ``ordinary``: they were not recorded.  ``idle``: they would be one recorded
         call each if their block was hybridized, ``forward``: if it did not override ``forward``.
-        ``chain``: each waits for the one before.  ``unkept``: they are not traced once.  Other
+        ``chain``: each waits for the one before.  ``unkept``: they are not traced once.  Of all
+        calls of a scope: ``at once``, they were not recorded; ``one by one``, no two shared a
+        launch; ``at best``, fewer launches may be possible; ``none``, there was no call.  Other
         kinds are found only by ``explain``.
     name : str
         The block, operator, function or attribute; empty if it is not known.
@@ -47,7 +51,7 @@ class Finding(NamedTuple):
     calls : int
         Number of calls.
     where : Where
-        The line of one of the calls.
+        The line of one of the calls; that of the scope, if it is about all of its calls.
     advice : str
         What to do; empty if there is nothing to do.
     """
@@ -70,8 +74,10 @@ class Finding(NamedTuple):
 
     def lines(self, place: Callable[[Where], str] = str) -> List[str]:
         """Return the finding as lines of text, with the user's line as `place` writes it."""
-        calls = f"{self.calls} x {self.name}" if self.name else f"{self.calls} calls"
-        lines = [f"{calls} at {place(self.where)}"]
+        calls = f"{self.calls} x {self.name}"
+        if not self.name:
+            calls = f"{self.calls} call" + "s" * (self.calls != 1)
+        lines = [calls if self.where == NO_LINE else f"{calls} at {place(self.where)}"]
         return lines + [self.reason] * bool(self.reason)
 
     def __str__(self) -> str:
@@ -165,7 +171,7 @@ WRITTEN = {
 
 
 def read_by(function: str, changes: bool, in_map: bool) -> Tuple[str, str]:
-    """Return kind and name of a finding for a line that ends a batch early.
+    """Return kind and name of a finding for a line that forces a flush.
 
     Takes the name of the function that the line calls, whether that may change arrays, and whether
     samples of ``map`` wait there for each other, so that one flush serves all of them.

@@ -13,6 +13,7 @@ from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError
+from .findings import Finding
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
 from .native.recording import in_graph, keep, regions_held, untrack
@@ -37,10 +38,17 @@ from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepa
 from .schedule import analyze, arrange, check_groups
 from .summary import FlushReport
 from .trace.entry import Entry, Library
-from .unmerged import Found, find_unmerged
+from .unmerged import Unplaced, at_lines, find_unmerged
+
+#: Bytes that plans may take at first; and at most, if minibatches repeat in turns.
+PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
 
 
-class Observer(Protocol):
+#: Bytes of a plan besides its arrays, without and with a backward pass.
+OBJECT_BYTES = 8 << 10, 32 << 10
+
+
+class ScopeWatch(Protocol):
     """What is told of each scope, flush and launch; see `observe.py`."""
 
     def opened(self, scope: ThreadScope) -> None:
@@ -59,9 +67,9 @@ class Runtime:
     def __init__(self) -> None:
         self.library = Library()
         self.dispatcher = Dispatcher()
-        self.plans: SizedCache[Planned] = SizedCache()
+        self.plans: SizedCache[Planned] = SizedCache(PLAN_BYTES, MOST_PLAN_BYTES)
         #: Called for each scope, flush and launch, if set; see `observe.py`.
-        self.observer: Optional[Observer] = None
+        self.observer: Optional[ScopeWatch] = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
         #: Number of calls of ``hybridize``, which may change the options that blocks ask for.
@@ -74,10 +82,15 @@ class Fingerprint:
     Its hash leaves most of it out: few minibatches are equal, and fewer make the same calls.
     """
 
+    #: The hash depends on one of so many operands.
+    SAMPLED = 16
+
+
     def __init__(self, tape: Tape, options: Tuple[Any, ...]):
         arrays = tape.sources, tape.offsets, tape.value_type, tape.external_values
         self._parts = options, tape.node_entry, *arrays
-        self._hash = hash((options, zlib.crc32(tape.node_entry)))
+        sources = zlib.crc32(tape.sources[:: self.SAMPLED])
+        self._hash = hash((options, zlib.crc32(tape.node_entry), sources))
 
     def __hash__(self) -> int:
         return self._hash
@@ -95,7 +108,7 @@ class Planned(NamedTuple):
     recorded: bool
     #: The report without times and lines, and the findings, which lack their lines.
     report: FlushReport
-    unmerged: Tuple[Found, ...]
+    unmerged: Tuple[Unplaced, ...]
     costs: Costs
     #: The regions of rows that are gathered from tables.
     gathered: FrozenSet[int]
@@ -109,11 +122,12 @@ class Planned(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Estimated size; the plan of the backward pass is about as large as the plan itself."""
+        """Estimated size of arrays, programs and other objects."""
         graph = self.plan.graph
-        parts = (self.plan, self.plan.reads, graph, graph.dependencies)
+        parts = (self.plan, self.plan.reads, self.plan.members, graph, graph.dependencies)
         fields = [field for part in parts for field in part]
-        return 2 * sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        arrays = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        return OBJECT_BYTES[self.recorded] + 5 * arrays // 4
 
 
 def flush(
@@ -136,35 +150,14 @@ def flush(
     lazies = tape.held()
     planned, cached = find_plan(runtime, options, tape)
     analysed = time.perf_counter()
+    found = at_lines(planned.unmerged, tape.places)
     if options.strict:
-        _refuse_unmerged(planned.unmerged, tape)
-    plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
-    # Checks compare all values.
-    unread = frozenset() if options.debug else planned.unread(lazies)
-    key = held and held.key(plan), unread
-    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
-    waited = 0.0 if chain.open else FLIGHT.make_room()
-    # Found before the launches run, which may replace lazy external arrays by real ones.
-    routes = {} if programs.transposed is None else chain.routes(tape)
-    forget()
-    operators = None if programs.transposed is None else OperatorTape(programs.transposed)
-    execution = _execute(runtime, options, tape, plan, programs, operators)
-    FLIGHT.launched(execution.bases, chain.open)
-    if isinstance(programs, Draft):
-        programs = complete(plan, programs)
-        planned.programs.keep(key, programs)
-    backward = None if operators is None else BackwardPass(programs, execution, operators)
-    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
-    connected = None if backward is None else chain
-    places = execution.bases.handles, execution.bases.addresses
-    kept = Kept(arenas, places, planned.recorded, size, connected)
-    keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
-    if backward is not None:
-        chain.add(backward, kept, routes)
+        _refuse_unmerged(found)
+    backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain)
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
-        findings=tuple(found for calls in planned.unmerged for found in calls.at(tape.places)),
+        findings=found,
         recording_ms=1e3 * (started - (tape.started or started)),
         analysis_ms=1e3 * (analysed - begun),
         dispatch_ms=1e3 * (finished - analysed - waited),
@@ -173,7 +166,7 @@ def flush(
     )
     if account is not None:
         account.note(planned.costs, cached)
-    return plan, None if backward is None else backward.plan, kept, report
+    return planned.plan, None if backward is None else backward.plan, kept, report
 
 
 def find_plan(runtime: Runtime, options: Options, tape: Tape) -> Tuple[Planned, bool]:
@@ -236,13 +229,12 @@ def _plan(
     return planned, analysis.visits >= graph.dependencies.size
 
 
-def _refuse_unmerged(unmerged: Tuple[Found, ...], tape: Tape) -> None:
-    for found in unmerged:
-        if found.kind == "chain":  # the program needs these one after another
+def _refuse_unmerged(found: Tuple[Finding, ...]) -> None:
+    for first in found:
+        if first.kind == "chain":  # the program needs these one after another
             continue
-        first, *_ = found.at(tape.places)
         what, instead, so = "were not merged", remedy(first.reason), "one by one"
-        if found.kind == "split":
+        if first.kind == "split":
             what, instead, so = "merged only in several launches", first.advice, "so"
         raise NotMergedError(
             f"{first.calls} calls {what}: {first.reason}",
@@ -250,6 +242,45 @@ def _refuse_unmerged(unmerged: Tuple[Found, ...], tape: Tape) -> None:
             first.name,
             f"{instead}; or open the scope with strict=False to run them {so}",
         )
+
+
+def _run(
+    runtime: Runtime,
+    options: Options,
+    tape: Tape,
+    planned: Planned,
+    lazies: List[Lazy],
+    chain: Chain,
+) -> Tuple[Optional[BackwardPass], Kept, float]:
+    """Prepare, execute and complete a plan; the arenas become the owners of the lazy arrays.
+
+    Returns the backward pass (None without gradients), the arenas, and the seconds for which this
+    waited for earlier flushes.
+    """
+    plan, held = planned.plan, _find_held(tape, lazies) if planned.recorded else None
+    # Checks compare all values.
+    unread = frozenset() if options.debug else planned.unread(lazies)
+    key = held and held.key(plan), unread
+    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
+    waited = 0.0 if chain.open else FLIGHT.make_room()
+    # Found before the launches run, which may replace lazy external arrays by real ones.
+    routes = {} if programs.transposed is None else chain.routes(tape)
+    forget()
+    operators = None if programs.transposed is None else OperatorTape(programs.transposed)
+    execution = _execute(runtime, options, tape, plan, programs, operators)
+    FLIGHT.launched(execution.bases, chain.open)
+    if isinstance(programs, Draft):
+        programs = complete(plan, programs)
+        planned.programs.keep(key, programs)
+    backward = None if operators is None else BackwardPass(programs, execution, operators)
+    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
+    connected = None if backward is None else chain
+    places = execution.bases.handles, execution.bases.addresses
+    kept = Kept(arenas, places, planned.recorded, size, connected)
+    keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
+    if backward is not None:
+        chain.add(backward, kept, routes)
+    return backward, kept, waited
 
 
 class Held(NamedTuple):

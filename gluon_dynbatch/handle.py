@@ -53,7 +53,7 @@ class Batch(Statements):
         The launches of the last flush.  If there was none, as when all calls ran at once, a
         `NoPlan`, which is false, and says so if it is printed or used.
     backward_plan : Plan or None
-        The launches of its backward pass; None if no gradients are recorded.
+        The launches of the backward pass of the last flush; None if it records no gradients.
     """
 
     def __init__(self, options: Options):

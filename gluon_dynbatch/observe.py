@@ -147,7 +147,7 @@ class ScopeSite:
 
     def findings(self, report: Report) -> Iterator[Finding]:
         """Yield what a report of these scopes finds, and what their counts show."""
-        found = report.findings
+        found = report.causes
         yield from self._reads(report, found)
         split = report.split
         where, line = max(self.lines.items(), key=lambda item: item[1].kinds[1])

@@ -7,26 +7,26 @@ from collections import Counter
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .advice import (
+    AT_BEST,
     AT_ONCE,
     EARLIER,
     FEW_CALLS,
-    HYBRIDIZE,
     IN_IDLE_CELL,
-    KINDS,
+    LARGER_BUDGET,
     NOTHING,
-    OPEN,
+    SEARCH,
+    SECTIONS,
+    STILL_PENDING,
     address,
     rows_of,
     wrapped,
 )
 from .errors import Where
-from .findings import READS, Finding, Findings, Traced
+from .findings import NO_LINE, READS, Finding, Findings, Traced
+from .native.recording import Place
 from .show.html import Bar, PageLink, html_page, table
 from .show.plot import plot
 from .summary import FlushReport, Row, counted, flush_table, summary
-
-#: By label of a row that a finding makes, the section of the documentation about it.
-SECTIONS = {kind.label: kind.section for kind in KINDS.values()}
 
 
 def _not_known() -> None:
@@ -51,7 +51,7 @@ class Report:
     traced : Traced
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
-        Calls that "auto" ran immediately, because recording them costs more than it saves.
+        Calls that "auto" ran at once, because recording them costs more than it saves.
     is_from_earlier : bool
         Whether findings are from the last scope here that recorded calls, as all calls of this one
         ran at once.
@@ -65,6 +65,8 @@ class Report:
         self.at_once = 0
         self.is_from_earlier = False
         self.choice = ""
+        #: The place that opens the scope; None if there was none yet.
+        self.place: Optional[Place] = None
         #: Whether the scope is open: calls may be pending.
         self.is_open = False
         #: What is found while calls are recorded; a flush has findings of its own.
@@ -79,6 +81,7 @@ class Report:
         """Combine the reports of several scopes into one."""
         total = cls()
         for report in reports:
+            total.place = total.place or report.place
             total.flushes += report.flushes
             total.waiting_ms += report.waiting_ms
             total.at_once += report.at_once
@@ -119,7 +122,13 @@ class Report:
 
     @property
     def findings(self) -> List[Finding]:
-        """What may cost time, and why; the most frequent first, and one for each cause."""
+        """What may cost time, and why: first of all calls, then the most frequent first."""
+        causes = self.causes
+        return [*self.of_all_calls(causes), *causes]
+
+    @property
+    def causes(self) -> List[Finding]:
+        """The findings that are about some calls, and say why they cost time, one per cause."""
         unrecorded = self.unrecorded
         others = (
             finding
@@ -127,6 +136,28 @@ class Report:
             if finding.kind != "ordinary" and not self.found.is_explained(finding)
         )
         return [*others] if unrecorded is None else [unrecorded, *others]
+
+    def of_all_calls(self, causes: List[Finding]) -> Iterator[Finding]:
+        """Yield the findings that are about all calls, given those about some."""
+        where = NO_LINE if self.place is None else self.place.where
+        if self.at_once:
+            is_told = self._earlier and not self.flushes
+            advice = FEW_CALLS if self.is_from_earlier and not causes else ""
+            reason = AT_ONCE + EARLIER * bool(is_told)
+            yield Finding("at once", "", reason, self.at_once, where, advice)
+        elif not (self.flushes or self.is_open or causes):
+            yield Finding("none", "", "", 0, where)
+        fewest = self.fewest_launches()
+        if fewest is not None and self.launches > fewest:
+            advice = ""
+            if any(flush.budget != "unlimited" for flush in self.flushes):
+                advice = LARGER_BUDGET
+            elif any(flush.policy != "search" for flush in self.flushes):
+                advice = SEARCH
+            reason = AT_BEST.format(self.launches, fewest)
+            yield Finding("at best", "", reason, self.nodes, where, advice)
+        elif self.launches == self.nodes > 1 and not causes:
+            yield Finding("one by one", "", "", self.nodes, where)
 
     def found_of(self, *kinds: str) -> List[Finding]:
         """Return the findings of some kinds, the most frequent first."""
@@ -150,12 +181,12 @@ class Report:
 
     @property
     def forced(self) -> Dict[Where, int]:
-        """Lines that ended a batch early, and how often."""
+        """Lines that forced a flush, and how often."""
         return {finding.where: finding.calls for finding in self.found_of(*READS)}
 
     @property
     def ordinary(self) -> Dict[str, int]:
-        """Numbers of operators on ordinary arrays, which run immediately, by name."""
+        """Numbers of operators on ordinary arrays, which run at once, by name."""
         total: Counter[str] = Counter()
         for finding in self.found_of("ordinary"):
             total[finding.name] += finding.calls
@@ -261,18 +292,12 @@ class Report:
 
     def _rows(self) -> Iterator[Row]:
         """Yield all rows: first the summary, then what was found."""
-        if not self.flushes and not self.at_once:
-            nothing = [NOTHING] + [f"-> {HYBRIDIZE}"] * (not self.findings)
-            yield "calls", [OPEN] if self.is_open else nothing
-        if self.at_once:
-            lines = [AT_ONCE.format(self.at_once)]
-            if self.is_from_earlier:
-                lines += [EARLIER] if self._earlier else [f"-> {FEW_CALLS}"]
-            yield "at once", lines
         if self.flushes:
-            yield from summary(self.flushes, self.fewest_launches())
-            if self.launches == self.nodes > 1 and not self.findings:
-                yield "one by one", ["no call shared a launch with another one", f"-> {FEW_CALLS}"]
+            yield from summary(self.flushes)
+        elif self.is_open and not self.at_once:
+            yield "calls", [STILL_PENDING]
+        elif self.causes and not self.at_once:
+            yield "calls", [NOTHING]
         traced = self.traced
         if traced.known or traced.new:
             text = f"{traced.known} calls reused a recording, "

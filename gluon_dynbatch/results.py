@@ -30,7 +30,7 @@ OPAQUE = (
 SEQUENCES = (list, tuple, collections.deque)
 
 
-class Shape(NamedTuple):
+class Outside(NamedTuple):
     """The outside of an object that holds others."""
 
     type: type
@@ -86,25 +86,25 @@ def _is_plain(value: Any) -> bool:
     return compares and not (hasattr(value, "__dict__") and vars(value))
 
 
-def _take_apart(value: Any) -> Tuple[Shape, List[Tuple[str, Any]]]:
+def _take_apart(value: Any) -> Tuple[Outside, List[Tuple[str, Any]]]:
     """Return the outside of an object, and the objects in it with what leads to them."""
     class_ = type(value)
     if isinstance(value, np.ndarray):
         items = [(f"[{i}]", item) for i, item in enumerate(value.reshape(-1).tolist())]
-        return Shape(class_, f"shape {value.shape}"), items
+        return Outside(class_, f"shape {value.shape}"), items
     if isinstance(value, SEQUENCES):
         items = [(f"[{i}]", item) for i, item in enumerate(value)]
-        return Shape(class_, f"{len(items)} items"), items
+        return Outside(class_, f"{len(items)} items"), items
     if isinstance(value, dict):
-        return Shape(class_, set(value)), [(f"[{key!r}]", value[key]) for key in _sorted(value)]
+        return Outside(class_, set(value)), [(f"[{key!r}]", value[key]) for key in _sorted(value)]
     if isinstance(value, (set, frozenset)):
         items = [(" (an item)", item) for item in _sorted(value)]
-        return Shape(class_, f"{len(items)} items"), items
+        return Outside(class_, f"{len(items)} items"), items
     if isinstance(value, BaseException):
-        return Shape(class_, "arguments"), [(".args", value.args)]
+        return Outside(class_, "arguments"), [(".args", value.args)]
     fields = {} if isinstance(value, OPAQUE) else _fields_of(value)
     items = [(f".{name}", fields[name]) for name in sorted(fields)]
-    return Shape(class_, set(fields) or None), items
+    return Outside(class_, set(fields) or None), items
 
 
 def _fields_of(value: Any) -> Dict[str, Any]:
@@ -183,7 +183,7 @@ def _differing_values(a: Any, b: Any, tolerance: Tolerance) -> Difference:
 
 
 def _kind_of(value: Any) -> str:
-    return str(value) if isinstance(value, Shape) else f"of type {type(value).__name__}"
+    return str(value) if isinstance(value, Outside) else f"of type {type(value).__name__}"
 
 
 def _differing(a: Any, b: Any, tolerance: Tolerance) -> Difference:

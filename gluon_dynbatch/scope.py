@@ -98,7 +98,7 @@ class OpenScope:
     def __init__(self, batch: Handle, frame: Any):
         self.batch, self.options, self.report = batch, batch.options, batch.report
         #: The place in the user's program that opens the scope.
-        self.place = user_place()
+        self.report.place = self.place = user_place()
         #: Weak references to the objects whose statements are in this scope, oldest first; the
         #: scope is open while there is one.
         self.members: List[Any] = []

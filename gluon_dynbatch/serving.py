@@ -45,8 +45,8 @@ class RequestBatcher:
     max_batch_size : int, optional
         Largest number of requests that run together.
     batch_wait_timeout_s : float, optional
-        Longest time in seconds that a request waits for others while no request is under way.  It
-        does not wait for more requests than were answered last, plus those that waited then.
+        Longest time in seconds that a request waits for others while no request is under way.  The
+        wait ends earlier if as many requests are there as last time, with those that waited then.
     max_queue : int, optional
         Largest number of requests that wait in the queue, or for the clients of their streams.
     on_full : {"raise", "wait"}, optional
@@ -60,7 +60,7 @@ class RequestBatcher:
     stream_interval_s : float, optional
         Shortest time in seconds between two deliveries to the client of a stream.  Values that come
         sooner are delivered together, at the latest when the buffer is half full.  The first value
-        and the end are delivered at once.
+        and the end are delivered immediately.
     **scope_options
         Options of :func:`batching`.
 

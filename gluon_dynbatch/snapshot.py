@@ -25,7 +25,7 @@ from .native.recording import is_unrealised, plain_array
 from .reach import functions_of, is_python, is_skipped
 from .record.hooks import REPLACES
 from .stores import INTERNAL
-from .turns import MISSING, Guard
+from .turns import NO_VALUE, Guard
 
 #: Values that nothing changes.
 ATOMS = (str, bytes, int, float, complex, type(None), range, slice, np.generic, random.SystemRandom)
@@ -215,14 +215,14 @@ def _named(
     set_: Callable[[Any, str, Any], None],
     delete: Callable[[Any, str], None],
 ) -> ContentKind:
-    """Return a kind whose content has names; a name without a value has the value `MISSING`."""
+    """Return a kind whose content has names; a name without a value has the value `NO_VALUE`."""
 
     def put_back(owner: Any, content: Dict[str, Any]) -> None:
         now = read(owner)
         for name in now.keys() | content.keys():
-            value = content.get(name, MISSING)
-            if value is not now.get(name, MISSING):
-                set_(owner, name, value) if value is not MISSING else delete(owner, name)
+            value = content.get(name, NO_VALUE)
+            if value is not now.get(name, NO_VALUE):
+                set_(owner, name, value) if value is not NO_VALUE else delete(owner, name)
 
     return ContentKind(read, put_back)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 from .advice import rows_of, wrapped
 from .findings import Finding
@@ -40,7 +40,7 @@ class FlushReport(NamedTuple):
         Milliseconds for grouping and planning, and for handing launches to the engine.
     queue_ms : float
         Milliseconds spent waiting for earlier flushes and their backward passes, so that at most
-        two of them are unfinished, and hold memory, when this flush starts.
+        two of them are unfinished when this flush starts: each of them holds memory.
     waiting_ms : float
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int
@@ -103,18 +103,13 @@ def _launched(calls: int, units: int, launches: int) -> str:
     return f"{cut} in {launches} launch{'es' * (launches != 1)}"
 
 
-def summary(flushes: Sequence[FlushReport], fewest: Optional[int] = None) -> Iterator[Row]:
-    """Yield the rows about one or more flushes, which add them up.
-
-    They need at least `fewest` launches, if that is known.
-    """
+def summary(flushes: Sequence[FlushReport]) -> Iterator[Row]:
+    """Yield the rows about one or more flushes, which add them up."""
     calls, units = (sum(x) for x in zip(*((f.nodes, f.units) for f in flushes)))
     widths = [width for flush in flushes for width in flush.widths]
     wide = f"{sum(widths) / len(widths):.1f} {'units' if units != calls else 'calls'} a launch"
     launched = _launched(calls, units, len(widths))
     yield "calls", [f"{calls}{launched}; {wide} on average, {max(widths)} at most"]
-    if fewest is not None:
-        yield from at_best(flushes, fewest)
     waiting = [flush.waiting for flush in flushes if flush.waiting]
     waited = (
         f"; {sum(waiting) / len(waiting):.1f} samples of map waited for each" if waiting else ""
@@ -145,19 +140,6 @@ def summary(flushes: Sequence[FlushReport], fewest: Optional[int] = None) -> Ite
     rows.append({f"waiting for {what}": spent for what, spent in totals.items() if spent})
     texts = (", ".join(f"{name} {spent:.1f} ms" for name, spent in row.items()) for row in rows)
     yield "time", [*filter(None, texts)]
-
-
-def at_best(flushes: Sequence[FlushReport], fewest: int) -> Iterator[Row]:
-    """Yield a row that says how many launches flushes need at least, if they have more."""
-    launches = sum(flush.launches for flush in flushes)
-    if launches <= fewest:
-        return
-    lines = [f"{fewest} launches: at this granularity, no policy needs fewer"]
-    if any(flush.budget != "unlimited" for flush in flushes):
-        lines.append("-> a larger analysis_budget may save some of the others")
-    elif any(flush.policy != "search" for flush in flushes):
-        lines.append('-> policy="search" may save some of the others')
-    yield "at best", lines
 
 
 def flush_table(flushes: Sequence[FlushReport]) -> str:

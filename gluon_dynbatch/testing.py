@@ -183,7 +183,7 @@ def _anchored(array: NDArray, anchors: Dict[Any, NDArray]) -> NDArray:
 
 
 def _array_like(array: NDArray, values: np.ndarray[Any, Any]) -> NDArray:
-    """Return an array of the class, dtype and device of another one."""
+    """Return an array of the class, dtype and context of another one."""
     create: Any = mx.np.array if isinstance(array, mx.np.ndarray) else mx.nd.array
     created: NDArray = create(values, ctx=array.ctx, dtype=array.dtype)
     return created

@@ -19,7 +19,7 @@ from .reach import How, ProgramReach, is_python
 from .record.state import STATE
 from .record.where import user_line
 
-MISSING: Any = object()
+NO_VALUE: Any = object()
 #: Values that samples share: networks, and code.
 SHARED = (Block, Parameter, type, types.FunctionType, types.MethodType, types.ModuleType)
 #: Values that nothing changes in place.
@@ -65,7 +65,7 @@ class Guard:
     def __init__(self, class_: type, name: str, how: How):
         self._class, self._name, self.how = class_, name, how
         #: The class attribute that this replaces, and the one that objects have by default.
-        self._own = vars(class_).get(name, MISSING)
+        self._own = vars(class_).get(name, NO_VALUE)
         self._default = getattr_static(class_, name)
         self._is_slot = isinstance(self._default, types.MemberDescriptorType)
 
@@ -77,28 +77,28 @@ class Guard:
         """Restore the class, unless the program has set its attribute."""
         if vars(self._class).get(self._name) is not self:
             return
-        if self._own is MISSING:
+        if self._own is NO_VALUE:
             delattr(self._class, self._name)
         else:
             setattr(self._class, self._name, self._own)
 
     def value(self, owner: Any) -> Any:
-        """Return the value in an object; `MISSING` if it has none of its own."""
+        """Return the value in an object; `NO_VALUE` if it has none of its own."""
         if not self._is_slot:
-            return vars(owner).get(self._name, MISSING)
+            return vars(owner).get(self._name, NO_VALUE)
         try:
             return self._default.__get__(owner, type(owner))
         except AttributeError:
-            return MISSING
+            return NO_VALUE
 
     def put(self, owner: Any, value: Any) -> None:
-        """Set the value in an object, or with `MISSING`, delete it."""
+        """Set the value in an object, or with `NO_VALUE`, delete it."""
         if self._is_slot:
-            if value is not MISSING:
+            if value is not NO_VALUE:
                 self._default.__set__(owner, value)
-            elif self.value(owner) is not MISSING:
+            elif self.value(owner) is not NO_VALUE:
                 self._default.__delete__(owner)
-        elif value is MISSING:
+        elif value is NO_VALUE:
             vars(owner).pop(self._name, None)
         else:
             vars(owner)[self._name] = value
@@ -113,9 +113,9 @@ class Guard:
             if in_map and not sets and self._may_change(value):
                 self._await_turn(owner)
                 value = self.value(owner)
-            if value is not MISSING:
+            if value is not NO_VALUE:
                 return value
-        if self._default is MISSING or (self._is_slot and owner is not None):
+        if self._default is NO_VALUE or (self._is_slot and owner is not None):
             kind = self._class if owner is None else type(owner)
             raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
         bind = getattr(type(self._default), "__get__", None)
@@ -127,21 +127,21 @@ class Guard:
 
     def __delete__(self, owner: Any) -> None:
         self._await_turn(owner)
-        if self.value(owner) is MISSING:
+        if self.value(owner) is NO_VALUE:
             raise AttributeError(self._name)
         self._note(owner)
-        self.put(owner, MISSING)
+        self.put(owner, NO_VALUE)
 
     def _may_change(self, value: Any) -> bool:
         """Return whether an earlier sample may change what the attribute holds."""
-        value = self._default if value is MISSING else value
+        value = self._default if value is NO_VALUE else value
         if isinstance(value, SHARED):
             return False
         if self.how is How.SET:
             return True
         if self.how is How.OWNER:
             value = _first_item(value)
-        if value is MISSING or isinstance(value, IMMUTABLE):
+        if value is NO_VALUE or isinstance(value, IMMUTABLE):
             return False
         # Attributes of objects in Python have guards of their own.
         return isinstance(value, (dict, list, set)) or not is_python(type(value))
@@ -207,12 +207,12 @@ def wait_for(thing: Any) -> None:
 def getattr_static(class_: type, name: str) -> Any:
     """Return an attribute of a class without calling it, and without guards."""
     for base in class_.__mro__:
-        found = vars(base).get(name, MISSING)
+        found = vars(base).get(name, NO_VALUE)
         if isinstance(found, Guard):
             found = found._own
-        if found is not MISSING:
+        if found is not NO_VALUE:
             return found
-    return MISSING
+    return NO_VALUE
 
 
 def _within(block: Block) -> Iterator[Any]:

@@ -1,27 +1,27 @@
 """Find the calls of a plan that did not merge, or not all with each other, and the reasons.
 
-A plan does not know the user's lines, so it has the number of a call in place of its line.
+A plan does not know the user's lines, so its findings get these at each flush.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple, Union
+from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from .errors import Where
-from .findings import Finding
+from .findings import NO_LINE, Finding, Findings
 from .lower.graph import Graph
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .record.operators import PART
 from .rules.spelling import signed
 from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
-OWN = "the number of arrays differs from call to call, and each number needs its own launch"
+EACH_NUMBER = "the number of arrays differs from call to call, and each number needs its own launch"
 COUNTS = "{}make one array of them before the call, with {} or {}{}"
 #: Whether arrays are those of `mx.np`: how to make one array of several.
 JOINED = {
@@ -68,80 +68,49 @@ STEPS = (
 #: Launches in a row, and share of all launches, from which on calls in a row are told.
 MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
 #: Most units on the way from one call in a row to the next.
-MOST_BETWEEN = 4
+MOST_APART = 4
 IN_A_ROW = "each waits for the one before, so each is a launch of its own"
 
 
-class Unmerged(NamedTuple):
-    """What a `Finding` says, with the number of a call in place of its line."""
+class Unplaced(NamedTuple):
+    """A finding of a plan, with the numbers of its calls in place of their lines."""
 
-    kind: str
-    name: str
-    reason: str
-    calls: int
-    node: int
-    advice: str = ""
-
-    def at(self, places: Sequence[Place]) -> List[Finding]:
-        """Return the finding, given the place of each call."""
-        where = places[self.node].where
-        return [Finding(self.kind, self.name, self.reason, self.calls, where, self.advice)]
+    finding: Finding
+    nodes: List[int]
+    #: A number of the callee, and which of its variants these calls are, of which each needs
+    #: launches of its own; zeros if these do not matter.
+    callee: int = 0
+    variant: int = 0
 
 
-class Uneven(NamedTuple):
-    """Calls of one callee that merge only with calls of as many arrays."""
+def at_lines(unmerged: Sequence[Unplaced], places: Sequence[Place]) -> Tuple[Finding, ...]:
+    """Return findings of a plan with the lines of their calls, given the place of each call.
 
-    name: str
-    #: Per entry: the number of arrays, what to do instead, and the numbers of its calls.
-    entries: Tuple[Tuple[int, str, List[int]], ...]
-    kind: str = "split"
-
-    def at(self, places: Sequence[Place]) -> List[Finding]:
-        """Return the findings, given the place of each call: one per line to change.
-
-        These are the lines of which calls have different numbers of arrays; or all lines, if none
-        has.
-        """
-        counts: DefaultDict[Where, Set[int]] = defaultdict(set)
-        calls: Counter[Where] = Counter()
-        advice_of: Dict[Where, str] = {}
-        for count, advice, nodes in self.entries:
-            for place, number in Counter(places[node] for node in nodes).items():
-                counts[place.where].add(count)
-                calls[place.where] += number
-                advice_of.setdefault(place.where, advice)
-        lines = [where for where in calls if len(counts[where]) > 1] or [*calls]
-        return [
-            Finding(self.kind, self.name, OWN, calls[where], where, advice_of[where])
-            for where in lines
-        ]
+    If a callee has lines with calls of several variants, these are the lines to change, and those
+    of which all calls are of one variant are left out.
+    """
+    if not unmerged:
+        return ()
+    found, callees = Findings(), {}
+    variants: DefaultDict[Any, Set[int]] = defaultdict(set)
+    for finding, nodes, callee, variant in unmerged:
+        for place, calls in Counter([places[node] for node in nodes]).items():
+            here = finding._replace(where=place.where, calls=calls)
+            found.add([here])
+            callees[here.key] = callee
+            variants[here.key].add(variant)
+    uneven = {key for key, seen in variants.items() if len(seen) > 1}
+    to_change = {callees[key] for key in uneven}
+    return tuple(
+        x
+        for x in found
+        if x.key in uneven
+        or callees[x.key] not in to_change
+        and (x.kind != "chain" or x.calls >= MANY_LAUNCHES)
+    )
 
 
-class InARow(NamedTuple):
-    """Calls of which each waits for one before, though most other calls share launches."""
-
-    #: Per callee, the numbers of its calls.
-    nodes: Dict[str, List[int]]
-    kind: str = "chain"
-
-    def at(self, places: Sequence[Place]) -> List[Finding]:
-        """Return the findings, given the place of each call: one per line with many calls."""
-        calls: DefaultDict[Where, Counter[str]] = defaultdict(Counter)
-        for name, nodes in self.nodes.items():
-            for place, number in Counter(places[node] for node in nodes).items():
-                calls[place.where][name] += number
-        return [
-            Finding(self.kind, ", ".join(sorted(names)[:3]), IN_A_ROW, sum(names.values()), where)
-            for where, names in calls.items()
-            if sum(names.values()) >= MANY_LAUNCHES
-        ]
-
-
-#: What a plan knows of findings; `at` returns these, given the places of calls.
-Found = Union[Unmerged, Uneven, InARow]
-
-
-def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Found, ...]:
+def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Unplaced, ...]:
     """Return the calls that did not merge, those that merged only in several launches, and chains.
 
     The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
@@ -149,28 +118,26 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     after a small change.  The third, of kind "chain", wait for each other.  `entries` has the
     entries of the calls, in the order of their numbers in the graph.
     """
-    alone: Dict[Tuple[str, str], Unmerged] = {}
+    alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
     for number, index in enumerate(plan.segment.tolist()):
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
-            calls = _calls_of("alone", plan, [plan.launch(number)], segment.reason)
-            total = alone.setdefault((calls.name, calls.reason), calls._replace(calls=0))
-            alone[calls.name, calls.reason] = total._replace(calls=total.calls + calls.calls)
+            name, nodes = _calls_of(plan, plan.launch(number))
+            alone[name, segment.reason] += nodes
         elif isinstance(plan.kernels[index], str):
             families[segment.family].append(plan.launch(number))
-    split: List[Found] = [
-        _split_by_size(plan, launches)
-        for launches in families.values()
-        if len({launch.segment for launch in launches}) > 1
-    ]
+    found = [_unplaced("alone", *key, nodes) for key, nodes in alone.items()]
+    for launches in families.values():
+        if len({launch.segment for launch in launches}) > 1:
+            found += _split_by_size(plan, launches)
     # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
-        split += _split_by_count(plan.graph, entries, granularity)
-    return (*alone.values(), *split, *_in_a_row(plan))
+        found += _split_by_count(plan.graph, entries, granularity)
+    return (*found, *_in_a_row(plan))
 
 
-def _in_a_row(plan: Plan) -> Iterator[InARow]:
+def _in_a_row(plan: Plan) -> Iterator[Unplaced]:
     """Yield the calls of which each waits for the one before, if there are many."""
     graph, first = plan.graph, plan.members.first
     lone = np.sort(plan.members.units[first[:-1][np.diff(first) == 1]])
@@ -188,14 +155,15 @@ def _in_a_row(plan: Plan) -> Iterator[InARow]:
     # If hardly any other call merges, other findings say why.
     others = len(graph.entry) - len(set().union(*nodes.values()))
     if nodes and others >= 2 * (launches - chained) > 0:
-        yield InARow({name: sorted(calls) for name, calls in nodes.items()})
+        names = ", ".join(sorted(nodes)[:3])
+        yield _unplaced("chain", names, IN_A_ROW, sorted(set().union(*nodes.values())))
 
 
 def _waits(graph: Dependencies, units: Array) -> Array:
     """Return for each unit but the first whether it depends on the one before; not if far away."""
     waits = np.zeros(len(units) - 1, dtype=bool)
     owner, front = np.arange(len(waits)), units[1:]
-    for _ in range(MOST_BETWEEN + 1):
+    for _ in range(MOST_APART + 1):
         sizes = graph.offsets[front + 1] - graph.offsets[front]
         begins = graph.offsets[front] - (np.cumsum(sizes) - sizes)
         owner = np.repeat(owner, sizes)
@@ -206,25 +174,33 @@ def _waits(graph: Dependencies, units: Array) -> Array:
     return waits
 
 
-def _calls_of(
-    kind: str, plan: Plan, launches: List[Launch], reason: str, advice: str = ""
-) -> Unmerged:
-    unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
-    return Unmerged(kind, plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]), advice)
+def _unplaced(
+    kind: str, name: str, reason: str, nodes: List[int], advice: str = "", *variant: int
+) -> Unplaced:
+    return Unplaced(Finding(kind, name, reason, len(nodes), NO_LINE, advice), nodes, *variant)
 
 
-def _split_by_size(plan: Plan, launches: List[Launch]) -> Unmerged:
-    """Return calls of one callee that MXNet runs with a launch per size."""
+def _calls_of(plan: Plan, launch: Launch) -> Tuple[str, List[int]]:
+    """Return the name and the numbers of the calls of a launch."""
+    return plan.graph.name(int(launch.units[0])), plan.graph.node[launch.units].tolist()
+
+
+def _split_by_size(plan: Plan, launches: List[Launch]) -> Iterator[Unplaced]:
+    """Yield calls of one callee that MXNet runs with a launch per size."""
     reason = SIZES.format(plan.kernels_of(launches[0].number))
     advice = STEPS if "operator RNN " in reason or "npx.rnn " in reason else PAD
-    return _calls_of("split", plan, launches, reason, advice)
+    for launch in launches:
+        name, nodes = _calls_of(plan, launch)
+        yield _unplaced("split", name, reason, nodes, advice)
 
 
-def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Uneven]:
+def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unplaced]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
     count_of: Dict[Any, int] = {}
     several = set()
     for entry in entries:
+        if entry.token[-1] == PART:
+            continue
         count = len(entry.in_types)
         if count_of.setdefault(entry.token, count) != count:
             several.add(entry.token)
@@ -241,19 +217,17 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
         for segment in cut.segments if entry.token in several else ():
             if segment.layout != "unbatched":
                 families_of[entry.token][segment.family].add(len(entry.in_types))
-    for token, families in families_of.items():
+    for callee, (token, families) in enumerate(families_of.items(), 1):
         unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
         unshared -= whole[token]
         if len(unshared) > 1:
-            uneven = []
             for number, entry in enumerate(entries):
                 if entry.token == token and len(entry.in_types) in unshared:
-                    name = entry.name
                     of_block = entry.block_id is not None
                     advice = _of_block(entry, granularity) if of_block else _along_axis(entry)
                     calls = np.flatnonzero(graph.entry == number).tolist()
-                    uneven.append((len(entry.in_types), advice, calls))
-            yield Uneven(name, tuple(uneven))
+                    count = len(entry.in_types)
+                    yield _unplaced("split", entry.name, EACH_NUMBER, calls, advice, callee, count)
 
 
 def _of_block(entry: Entry, granularity: str) -> str:
@@ -267,9 +241,10 @@ def _of_block(entry: Entry, granularity: str) -> str:
 
 def _along_axis(entry: Entry) -> str:
     """Return how to put the arrays of an operator together along axis 0."""
-    (op,) = (op for op in entry.program.ops if op.op != VARIABLE)
+    op, *others = (op for op in entry.program.ops if op.op != VARIABLE)
     numpy = entry.program.numpy
-    if op.op not in ALONG_AXIS:
+    # Several operators are one of `mx.np` that changes the shapes of its arrays.
+    if others or op.op not in ALONG_AXIS:
         return COUNTS.format("", *JOINED[numpy], "")
     attribute, *instead = ALONG_AXIS[op.op]
     shape = entry.in_types[0].shape

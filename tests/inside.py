@@ -4,10 +4,13 @@ A redesign that keeps the contracts changes this file, and no test.  Each functi
 that nobody can see from outside: what is freed, how much is held, what MXNet still knows.
 """
 
+import gc
+
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.run import buffers, direct, gradient
 from gluon_dynbatch.run.engine import FLIGHT
 from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.trace.entry import Entry
 
 
 def forget_plans():
@@ -60,6 +63,17 @@ def pieces_of(block):
 def limit_pieces(block, capacity):
     """Give a block that is traced once a cache of so many bytes."""
     block._pieces.held = SizedCache(capacity)
+
+
+def limit_entries(monkeypatch, most):
+    """Let the process keep at most twice so many entries of calls."""
+    monkeypatch.setattr(RUNTIME.library, "_most", most)
+
+
+def known_operators():
+    """Return how many operators are known, each with its attributes; and all entries of calls."""
+    gc.collect()
+    return len(RUNTIME.library.operators), sum(type(each) is Entry for each in gc.get_objects())
 
 
 def gather(target, arrays, pieces):

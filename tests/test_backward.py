@@ -50,7 +50,7 @@ ADDED = ("one by one", "twice, added")
 @ALL
 @pytest.mark.parametrize("how", ["inside", "after", "recorded inside"])
 @pytest.mark.parametrize("name", HEADS)
-def test_ways_to_go_backward(name, how, granularity):
+def test_all_ways_to_go_backward_give_the_gradients_of_the_loop(name, how, granularity):
     """The backward pass starts in or after the scope; autograd records around or in the scope."""
     net = make_cells()
     net.collect_params().setattr("grad_req", "add" if name in ADDED else "write")
@@ -208,7 +208,7 @@ def test_a_table_that_is_also_a_weight(granularity):
 
 
 @pytest.mark.parametrize("in_a_cell", [True, False])
-def test_custom_operators_train(in_a_cell):
+def test_custom_operators_have_the_gradients_of_the_loop(in_a_cell):
     """MXNet may never finish a custom operator's backward pass within another backward pass."""
     layer = dense()
     squared = cell(lambda F, x: F.Custom(x, **SQUARING)) if in_a_cell else mx.nd.Custom

@@ -83,7 +83,7 @@ DAMAGED_TAPES = {
 
 
 @pytest.mark.parametrize("message", DAMAGED_TAPES)
-def test_damaged_tapes(message):
+def test_damaged_tapes_are_found(message):
     with pytest.raises(KeyError), gdb.batching(**FIXED):
         tape = record(dense())
         check_tape(tape)
@@ -138,7 +138,7 @@ DAMAGED_GRAPHS = {
 
 
 @pytest.mark.parametrize("match", DAMAGED_GRAPHS)
-def test_damaged_graphs(match):
+def test_damaged_graphs_are_found(match):
     """Two queries read a memory that a third call computes: {a}, {attention x 2}."""
     a, lookup = ready(unary()), ready(Attention())
     with gdb.batching(**FIXED) as batch:
@@ -202,7 +202,7 @@ DAMAGED_PLANS = [
 
 
 @pytest.mark.parametrize("case, match, change", DAMAGED_PLANS)
-def test_damaged_plans(case, match, change):
+def test_damaged_plans_are_found(case, match, change):
     plan = plan_of(case)
     check_plan(plan)
     with pytest.raises(AssertionError, match=match):
@@ -220,7 +220,7 @@ DAMAGED_TRANSPOSED = {
 
 
 @pytest.mark.parametrize("match", DAMAGED_TRANSPOSED)
-def test_damaged_transposed_plans(match):
+def test_damaged_transposed_plans_are_found(match):
     plan = plan_of("chains")
     ends = [int(plan.graph.slot0[launch.units[-1]]) for launch in plan.launches]
     heads = heads_of(plan, ends)

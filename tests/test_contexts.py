@@ -137,16 +137,16 @@ def check(program, context, pause, **options):
 
 @pytest.mark.parametrize("context", CONTEXTS[1:], ids=str)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_any_number_of_flushes(program, context):
+def test_programs_with_any_number_of_flushes_equal_the_loop(program, context):
     for pause, debug in [("never", False), ("flush", False), ("read", False), ("flush", True)]:
         check(program, context, pause, debug=debug, granularity="operator")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("native", [False, True])
-def test_memory_that_native_code_cannot_reach(program, native, monkeypatch):
+def test_programs_out_of_reach_of_native_code_equal_the_loop(program, native, monkeypatch):
     """As on a GPU: MXNet's operators fill arenas, launch, and copy arrays out."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache(1 << 20))
     monkeypatch.setattr(RUNTIME.dispatcher.kernels, "native", native)
     for module in (express, prepare, buffers, keep)[0 if not native else 1 :]:
         monkeypatch.setattr(module, "in_host_memory", lambda context: False)
@@ -219,7 +219,7 @@ def test_mxnets_operators_copy_results_out_at_once(monkeypatch):
 
 @pytest.mark.parametrize("context", CONTEXTS[1:], ids=str)
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
-def test_samples_that_read_values(context, debug):
+def test_samples_that_read_values_equal_the_loop_in_each_context(context, debug):
     """Gradients are those of the loop in ordinary memory."""
 
     def decode(net, x):

@@ -23,7 +23,7 @@ def draws(fn, count=40, shape=(5, 100), seed=11, **options):
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 0.5, 0.9])
-def test_rate_and_independence_of_masks(rate):
+def test_masks_have_their_rate_and_are_independent(rate):
     masks = draws(lambda F, x: F.Dropout(x, p=rate))
     kept = np.float32(1) - np.float32(rate)
     assert np.unique(masks).tolist() == [0, np.float32(1) / kept]
@@ -52,7 +52,7 @@ DISTRIBUTIONS = {
 
 
 @pytest.mark.parametrize("fn, wanted", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_distributions(fn, wanted):
+def test_numbers_have_the_distributions_of_mxnet(fn, wanted):
     drawn = draws(fn)
     assert stats.kstest(drawn.ravel(), wanted.cdf).pvalue > 0.01
     for axis in range(3):
@@ -60,7 +60,7 @@ def test_distributions(fn, wanted):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * np.sqrt(a.size) < 4.5
 
 
-def test_parameters_of_each_sample():
+def test_each_sample_draws_by_its_own_parameters():
     net = cell(lambda F, mean: F.sample_normal(mean, F.ones_like(mean), shape=(500,)))
     means = attached([mx.nd.array([[k, -k]]) for k in range(6)])
     mx.random.seed(0)

@@ -35,7 +35,7 @@ pages = load(ROOT / "docs" / "snippets.py")
 
 
 @pytest.mark.parametrize("name", sorted(pages.PAGES))
-def test_page(name, tmp_path):
+def test_a_page_shows_what_its_code_prints_and_draws(name, tmp_path):
     """Its outputs and pictures are what its code prints and draws."""
     for snippet in pages.snippets(name):
         shown, printed = snippet.shown or "", snippet.printed
@@ -177,7 +177,7 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
-def test_example(name, capsys):
+def test_an_example_runs_and_equals_the_loop(name, capsys):
     """Training halves the loss, so the comparison with the loop is not one of noise."""
     path = ROOT / "examples" / f"{name}.py"
     assert len(path.read_text("utf-8").splitlines()) < 150, "an example is short"
@@ -238,7 +238,7 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
     equal(gradients_of(added), expected, 1e-4)
 
 
-def test_docstrings():
+def test_examples_in_docstrings_run():
     attempted = 0
     for _, name, _ in pkgutil.walk_packages(gdb.__path__, f"{gdb.__name__}."):
         names = {"mx": mx, "np": np, "gdb": gdb}

@@ -23,7 +23,7 @@ from gluon_dynbatch.run.engine import MOST_EARLIER, Flight, push_notice
 from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.gradient import record_function
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
-from tests.cells import dense, equal
+from tests.cells import array, dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, many_parts, output_of
 from tests.inside import unfinished_flushes
 
@@ -395,6 +395,36 @@ def test_mxnet_keeps_what_a_backward_pass_reads(reads_target, fails, caplog):
         equal([reader.read], [np.float32([7, 7] if reads_target else [3, 5])])
         equal([got], [np.float32([7, 7])])
     assert len(caplog.records) == fails
+
+
+def test_a_backward_pass_does_not_wait_for_a_later_flush():
+    """The buffers of the later flush are free to be reused, but it has not run.
+
+    x -> first -+-> second -+-> loss   backward, the gradient of `first` is put together in a
+                +-----------+          buffer as large as the arena of `later`
+    x -> later                         waits for its weight
+    """
+    first, second, later = (dense(512, 512) for _ in range(3))
+    samples = [array(64, 512, seed=k) for k in range(4)]
+    mx.nd.waitall()
+    with autograd.record(), gdb.batching(**FIXED):
+        losses = [y + second(y) for y in map(first, samples)]
+    weight = later.weight.data()
+    GATE.clear()
+    try:
+        weight[:] = gated(weight)
+        with gdb.batching(**FIXED):
+            results = list(map(later, samples))
+        del results
+        autograd.backward(losses)
+        gradient = first.weight.grad()
+        done, deadline = push_notice([gradient.handle.value]), time.monotonic() + PATIENCE / 2
+        while not done.given and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert done.given and not GATE.is_set()
+    finally:
+        GATE.set()
+        mx.nd.waitall()
 
 
 def test_results_of_many_shapes_leave_their_arena_by_one_push(monkeypatch):

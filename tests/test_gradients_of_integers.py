@@ -31,7 +31,7 @@ TWO = cell(lambda F, a, x: F.cast(a, "float32") * x + F.sin(F.cast(a * 1, "float
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_gradients_of_integers(name, dtype, grad_req):
+def test_gradients_of_integers_equal_the_loop(name, dtype, grad_req):
     def run(scope):
         arrays = [nd.array(np.arange(8).reshape(2, 4) % k, dtype=dtype) for k in (2, 3, 4, 5)]
         floats = [array(2, 4, seed=k) for k in range(3)]
@@ -53,7 +53,7 @@ def test_gradients_of_integers(name, dtype, grad_req):
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("name", ["take", "gather_nd", "a sum by index"])
-def test_gradients_of_integers_that_are_gathered(name, grad_req, dtype):
+def test_gradients_of_gathered_integers_equal_the_loop(name, grad_req, dtype):
     """They are computed in double precision, and only loops convert them."""
     choose = {
         "take": lambda a, index: nd.take(a, index[0]),

@@ -320,7 +320,7 @@ def test_sums_by_index_of_ragged_samples_share_a_launch():
 
 def test_without_a_way_to_report_indices_mxnet_runs_what_checks_them(monkeypatch):
     """The reason names the operator that the user called, not those that merge it."""
-    monkeypatch.setattr(RUNTIME, "plans", SizedCache())
+    monkeypatch.setattr(RUNTIME, "plans", SizedCache(1 << 20))
     monkeypatch.setattr(executing, "can_fail", lambda: False)
     index = mx.nd.array([[0, 2]])
     arrays = [mx.nd.array(np.arange(6).reshape(3, 2) * 10.5 + k) for k in range(3)]

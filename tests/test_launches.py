@@ -319,7 +319,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_launches(name):
+def test_programs_need_exactly_these_launches(name):
     fn, samples, policies, wanted = CASES[name]
     params = [p for net in (A, B, C, JOIN, CHILD_SUM) for p in net.collect_params().values()]
     for granularity, number in wanted.items():
@@ -328,7 +328,7 @@ def test_launches(name):
             assert (widths if isinstance(number, list) else len(widths)) == number, granularity
 
 
-def test_three_rotations_of_three_cells():
+def test_three_rotations_of_three_cells_need_the_best_order():
     """At equal depth no two calls meet; the best order needs two passes of every cell but one.
 
     a -> b -> c       c -> a -> b       b -> c -> a       {a} {b b} {c c c} {a a} {b}

@@ -157,7 +157,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_uses(use):
+def test_uses_are_those_of_a_real_array(use):
     check_use(use)
 
 
@@ -218,7 +218,7 @@ NUMPY_USES = {
 # MXNet's own code for arrays of `mx.np` uses names that are deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("use", NUMPY_USES.values(), ids=NUMPY_USES)
-def test_uses_of_arrays_of_mx_np(use):
+def test_uses_of_arrays_of_mx_np_are_those_of_a_real_array(use):
     with semantics("np"):
         check_use(use)
 

@@ -145,7 +145,7 @@ SOURCES_OF_USES = {
 
 @pytest.mark.parametrize("make", SOURCES_OF_USES.values(), ids=SOURCES_OF_USES)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_uses(use, make):
+def test_uses_are_those_of_an_array_of_mxnet(use, make):
     wanted = use(mx.nd.array(VALUES + 1))
     with gdb.batching(policy="depth"):
         made, later = make(), make()
@@ -156,7 +156,7 @@ def test_uses(use, make):
 
 
 @pytest.mark.parametrize("use", REFUSED)
-def test_uses_that_an_array_refuses(use):
+def test_uses_that_an_array_of_mxnet_refuses_are_refused(use):
     with pytest.raises(Exception) as wanted:
         host(use(mx.nd.array(VALUES + 1)))
     with gdb.batching(policy="depth"), pytest.raises(wanted.type) as got:
@@ -168,7 +168,7 @@ def test_uses_that_an_array_refuses(use):
     lambda a: a.reshape((1,)), lambda a: a.asscalar(), lambda a: a[()], lambda a: a.shape,
     lambda a: a.copy(), lambda a: a + 1, lambda a: a.expand_dims(0), len, float,
 ])  # fmt: skip
-def test_an_array_without_axes(use):
+def test_an_array_without_axes_is_that_of_mxnet(use):
     try:
         wanted = use(mx.nd.array(3))
     except Exception as error:
@@ -180,7 +180,7 @@ def test_an_array_without_axes(use):
         assert repr(got).replace("Lazy", "") == repr(wanted)
 
 
-def test_by_whatever_name_the_function_was_imported():
+def test_arrays_are_lazy_by_whatever_name_the_function_was_imported():
     with gdb.batching(**FIXED):
         assert type(imported_array([1])) is type(mx.ndarray.utils.array([1])) is LazyNDArray
     assert type(imported_array([1])) is mx.nd.NDArray

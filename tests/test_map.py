@@ -98,12 +98,12 @@ def test_tuples_are_arguments_of_a_function_of_several(apply):
         (Optional().sum, PAIRS[0], "sum takes the arguments (left, right=None), so a sample"),
     ],
 )
-def test_a_sample_that_does_not_fit(fn, sample, text):
+def test_a_sample_that_does_not_fit_is_refused(fn, sample, text):
     with refused(gdb.ArgumentError, text, "lambda sample"):
         gdb.map(fn, [sample])  # wrong
 
 
-def test_samples_passed_as_the_function():
+def test_samples_passed_as_the_function_are_refused():
     with refused(gdb.ArgumentError, "type list", "a function or a block"):
         gdb.map(PAIRS, Cell())  # wrong
 
@@ -144,7 +144,7 @@ TAKERS = [gdb.map, gdb.imap, lambda fn, samples: gdb.RequestBatcher(fn)]  # wron
 
 
 @pytest.mark.parametrize("kind", WOULD_NOT_RUN)
-def test_functions_whose_code_would_not_run(kind):
+def test_functions_whose_code_would_not_run_are_refused(kind):
     for fn in WOULD_NOT_RUN[kind]:
         for take in TAKERS[: 2 if kind == "a generator" else 3]:  # a batcher streams their values
             with refused(gdb.ArgumentError, f"returns {kind}"):

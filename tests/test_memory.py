@@ -14,18 +14,20 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.run.pool import LARGE, MOST_BYTES, MOST_IDLE, Pool, address_of
+from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, array, equal, ready, unary
 from tests.common import FIXED, alive, none_left
-from tests.inside import forget_plans
+from tests.inside import forget_plans, known_operators, limit_entries
 from tests.strategies import examples
 
-STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))
+SIZES = [0, 20, 30, 40, 90, 101]
+STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(SIZES)))
 
 
 @given(STEPS, st.booleans())
 def test_the_plan_cache_is_an_ordered_dictionary_with_a_limit_in_bytes(steps, again):
     """A plan that is kept twice counts once; one of no size or beyond the limit is not kept."""
-    cache, model = SizedCache(capacity=100), OrderedDict()
+    cache, model = SizedCache(limit=100), OrderedDict()
     for number, (key, size) in enumerate(steps):
         plan = cache.find(key)
         assert plan == (model[key][0] if key in model else None)
@@ -42,6 +44,67 @@ def test_the_plan_cache_is_an_ordered_dictionary_with_a_limit_in_bytes(steps, ag
         assert cache.bytes == sum(size for _, size in model.values())
     cache.clear()
     assert len(cache) == cache.bytes == 0 and cache.find("a") is None
+
+
+def turn(cache, sizes):
+    """Look for each plan, and keep those that are not there; return how many were."""
+    found = 0
+    for key, size in enumerate(sizes):
+        plan = cache.find(key)
+        found += plan is not None
+        if plan is None:
+            cache.keep(key, f"plan {key}", size)
+        assert cache.bytes <= cache.limit
+    return found
+
+
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=12))
+def test_plans_that_repeat_in_turns_are_found_from_the_third_turn_on(sizes):
+    """The second turn shows which limit they need; it becomes no higher if each of them fits."""
+    cache = SizedCache(limit=100, most=400)
+    assert turn(cache, sizes) == 0 and cache.limit == 100
+    again = turn(cache, sizes)
+    if sum(sizes) <= 100:
+        assert again == len(sizes) and cache.limit == 100
+    elif sum(sizes) <= 400:
+        assert turn(cache, sizes) == turn(cache, sizes) == len(sizes)
+        assert cache.limit == sum(sizes) or max(sizes) > 100
+    else:
+        turn(cache, sizes)
+        assert cache.limit <= 400
+
+
+@given(st.lists(st.integers(1, 120), max_size=30))
+def test_plans_that_never_repeat_leave_the_limit_of_the_cache_as_it_is(sizes):
+    cache = SizedCache(limit=100, most=400)
+    assert turn(cache, sizes) == 0 and cache.limit == 100
+
+
+def test_operators_with_new_attributes_forever_are_forgotten(monkeypatch):
+    """A bound that changes at each step: what was known of earlier bounds is dropped."""
+    forget_plans()
+    limit_entries(monkeypatch, 20)
+    (net, x), (_, before) = (ready(unary()), array(1, WIDTH)), known_operators()
+    for step in range(100):
+        with gdb.batching(**FIXED):
+            y = mx.nd.clip(net(x), 0, step / 100)
+    assert y.asnumpy().max() <= 0.99
+    forget_plans()
+    operators, entries = known_operators()
+    assert operators <= 40 and entries <= before + 40
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_calls_whose_entries_are_dropped_are_recorded_again(monkeypatch, most):
+    limit_entries(monkeypatch, most)
+    net = ready(unary())
+    samples = [array(rows, WIDTH, seed=rows) for rows in (1, 2, 3, 1, 4, 2)]
+
+    def program(x):
+        return mx.nd.concat(net(x) * 2, net(net(x)), dim=1).sum(axis=1)
+
+    for _ in range(3):
+        check_against_loop(program, samples, **FIXED)
 
 
 #: Eighths of the smallest size that is kept, a dtype, and whether a view of the array is held.

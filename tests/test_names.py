@@ -1,4 +1,4 @@
-"""One name a thing: no two classes, and no two functions, of the package have one name."""
+"""One name a thing: no two classes, functions or shared constants of the package have one name."""
 
 import ast
 import re
@@ -8,54 +8,112 @@ from pathlib import Path
 import gluon_dynbatch
 
 ROOT = Path(gluon_dynbatch.__file__).parent
-#: Classes of Python and of Cython that are one thing: the first is, or describes, the second.
-SAME = {
-    "Kernel": "kernel/step.py describes what native/kernels.pxi runs",
-    "Library": "record/state.py is the protocol of trace/entry.py",
-    "Observer": "flush.py has the protocol of observe.py",
-    "Tape": "record/tape.py extends that of native/tapes.pxi",
-}
-#: The same of functions.
+#: Functions of Python and of Cython that are one thing: the first is, or describes, the second.
 SAME_FUNCTIONS = {
     "use_threads": "run/team.py calls that of native/executing.pyx, and knows the processors",
 }
-#: A function of an operator has its name in each of these: how it is merged, expressed, and written
-#: with other operators.
-OF_OPERATORS = "rules", "kernel", "rules/numpy"
+#: A function of an operator has its name in each of these: how it is merged, expressed, written
+#: with other operators, and computed.
+OF_OPERATORS = "rules", "kernel", "rules/numpy", "native/c"
+#: Macros of C that stand for types and loops, defined anew for each instruction set or list.
+MACROS = re.compile(r"[A-Z]$")
+
+CYTHON_TYPES = r"^ *(?:cdef |ctypedef )?(?:class|struct|fused|enum) (\w+)"
+C_TYPES = r"^\} (\w+);|^(?:typedef )?struct (\w+) \{|^typedef [^;{(]*?(\w+);"
+CYTHON_FUNCTIONS = r"^(?:cdef|cpdef|def)\b(?! class)[^(=\n]*?(\w+)\("
+C_FUNCTIONS = r"^(?!typedef|#|\s|\}|/)[\w \*]*?\b(?:F\((\w+)\)|(?!F\()(\w+))\([^;]*?\)\s*\{"
+CONSTANTS = r"^(?:cdef [\w ]+? )?\*?([A-Z][A-Z_0-9]+)(?:\[[^]\n]*\])? = "
 
 
-def names_in(path, kinds, pattern):
-    """Return the names that a file defines: `kinds` of Python, or what `pattern` finds."""
-    text = path.read_text("utf-8")
+def sources():
+    """Yield the files of the package with their text; not the C code that Cython writes."""
+    generated = {path.with_suffix(".c") for path in ROOT.rglob("*.pyx")}
+    for path in sorted({*ROOT.rglob("*.*")} - generated):
+        if path.suffix in (".py", ".pyx", ".pxi", ".pxd", ".c", ".h"):
+            yield path, path.read_text("utf-8")
+
+
+def found(pattern, text):
+    """Return what any group of a pattern finds."""
+    return [next(filter(None, m.groups())) for m in re.finditer(pattern, text, re.MULTILINE)]
+
+
+def assigned(text):
+    """Yield the names that a module of Python assigns, with the values."""
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name):
+                        yield name.id, node.value
+
+
+def types_in(path, text):
+    """Return the classes, structs and names of types that a file defines, but for type variables.
+
+    A struct that Cython declares as C has it, under its name, is not defined anew.
+    """
     if path.suffix == ".py":
-        return [node.name for node in ast.parse(text).body if isinstance(node, kinds)]
-    return re.findall(pattern, text, re.MULTILINE)
+        classes = [node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+        aliases = [
+            name
+            for name, value in assigned(text)
+            if re.match(r"[A-Z][a-z]", name) and "TypeVar" not in ast.dump(value)
+        ]
+        return classes + aliases
+    if path.suffix in (".c", ".h"):
+        return [name for name in found(C_TYPES, text) if f"struct {name} {name};" not in text]
+    return [name for name in found(CYTHON_TYPES, text) if not name.startswith("gdb_")]
 
 
-def named_twice(kinds, pattern):
+def functions_in(path, text):
+    if path.suffix == ".py":
+        return [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return found(C_FUNCTIONS if path.suffix in (".c", ".h") else CYTHON_FUNCTIONS, text)
+
+
+def constants_in(path, text):
+    if path.suffix == ".py":
+        return [name for name, _ in assigned(text) if name.isupper()]
+    pattern = r"^#define (\w+)" if path.suffix in (".c", ".h") else CONSTANTS
+    return [name for name in found(pattern, text) if not MACROS.match(name)]
+
+
+def named_twice(names_in):
     """Return the files of each name that several have; an operator's count as one."""
-    found, seen = defaultdict(set), set()
-    for path in sorted(ROOT.rglob("*")):
-        if path.suffix in (".py", ".pyx", ".pxi"):
-            file = path.relative_to(ROOT).as_posix()
-            folder = path.parent.relative_to(ROOT).as_posix()
-            for name in names_in(path, kinds, pattern):
-                is_first = folder in OF_OPERATORS and (name, folder) not in seen
-                seen.add((name, folder))
-                found[name].add("an operator" if is_first else file)
-    return {name: files for name, files in found.items() if len(files) > 1}
+    files, seen = defaultdict(set), set()
+    for path, text in sources():
+        file = path.relative_to(ROOT).as_posix()
+        folder = path.parent.relative_to(ROOT).as_posix()
+        for name in {*names_in(path, text)}:
+            is_first = folder in OF_OPERATORS and (name, folder) not in seen
+            seen.add((name, folder))
+            files[name].add("an operator" if is_first else file)
+    return {name: where for name, where in files.items() if len(where) > 1}
 
 
 def test_no_two_classes_have_one_name():
-    twice = named_twice(ast.ClassDef, r"^(?:cdef )?class (\w+)")
-    assert set(twice) == set(SAME), twice
+    """In Python, Cython and C: classes, structs and names of types."""
+    assert named_twice(types_in) == {}
 
 
 def test_no_two_functions_have_one_name():
-    """Functions of modules; those that only their file uses, with an underscore, are left out."""
-    twice = named_twice(ast.FunctionDef, r"^(?:cdef|cpdef|def)\b(?! class)[^(=\n]*?(\w+)\(")
-    public = {name: files for name, files in twice.items() if not name.startswith("_")}
+    """In all three; those of Python that only their file uses, with an underscore, are left out."""
+    public = {n: files for n, files in named_twice(functions_in).items() if not n.startswith("_")}
     assert set(public) == set(SAME_FUNCTIONS), public
+
+
+def test_no_two_constants_have_one_name_if_another_file_uses_one_of_them():
+    used = set()
+    for path, text in sources():
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom):
+                    used |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.Attribute):
+                    used.add(node.attr)
+    twice = named_twice(constants_in)
+    assert {name: files for name, files in twice.items() if name in used} == {}
 
 
 def test_each_word_has_one_row_and_a_file_that_defines_it():

@@ -27,7 +27,7 @@ def drawn(shape=(2, 3), dtype="float32", ctx=None):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", SCALAR_OPERATORS)
-def test_operators(name, dtype):
+def test_calls_of_operators_that_differ_in_a_number_share_a_launch(name, dtype):
     is_numpy, shape = name.startswith("_npi_"), (np.random.randint(1, 4), 3)
     module = mx.nd.np._internal if is_numpy else mx.nd._internal
     operator = getattr(module, name[len("_npi_") :] if is_numpy else name)
@@ -53,7 +53,7 @@ def check_numbers(fn, shape, dtype):
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("operator", ["add", "sub", "mul", "truediv", "pow", "mod"])
-def test_python_operators(operator, swapped):
+def test_pythons_operators_with_different_numbers_share_a_launch(operator, swapped):
     """A lazy array is either operand; the other is anything that MXNet accepts."""
     apply = getattr(python_operator, operator)
 
@@ -78,7 +78,7 @@ def test_a_constant_number_is_an_attribute_of_the_operator():
 
 
 @pytest.mark.parametrize("ctx", [mx.cpu(), mx.cpu(1)])
-def test_many_numbers_in_several_flushes(ctx, monkeypatch):
+def test_many_numbers_in_several_flushes_equal_the_loop(ctx, monkeypatch):
     monkeypatch.setattr(recording, "SMALLEST_CHUNK", 3)
 
     def fn(x, number):

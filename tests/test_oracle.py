@@ -32,7 +32,7 @@ def check(program, **options):
 
 @examples(16)
 @given(programs(tame=True), st.sampled_from(SETTINGS))
-def test_random_programs(program, drawn):
+def test_random_programs_equal_the_loop(program, drawn):
     """All granularities run with one policy, and all policies with one granularity."""
     options = []
     for granularity, policy in SETTINGS:
@@ -54,7 +54,7 @@ def test_random_programs(program, drawn):
     [(*setting, nullcontext) for setting in SETTINGS]
     + [(*setting, by_mxnets_operators) for setting in zip(GRANULARITIES, POLICIES)],
 )
-def test_random_trees(granularity, policy, operators):
+def test_random_trees_equal_the_loop(granularity, policy, operators):
     @examples(10)
     @given(tree_batches())
     def run(program):
@@ -69,8 +69,8 @@ def test_random_trees(granularity, policy, operators):
 
 @examples(10)
 @given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "head"])))
-def test_cells_that_are_not_hybridized(program, names):
-    """Their operators are recorded one by one, or run immediately if no argument is lazy."""
+def test_cells_that_are_not_hybridized_equal_the_loop(program, names):
+    """Each of their operators is a call, or runs at once if no argument is lazy."""
     try:
         for name in names:
             getattr(program.block, name).hybridize(False)
@@ -89,7 +89,7 @@ def test_max_rows_limits_every_launch(program, granularity, max_rows):
 
 
 @ALL
-def test_half_precision(granularity):
+def test_programs_in_half_precision_equal_the_loop(granularity):
     """The cell does without FullyConnected and dot, which a CPU cannot run in half precision."""
     mixed = cell(
         lambda F, x, rows: (

@@ -14,7 +14,7 @@ from gluon_dynbatch.findings import READS as READ_KINDS
 from tests.cells import attached, cell, equal, inputs
 from tests.common import FIXED
 
-# The kinds of lines that end a batch early, in every scope at a place
+# The kinds of lines that force a flush, in every scope at a place
 
 
 READS = {
@@ -106,7 +106,7 @@ def test_reasons_for_which_calls_did_not_merge_survive_in_later_scopes(net):
         assert (report.alone, report.split) == (first.alone, first.split)
         for found in (*report.alone, *report.split):
             assert " ".join(found.lines()) in flat(report)
-        assert "what follows is from the last scope here that recorded calls" in str(report)
+        assert "what else is said here is from the last scope here that recorded" in flat(report)
 
 
 def test_a_scope_that_is_recorded_again_has_its_own_reasons(net):

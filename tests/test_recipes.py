@@ -67,7 +67,7 @@ def programs_of(of):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_recipe(name, run):
+def test_a_recipe_is_short_merges_and_equals_the_loop(name, run):
     of = run(name)
     report = of["batch"].report
     assert report.launches <= LAUNCHES[name]

@@ -192,7 +192,7 @@ def test_a_report_in_the_open_scope_says_that_it_is_open(net):
 
 
 def test_operators_on_ordinary_arrays(net):
-    """They run immediately; the report says so if they are most of a program."""
+    """They run at once; the report says so if they are most of a program."""
     arrays = inputs(3)
     for times in (1, 6):
         with gdb.batching(**FIXED) as batch:
@@ -240,10 +240,12 @@ def test_the_report_says_how_few_launches_are_possible(name):
     report, text = batch.report, str(batch.report)
     assert len(results) == 2 and report.launches >= 3
     assert batch.plan.fewest_launches == report.fewest_launches() == 2
-    row = "at best     2 launches: at this granularity, no policy needs fewer"
-    if advice is not None:
-        row += f"\n            -> {advice} may save some of the others"
-    assert f"{row}\nsetting " in text
+    (found,) = report.findings
+    assert (found.kind, found.calls, found.where.filename) == ("at best", report.nodes, __file__)
+    needed = f"{report.launches} launches ran them: at this granularity, no policy needs fewer"
+    assert found.reason == f"{needed} than 2" and found.reason in text
+    assert found.advice == (f"{advice} may save some of the others" if advice else "")
+    assert f"at best     4 calls at {found.where}" in text
     with gdb.batching(granularity="block", **options) as batch:
         results = [cells[0](x) for x in inputs(2)]
     assert batch.plan.fewest_launches == 1 and len(results) == 2
@@ -279,7 +281,7 @@ SUMMARY = [
 def test_print():
     report = gdb.Report()
     assert report.analysis_share == 0
-    assert re.match(r"calls +none was recorded(.|\n)*hybridize\(\)", str(report))
+    assert re.match(r"calls +0 calls\n +none was recorded(.|\n)*hybridize\(\)", str(report))
     alone = Finding("alone", "lone", "because", 3, Where("a.py", 9, "g"))
     often = EXAMPLE._replace(
         findings=(Finding("alone", "rnn", "why", 2, Where("a.py", 1, "f"), "stop it"),)
@@ -367,8 +369,24 @@ def test_scopes_of_one_sample_get_advice(net):
             for y in inputs(samples):
                 for _ in range(calls):
                     y = mx.nd.concat(net(y), y[:, :1], dim=1) if calls > 1 else net(y)
-        assert ("one by one  no call shared" in str(batch.report)) == wanted
+        kinds = [found.kind for found in batch.report.findings]
+        assert kinds == ["one by one"] * wanted
+        assert ("no call shared a launch" in str(batch.report)) == wanted
         assert repr(batch) == f"<Batch: {batch.report.line}>"
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"analysis_budget": 0}], ids=str)
+def test_all_advice_of_a_report_is_that_of_its_findings(net, samples, options):
+    """Also where calls run at once, of which the second and third scope have some."""
+    for _ in range(3):
+        with gdb.batching(**options) as batch:
+            results = [mx.nd.relu(net(mx.nd.relu(x))).asnumpy() for x in inputs(samples)]
+        shown = re.findall(r"-> (.+)", " ".join(str(batch.report).split()).replace("-> ", "\n-> "))
+        advised = [advice.completed(found).advice for found in batch.report.findings]
+        assert len(results) == samples and len(shown) == len({*filter(None, advised)})
+        assert all(text.startswith(tuple(filter(None, advised))) for text in shown)
+        assert {found.where.filename for found in batch.report.findings} <= {__file__}
 
 
 def test_json_round_trip(net):

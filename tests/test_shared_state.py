@@ -32,7 +32,7 @@ def outcomes(way, apply):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ways_to_change_state(way):
+def test_all_ways_to_change_state_equal_the_loop(way):
     wanted = outcomes(way, lambda fn, samples: list(map(fn, samples)))
     with gdb.batching(**FIXED) as batch:
         got = outcomes(way, batch.map)

@@ -16,7 +16,7 @@ FIRST = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, prefix="first_")))
     (nn.BatchNorm, [], 1), (loss.SDMLLoss, [array(1, WIDTH)], 13),
     (lambda: nn.HybridLambda(lambda F, x: F.exp(x) * 2), [], 2),
 ])  # fmt: skip
-def test_other_stock_blocks(make, others, calls):
+def test_stock_blocks_are_one_call_each_and_equal_the_loop(make, others, calls):
     block = make()
     block.initialize()
     samples = [array(1, WIDTH, seed=i) for i in range(4)]
@@ -64,7 +64,7 @@ def test_python_code_of_users_runs_for_each_sample(kind, code):
 
 
 @ALL
-def test_samples_on_two_contexts_in_one_scope(granularity):
+def test_samples_in_two_contexts_of_one_scope_equal_the_loop(granularity):
     contexts, net = [mx.cpu(0), mx.cpu(1)], Cells()
     net.initialize(mx.init.Uniform(0.8), ctx=contexts)
     net.hybridize()
@@ -80,7 +80,7 @@ def test_samples_on_two_contexts_in_one_scope(granularity):
 
 
 @ALL
-def test_results_that_are_arguments(granularity):
+def test_results_that_are_arguments_are_passed_through(granularity):
     through = cell(lambda F, a, b: (a, F.tanh(b), b, a))
     samples = attached([array(1, 4, seed=i) for i in range(3)])
     check_against_loop(lambda x: through(x, x * 2), samples, granularity=granularity)

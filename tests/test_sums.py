@@ -96,7 +96,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize("number", range(len(CELLS)))
-def test_sums_of_lists(front, number):
+def test_sums_of_lists_equal_the_loop(front, number):
     fn, launches = CELLS[number]
     net, array = cell(fn), mx.np.array if front == "np" else mx.nd.array
     lists = [[array([[i + k, 1.5]]) for k in range(i)] for i in (1, 2, 3)]
@@ -108,7 +108,7 @@ def test_sums_of_lists(front, number):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "bool"])
-def test_dtypes_of_sums(front, dtype):
+def test_dtypes_of_sums_are_those_of_the_loop(front, dtype):
     net, array = cell(lambda F, xs: sum(xs) * 1), mx.np.array if front == "np" else mx.nd.array
     if front == "nd" and dtype == "bool":
         pytest.skip("mx.nd cannot add booleans")

@@ -269,7 +269,7 @@ def test_results_do_not_depend_on_threads(threads):
     equal(results(block, samples, threads), wanted, 0, 0)
 
 
-def test_two_scopes_at_once():
+def test_two_scopes_in_two_threads_have_values_of_their_own():
     pairs = [step_and_samples() for _ in range(2)]
     wanted, got = results(*pairs[0], 1), []
     in_threads(lambda i: got.append(results(*pairs[i], 3)), 2)

@@ -211,7 +211,7 @@ def assert_close(got, wanted):
 
 @given(body=programs(), count=st.integers(2, 4), concurrency=st.sampled_from([None, None, 2]))
 @examples(40)
-def test_programs_with_state(body, count, concurrency):
+def test_programs_with_state_equal_the_loop(body, count, concurrency):
     check(network(body), count, concurrency=concurrency)
 
 

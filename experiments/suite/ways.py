@@ -42,9 +42,11 @@ from .tables import CACHED, LOOPS, NUMPY, Measured, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
 ONCE = "gdb-once"
+#: With minibatches that come again, whose plans are kept.
+AGAIN = ONCE + CACHED
 #: Ways with dropout, and what they drop.
 DROPPED = {"gdb-words": "words", "gdb-states": "states"}
-LOCAL = (*LOOPS, "hand", "gdb", ONCE, *DROPPED)
+LOCAL = (*LOOPS, "hand", "gdb", ONCE, AGAIN, *DROPPED)
 #: Without analysis: every call is a launch.
 ONE_BY_ONE = "gdb:block:depth:0"
 #: Ways whose launches are counted.
@@ -177,22 +179,23 @@ class Roster:
             if not batched or (interface or workload.interface) not in batched.interfaces:
                 return None
             mode, by_length = "manual", by_length or batched.by_length
-        if name == ONCE and not isinstance(workload.model, gdb.DynamicHybridBlock):
+        once = name in (ONCE, AGAIN)
+        if once and not isinstance(workload.model, gdb.DynamicHybridBlock):
             return None
         dropped = {"dropped": DROPPED[name]} if name in DROPPED else {}
         if dropped and "dropped" not in inspect.signature(type(workload.model)).parameters:
             return None
-        if name in ("imperative", ONCE, *DROPPED) or interface:  # these need a model each
+        if name in ("imperative", *DROPPED) or once or interface:  # these need a model each
             copy = make(workload.name, self.args, interface, **self.args.sizes, **dropped)
             if interface:  # whose initializers draw other numbers
                 _copy_parameters(workload.model, copy.model)
             workload = copy._replace(samples=workload.samples)
-        if name == ONCE:
+        if once:
             workload.model.hybridize(trace_once=True)
         return Local(
             Runner(workload, mode, options_of(name)), label, repeats=name.endswith(CACHED),
             max_samples=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
-            by_length=by_length, learns=name == ONCE,
+            by_length=by_length, learns=once,
             **({"same_steps": 0} if dropped else {}),
         )  # fmt: skip
 

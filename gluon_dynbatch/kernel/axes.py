@@ -15,7 +15,7 @@ from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .layout import CLIP, WRAP, Index, Order
 from .recognize import MAX, PROD, SUM
-from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, MOST_PIECES, Call, Handler, Tensor, movable
+from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, Call, Tensor, TensorHandler, movable
 
 # Moves of elements.
 
@@ -78,7 +78,7 @@ def _operator(module: Any, name: str) -> Any:
     return getattr(module._internal if name.startswith("_") else module.op, name)
 
 
-MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
+MOVES: Dict[str, TensorHandler] = dict.fromkeys(_MOVES.split(), move)
 
 
 def lower_triangles(call: Call) -> Tensor:
@@ -194,7 +194,7 @@ def pick(call: Call) -> Tensor:
     require(index.per_row or not x.per_row, "all rows share the index")
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     last, outer = x.shape[axis] - 1, prod(x.shape[:axis])
-    if outer > MOST_PIECES:
+    if outer > 1:
         mode = call.attrs.get("mode", CLIP)
         chosen = Index(outer, (last + 1,), 1, prod(x.shape[axis + 1 :]), mode, each=True)
         indices = index.index("int32").node(INDEX_DTYPES)

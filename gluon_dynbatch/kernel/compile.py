@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import count, zip_longest
 from operator import attrgetter
-from typing import Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, Tuple
+from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Sequence, Set, Tuple
 
-from .expression import Node
+from .expression import LOADED, Node
 from .layout import IDENTITY, Columns, Slot
 from .step import (
     OF_DRAWS,
@@ -33,10 +33,11 @@ from .step import (
 CHEAP = frozenset(["add", "sub", "mul", "negative", "gate", "select", "relu"])
 #: Kinds of nodes that are computed by steps other than loops.
 OWN_STEP = frozenset(["product", "dot", "convolved", "gathered", "scattered", "ranked"])
-#: Kinds whose arguments must be stored.
-OF_STORED = OWN_STEP | {"permuted", "repeated"}
+#: Kinds whose arguments must be stored; and the results, but for `LOADED`.
+MOVED = OWN_STEP | {"permuted", "repeated"}
+OF_STORED = MOVED | LOADED
 #: Kinds whose results must be stored.
-STORED = OF_STORED | {"reduced"}
+STORED = MOVED | {"reduced"}
 
 #: What a loop stores: where, which node, and the pattern of the `Access`.
 Job = Tuple[Columns, Node, str]
@@ -95,7 +96,7 @@ class Compiler:
                 continue
             self.stored.setdefault(node, place)
             for target, piece in placed_pieces(place, node):
-                if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self.dense:
+                if piece.kind in MOVED and _parts(piece) == 1 and piece not in self.dense:
                     self.stored.setdefault(piece, target)
 
     def _stored_elsewhere(self, place: Columns, node: Node) -> List[Store]:
@@ -157,13 +158,15 @@ class Compiler:
         return time + (time & 1)
 
     def _emit(self, copies: Sequence[Store]) -> Tuple[Step, ...]:
-        loops: Dict[Tuple[int, int, str], List[Job]] = {}
+        #: Per time, width and dtype: the parts of a loop, and its jobs.
+        jobs: Dict[Tuple[int, int, str], List[Tuple[int, Job]]] = {}
         steps: Dict[int, List[Step]] = {}
 
-        def add(time: int, place: Columns, node: Node, pattern: str = "row") -> None:
+        def add(time: int, place: Columns, node: Node, *reduction: Any) -> None:
+            pattern, parts = reduction or ("row", node.parts if node.parts > 1 else 0)
             # A single column is its own sum and maximum.
             job = place, node, pattern if node.width > 1 else "row"
-            loops.setdefault((time, node.width, node.dtype), []).append(job)
+            jobs.setdefault((time, node.width, node.dtype), []).append((parts, job))
 
         for node, place in self.stored.items():
             time = self._time[node]
@@ -178,8 +181,13 @@ class Compiler:
                 add(time, place, node)
         for target, piece in copies:
             add(self._copy_time(piece), target, piece)
-        for (time, width, dtype), jobs in loops.items():
-            steps.setdefault(time, []).append(self._loop(time, width, dtype, jobs))
+        for (time, _, dtype), of_width in jobs.items():
+            # Jobs that can be done in any parts join the first loop.
+            numbers = dict.fromkeys(parts for parts, _ in of_width if parts) or {1: None}
+            first = next(iter(numbers))
+            for parts in numbers:
+                of_loop = [job for own, job in of_width if (own or first) == parts]
+                steps.setdefault(time, []).append(self._loop(time, parts, dtype, of_loop))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
     def _steps_of(self, node: Node, result: Columns) -> List[Step]:
@@ -230,8 +238,9 @@ class Compiler:
             for i, (left, weight, bias) in enumerate(terms)
         ]
 
-    def _loop(self, time: int, width: int, dtype: str, jobs: Sequence[Job]) -> Pointwise:
-        """Return the loop that does the jobs of a time."""
+    def _loop(self, time: int, parts: int, dtype: str, jobs: Sequence[Job]) -> Pointwise:
+        """Return the loop that does jobs of a time."""
+        width = jobs[0][1].width // parts
 
         def args(node: Node) -> Tuple[Node, ...]:
             is_computed = node.kind == "function" and not self._in_memory(node, time)
@@ -240,7 +249,7 @@ class Compiler:
         order = _reachable([node for _, node, _ in jobs], args)
         # They keep their registers: `gdb_loop` in `native/c/steps.h` forbids overwriting them.
         loaded = [node for node in order if not args(node)]
-        loads = (self._load(i, x, self._in_memory(x, time)) for i, x in enumerate(loaded))
+        loads = (self._load(i, x, self._in_memory(x, time), width) for i, x in enumerate(loaded))
         register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)
         last_use = {x: i for i, node in enumerate(order) for x in args(node)}
         kept = {*loaded, *(node for _, node, _ in jobs)}
@@ -258,7 +267,10 @@ class Compiler:
             # In the order of the arguments, so that equal nodes always get equal registers.
             used = dict.fromkeys(args(node))
             free += [register[x] for x in used if last_use[x] == i and x not in kept]
-        stores = tuple(Access(register[node], place, pattern) for place, node, pattern in jobs)
+        stores = tuple(
+            Access(register[node], place, pattern, step=width if pattern == "row" else 1)
+            for place, node, pattern in jobs
+        )
         return Pointwise(
             width=width,
             dtype=dtype,
@@ -266,18 +278,25 @@ class Compiler:
             loads=tuple(loads),
             instructions=tuple(instructions),
             stores=stores,
+            parts=parts,
         )
 
-    def _load(self, register: int, node: Node, in_memory: bool) -> Access:
-        if node.kind in ("const", "iota"):
-            pattern = "broadcast" if node.kind == "const" else "iota"
-            return Access(register, None, pattern, float(node.attrs[0]))
+    def _load(self, register: int, node: Node, in_memory: bool, width: int) -> Access:
+        if node.kind == "const":
+            return Access(register, None, "broadcast", float(node.attrs[0]))
+        if node.kind == "iota":
+            return Access(register, None, "iota", float(node.attrs[0]), width)
+        if node.kind in LOADED and not in_memory:
+            place = self.place_of(node.args[0])
+            if node.kind == "stretched":
+                return Access(register, place, "broadcast", step=1)
+            return Access(register, place, "row", step=width if node.kind == "whole" else 0)
         if node.kind == "uniform" and not in_memory:
             self._arrays.update(OF_DRAWS)
             draw, first = node.attrs
-            return Access(register, Columns(IDENTITY, first), "uniform", float(draw))
+            return Access(register, Columns(IDENTITY, first), "uniform", float(draw), width)
         if node.kind == "cast" and not in_memory:
-            access = self._load(register, node.args[0], True)
+            access = self._load(register, node.args[0], True, width)
             if node.attrs[1] == "row":
                 return access
             assert access.pattern == "row", "a cast of indices is not spread"
@@ -286,7 +305,9 @@ class Compiler:
             return Access(register, self.place_of(node.args[0]), node.attrs[0])
         source, start, step = node.column_run()
         place = self.place_of(source).shifted(start)
-        return Access(register, place, "row" if step else "broadcast")
+        if not step:
+            return Access(register, place, "broadcast")
+        return Access(register, place, "row", step=width)
 
     def _in_memory(self, node: Node, time: int) -> bool:
         """Return whether a loop at a time finds a value in memory."""
@@ -309,7 +330,9 @@ def _reachable(
 
 
 def _is_cheap(node: Node) -> bool:
-    return node.attrs[0] in CHEAP and all(not a.args or a.kind == "columns" for a in node.args)
+    return node.attrs[0] in CHEAP and all(
+        not a.args or a.kind == "columns" or a.kind in LOADED for a in node.args
+    )
 
 
 def placed_pieces(place: Columns, node: Node) -> List[Store]:

@@ -83,9 +83,10 @@ class Differentiation:
             # Before gradients of integers are added up, they become whole numbers.
             self._add(x, back if x.dtype in FLOATS else back.apply("trunc", back))
         elif node.kind == "reduced":
-            (x,), spread = node.args, build.spread(g, node.args[0].width)
+            (x,), size = node.args, node.args[0].width // node.width
+            spread = build.stretched(g, size)
             if node.attrs[0] != SUM:
-                is_top = build.function("equal", value[x], build.spread(value[node], x.width))
+                is_top = build.function("equal", value[x], build.stretched(value[node], size))
                 spread = build.function("gate", spread, is_top)
             self._add(x, spread)
         elif node.kind == "product":
@@ -108,6 +109,12 @@ class Differentiation:
             together = build.permuted(g, repeats.together())
             total = build.sums(together, len(repeats) // repeats.times, repeats.times)
             self._add(x, build.permuted(total, repeats.inverse(x.width)))
+        elif node.kind == "stretched":
+            self._add(node.args[0], build.reduced(g, SUM, node.parts))
+        elif node.kind == "tiled":
+            self._tiled(node, g)
+        elif node.kind == "whole":
+            self._add(node.args[0], g)
         elif node.kind == "function":
             self._function(node, g)
 
@@ -122,11 +129,26 @@ class Differentiation:
                 self._add(x, self._build.product([(g, transpose)]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 
+    def _tiled(self, node: Node, g: Node) -> None:
+        (x,), build = node.args, self._build
+        source, first, step = x.column_run()
+        if step and source.kind == "read" and source.attrs[1]:
+            columns = Weight(Columns(source.attrs[0], first), 1, x.width, False)
+            self._sums.append(Sum(columns, g, None, node.parts))
+        else:
+            self._add(x, build.sums(g, 1, node.parts, x.width))
+
     def _dot(self, node: Node, g: Node) -> None:
         (dot,), (left, right), value = node.attrs, node.args, self._values
         shared = left.kind == "read" and left.attrs[1]
         for x, other, gradient in zip((left, right), (right, left), dot.gradients()):
-            if x is left and shared and dot.matrices == 1 and not dot.transposed[1]:
+            if x is right and left.kind == "const" and dot.matrices == dot.m == 1:
+                assert left.attrs == ("1.0",), "only sums are products with constants"
+                repeat = self._build.stretched if dot.transposed[1] else self._build.tiled
+                self._add(x, repeat(g, dot.k))
+            elif x.kind == "const":
+                continue
+            elif x is left and shared and dot.matrices == 1 and not dot.transposed[1]:
                 # One product of the columns of the matrices of all rows.
                 transposed = dot.transposed[0]
                 shape = (dot.k, dot.m) if transposed else (dot.m, dot.k)

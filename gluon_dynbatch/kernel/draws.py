@@ -9,7 +9,7 @@ import numpy as np
 
 from ..rules.site import require
 from .recognize import MAX
-from .tensor import DTYPES, Call, Handler, Tensor
+from .tensor import FLOAT_DTYPES, Call, Tensor, TensorHandler
 
 #: For more numbers, a binary search in their sums, as MXNet's operator does it, is faster.
 MOST_CLASSES = 1024
@@ -18,7 +18,7 @@ MOST_CLASSES = 1024
 def uniform(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw an array of numbers in [0, 1), with the dtype of `x`, for each row of the launch."""
     require(x.per_row, "all rows share its first input")
-    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
+    require(x.dtype in FLOAT_DTYPES, f"{x.dtype} has no native steps")
     return x.with_node(x.build.uniform(prod(shape), x.dtype), tuple(shape))
 
 
@@ -130,7 +130,7 @@ def sample_multinomial(call: Call) -> List[Tensor]:
 
 
 #: Handlers by operator.
-DRAWS: Dict[str, Handler] = {
+DRAWS: Dict[str, TensorHandler] = {
     "Dropout": dropout,
     "_random_uniform_like": uniform_like,
     "_random_normal_like": normal_like,

@@ -12,9 +12,9 @@ from mxnet.gluon import Parameter
 from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..record.types import in_host_memory, name_of
-from ..rules.site import RefuseError, Shape, require
+from ..rules.site import Ref, RefuseError, Shape, require
 from ..rules.spelling import written
-from ..trace.symbols import VARIABLE, Op, Ref
+from ..trace.symbols import VARIABLE, Op
 from .expression import Expressions, Node
 from .indexing import OWN
 from .layout import Slot

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Literal, Sequence, Tuple, Union
 
-from .layout import Columns, Dot, Index, Maps, Order, Ranking, Repeats, Slot, Weight
+from .arithmetic import Arithmetic
+from .layout import Columns, Dot, Index, Maps, Order, Ranking, Repeats, Slot, Weight, parts_between
 from .recognize import (
-    MAX,
-    PROD,
+    OF_TWO,
     SUM,
     is_permuted,
     is_transpose,
@@ -25,56 +25,34 @@ from .recognize import (
 
 #: How a node is computed.  The first line lists values in memory: arrays that are read, and results
 #: of steps.  "columns" are adjacent columns or one column repeated; "join" concatenates columns.
-Kind = Literal[
+NodeKind = Literal[
     "read", "product", "dot", "convolved", "gathered", "scattered", "ranked",
     "permuted", "repeated", "reduced",
     "const", "iota", "uniform", "function", "cast", "columns", "join",
+    "stretched", "tiled", "whole",
 ]  # fmt: skip
-#: The same for two values.
-_BINARY = {SUM: "add", MAX: "greatest", PROD: "mul"}
-
-T = TypeVar("T", bound="Arithmetic")
-
-
-def _operator(name: str, swapped: bool = False) -> Callable[[T, Union[T, float]], T]:
-    def method(self: T, other: Union[T, float]) -> T:
-        return self.apply(name, *((other, self) if swapped else (self, other)))
-
-    return method
-
-
-class Arithmetic:
-    """Operators for classes whose objects combine with each other and with numbers."""
-
-    __slots__ = ()
-    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
-    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
-    __mul__, __rmul__ = _operator("mul"), _operator("mul", swapped=True)
-    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
-
-    def apply(self: T, name: str, *args: Union[T, float], values: Tuple[float, ...] = ()) -> T:
-        """Apply a function to objects of this class and numbers."""
-        raise NotImplementedError
-
-    def __neg__(self: T) -> T:
-        return self.apply("negative", self)
+#: What a loop loads of a value in memory: each column several times ("stretched"), all columns
+#: several times ("tiled"), or all once ("whole", of what a loop over other parts computes).
+LOADED = frozenset(["stretched", "tiled", "whole"])
 
 
 @dataclass(eq=False, repr=False)
 class Node(Arithmetic):
     """A value of each row; only `Expressions` creates nodes."""
 
-    __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "width")
+    __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "parts", "width")
     owner: Expressions
     #: The position in topological order.
     number: int
-    kind: Kind
+    kind: NodeKind
     args: Tuple[Node, ...]
     attrs: Tuple[Any, ...]
     width: int
     dtype: str
+    #: The equal parts of a row over which a loop has to run to compute it, 1 for any.
+    parts: int
 
-    def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+    def apply(self, name: str, *args: NodeOrNumber, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function to nodes and numbers."""
         return self.owner.function(name, *args, values=values)
 
@@ -99,7 +77,13 @@ class Node(Arithmetic):
         return f"{self.kind}[{attrs}]({', '.join(map(str, self.args))})"
 
 
-Operand = Union[Node, float]
+def _parts_of(kind: NodeKind, args: Sequence[Node], attrs: Tuple[Any, ...]) -> int:
+    if kind == "function":
+        return max(a.parts for a in args)
+    return args[0].width if kind == "stretched" else attrs[0] if kind == "tiled" else 1
+
+
+NodeOrNumber = Union[Node, float]
 
 
 class Expressions:
@@ -116,13 +100,14 @@ class Expressions:
         self._columns: Dict[Tuple[Node, int, int, int], Node] = {}
 
     def _intern(
-        self, kind: Kind, args: Sequence[Node], attrs: Tuple[Any, ...], width: int, dtype: str
+        self, kind: NodeKind, args: Sequence[Node], attrs: Tuple[Any, ...], width: int, dtype: str
     ) -> Node:
         key = kind, tuple(args), attrs, width, dtype
         node = self._interned.get(key)
         if node is None:
             assert dtype != "bool" or kind in ("read", "columns"), "kernels only load booleans"
-            node = self._interned[key] = Node(self, len(self.nodes), *key)
+            parts = _parts_of(kind, args, attrs)
+            node = self._interned[key] = Node(self, len(self.nodes), *key, parts)
             self.nodes.append(node)
         return node
 
@@ -144,13 +129,16 @@ class Expressions:
         self.draws += 1
         return self._intern("uniform", (), (self.draws - 1, 0), width, dtype)
 
-    def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+    def function(self, name: str, *args: NodeOrNumber, values: Tuple[float, ...] = ()) -> Node:
         """Apply a function element by element; numbers are broadcast to the width of the nodes."""
         like = next(a for a in args if isinstance(a, Node))
         nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]
         assert all((a.width, a.dtype) == (like.width, like.dtype) for a in nodes), (name, nodes)
         if any(a.kind == "join" for a in nodes):
             return self._piecewise(lambda *part: self.function(name, *part, values=values), nodes)
+        # A loop runs over one number of parts.
+        parts = max(a.parts for a in nodes)
+        nodes = [a if a.parts in (1, parts) else self._whole(a) for a in nodes]
         # Sums and products are equal in either order.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
@@ -173,6 +161,8 @@ class Expressions:
             return self.join(self.cast(piece, dtype, pattern) for piece in x.args)
         if (x.dtype, pattern) == (dtype, "row"):
             return x
+        if x.kind in LOADED:
+            return self.with_args(x, [self.cast(x.args[0], dtype, pattern)])
         if pattern == "row" and x.kind == "cast" and is_truth(x):
             # 0 and 1 are the same in all types.
             return self.cast(x.args[0], dtype)
@@ -203,7 +193,7 @@ class Expressions:
         memo, stack = self._columns, [x]
         while stack:
             node = stack[-1]
-            needed = node.args if node.kind in ("function", "cast") else ()
+            needed = node.args if node.kind in ("function", "cast", "whole") else ()
             missing = [a for a in needed if (a, start, step, width) not in memo]
             if missing:
                 stack += reversed(missing)
@@ -216,6 +206,8 @@ class Expressions:
     def _columns_of(self, x: Node, args: Sequence[Node], start: int, step: int, width: int) -> Node:
         if x.kind in ("function", "cast"):
             return self.with_args(x, args)
+        if x.kind in LOADED:
+            return args[0] if args else self._columns_of_loaded(x, start, step, width)
         if x.kind == "const":
             return self._intern("const", (), x.attrs, width, x.dtype)
         if x.kind == "iota":
@@ -233,6 +225,17 @@ class Expressions:
             return self.columns(x.args[0], first + inner * start, inner * step, width)
         return self._intern("columns", (x,), (start, step), width, x.dtype)
 
+    def _columns_of_loaded(self, x: Node, start: int, step: int, width: int) -> Node:
+        if not step:
+            return self.spread(self._columns_of_loaded(x, start, 1, 1), width)
+        (source,), tiled = x.args, x.kind == "tiled"
+        return self.join(
+            self.tiled(self.part(source, first, size), parts)
+            if tiled
+            else self.stretched(self.part(source, number, parts), size)
+            for number, parts, first, size in parts_between(start, width, x.width // x.parts)
+        )
+
     def with_args(self, x: Node, args: Sequence[Node]) -> Node:
         """Return the node that computes from `args` what `x` computes from its arguments."""
         if x.kind == "function":
@@ -243,6 +246,10 @@ class Expressions:
             return self.columns(args[0], x.attrs[0], x.attrs[1], x.width)
         if x.kind == "reduced":
             return self.reduced(args[0], *x.attrs)
+        if x.kind in ("stretched", "tiled"):
+            return (self.tiled if x.kind == "tiled" else self.stretched)(args[0], *x.attrs)
+        if x.kind == "whole":
+            return self._whole(args[0])
         if x.kind == "join":
             return self.join(args)
         return self._intern(x.kind, args, x.attrs, x.width, x.dtype)
@@ -281,21 +288,6 @@ class Expressions:
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
         return self._intern("product", [x for x, _ in terms], attrs, width, dtype or x.dtype)
-
-    def narrowed_product(self, x: Node) -> Node:
-        """Return adjacent columns of a product as a product with some rows of its matrix.
-
-        Return `x` unless it has such columns, and the product has one term, whose matrix is
-        transposed.
-        """
-        product, first, step = x.column_run()
-        is_single = product.kind == "product" and len(product.args) == 1
-        weight = product.attrs[0][0] if is_single else None
-        if weight is None or not (step and weight.transposed and weight.units == product.width):
-            return x
-        rows = weight._replace(place=weight.place.shifted(first * weight.columns), rows=x.width)
-        biases = [bias.shifted(first) for bias in product.attrs[1]]
-        return self.product([(product.args[0], rows)], biases)
 
     def dot(self, left: Node, right: Node, dot: Dot) -> Node:
         """Return products of matrices; at least one factor differs from row to row.
@@ -367,12 +359,38 @@ class Expressions:
             return self.dot(x, ones, Dot(1, outer, count, 1, (False, False)))
         return self.dot(ones, x, Dot(outer, 1, count, inner, (False, False)))
 
-    def reduced(self, x: Node, reduction: str = SUM) -> Node:
-        """Reduce all columns to one."""
-        if x.kind == "join":
+    def stretched(self, x: Node, times: int) -> Node:
+        """Repeat each column."""
+        if times == 1 or x.width == 1:
+            return self.spread(x, times) if times > 1 else x
+        if x.kind == "const":
+            return self.const(float(x.attrs[0]), x.width * times, x.dtype)
+        return self._intern("stretched", (x,), (times,), x.width * times, x.dtype)
+
+    def tiled(self, x: Node, times: int) -> Node:
+        """Repeat all columns."""
+        if times == 1 or x.width == 1 or x.kind == "const":
+            return self.stretched(x, times)
+        return self._intern("tiled", (x,), (times,), x.width * times, x.dtype)
+
+    def _whole(self, x: Node) -> Node:
+        """Return the same columns for loops over other parts."""
+        return self._intern("whole", (x,), (), x.width, x.dtype)
+
+    def reduced(self, x: Node, reduction: str = SUM, parts: int = 1) -> Node:
+        """Reduce all columns of each of some equal parts to one."""
+        size = x.width // parts
+        if parts > 1 and size == 1:
+            return x
+        if x.kind == "join" and parts == 1:
             return self.fold([self.reduced(piece, reduction) for piece in x.args], reduction)
-        return self._intern("reduced", (x,), (reduction,), 1, x.dtype)
+        if x.kind == "join" and not any(start % size for start, _ in x.pieces()):
+            return self.join(self.reduced(p, reduction, p.width // size) for p in x.args)
+        if x.parts > parts and x.parts % parts == 0:
+            return self.reduced(self.reduced(x, reduction, x.parts), reduction, parts)
+        x = self._whole(x) if x.kind == "join" or x.parts not in (1, parts) else x
+        return self._intern("reduced", (x,), (reduction, parts), parts, x.dtype)
 
     def fold(self, values: Iterable[Node], reduction: str) -> Node:
         """Reduce several values to one, element by element."""
-        return reduce(lambda a, b: self.function(_BINARY[reduction], a, b), values)
+        return reduce(lambda a, b: self.function(OF_TWO[reduction], a, b), values)

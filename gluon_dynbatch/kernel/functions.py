@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import log, pi, sqrt
 from typing import Callable, Dict, Tuple, Union
 
-from .expression import Node, Operand
+from .expression import Node, NodeOrNumber
 from .recognize import COMPARISONS
 
 
-def _f(name: str, x: Node, *more: Operand, values: Tuple[float, ...] = ()) -> Node:
+def _f(name: str, x: Node, *more: NodeOrNumber, values: Tuple[float, ...] = ()) -> Node:
     return x.apply(name, x, *more, values=values)
 
 
@@ -29,7 +29,7 @@ class Conditional:
     factor: float
 
 
-Derivative = Union[Operand, Conditional]
+Derivative = Union[NodeOrNumber, Conditional]
 
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns the derivative, or a tuple with one
 #: per argument; the number 0 if no gradient flows.  "gate" has none, because only gradients use it;

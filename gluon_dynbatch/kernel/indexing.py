@@ -26,7 +26,7 @@ from .layout import (
     Ranking,
     Weight,
 )
-from .tensor import DTYPES, INDEX_DTYPES, Call, Handler, Tensor
+from .tensor import FLOAT_DTYPES, INDEX_DTYPES, Call, Tensor, TensorHandler
 
 
 def take(call: Call) -> Tensor:
@@ -45,7 +45,7 @@ def _from_table(call: Call, index: int, table: int, mode: str) -> Tensor:
     """Gather rows of a matrix that all rows share: a product with one-hot rows."""
     x, (count, *inner) = call.tensors[index], call.inputs[table]
     dtype = call.tensors[table].dtype
-    require(dtype in DTYPES, f"{dtype} has no native steps")
+    require(dtype in FLOAT_DTYPES, f"{dtype} has no native steps")
     require(x.per_row, "all rows share the indices")
     weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
     product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
@@ -125,7 +125,7 @@ def ordered(call: Call) -> Union[Tensor, List[Tensor]]:
     return value if kind == "value" else [value, positions]
 
 
-def _of_sample(handler: Handler) -> Handler:
+def _of_sample(handler: TensorHandler) -> TensorHandler:
     """Call a handler without the axis of rows, and give it to the result."""
 
     def without(call: Call) -> Tensor:
@@ -138,7 +138,7 @@ def _of_sample(handler: Handler) -> Handler:
 
 
 #: Handlers of the calls of one sample, by operator.
-OWN: Dict[str, Handler] = {
+OWN: Dict[str, TensorHandler] = {
     "take": _of_sample(take),
     "gather_nd": _of_sample(gather_nd),
     **dict.fromkeys(["scatter_nd", "_backward_gather_nd"], _of_sample(scatter_nd)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Sequence, Tuple
+from typing import Iterator, NamedTuple, Sequence, Tuple
 
 
 class Slot(NamedTuple):
@@ -275,3 +275,18 @@ class Repeats(Order):
     def inverse(self, width: int) -> Order:
         """Return the order that moves the sums of `together` to a source of this width."""
         return Order(sorted(set(self))).inverse(width)
+
+
+def parts_between(start: int, width: int, size: int) -> Iterator[Tuple[int, int, int, int]]:
+    """Cut columns that consist of parts of a size into runs of whole parts, and pieces of one.
+
+    Yields the number of the first part, how many there are, and the first column and the columns
+    within each.
+    """
+    end = start + width
+    while start < end:
+        number, first = divmod(start, size)
+        parts = 1 if first else max((end - start) // size, 1)
+        columns = min(size - first, end - start)
+        yield number, parts, first, columns
+        start += parts * columns

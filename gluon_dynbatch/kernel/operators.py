@@ -12,12 +12,12 @@ from .expression import Node
 from .functions import DERIVATIVES
 from .layout import Dot, Weight
 from .recognize import MAX
-from .tensor import DTYPES, Call, Handler, Tensor, common_shape
+from .tensor import FLOAT_DTYPES, Call, Tensor, TensorHandler, common_shape
 
 # Elementwise functions.
 
 
-def pointwise(name: str, *numbers: Tuple[str, float], single: bool = True) -> Handler:
+def pointwise(name: str, *numbers: Tuple[str, float], single: bool = True) -> TensorHandler:
     """Return the handler of a function; `numbers` are names and defaults of attributes."""
 
     def handler(call: Call) -> Tensor:
@@ -27,7 +27,7 @@ def pointwise(name: str, *numbers: Tuple[str, float], single: bool = True) -> Ha
     return handler
 
 
-def with_scalar(name: str, swapped: bool = False) -> Handler:
+def with_scalar(name: str, swapped: bool = False) -> TensorHandler:
     """Return the handler of a function of an array and a scalar, in this order or `swapped`."""
 
     def handler(call: Call) -> Tensor:
@@ -61,7 +61,7 @@ def add(call: Call) -> Tensor:
 
 def activation(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs["act_type"]
-    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
+    require(x.dtype in FLOAT_DTYPES, f"{x.dtype} has no native steps")
     if kind == "relu" and x.dtype == "float32":
         # Unlike the operator "relu", oneDNN turns NaN to 0.
         return x.apply("select", x.apply("greater", x, 0), x, 0)
@@ -70,7 +70,7 @@ def activation(call: Call) -> Tensor:
 
 def leaky_relu(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
-    require(x.dtype in DTYPES, f"{x.dtype} has no native steps")
+    require(x.dtype in FLOAT_DTYPES, f"{x.dtype} has no native steps")
     if kind == "gelu":
         return x * (x.apply("erf", x * sqrt(0.5)) * 0.5 + 0.5)
     # MXNet's gradient of "selu" is not its derivative.
@@ -124,7 +124,22 @@ def split(call: Call) -> List[Tensor]:
     parts = axes.move(call)
     if not call.tensors[0].read_once:
         return parts
-    return [part.with_node(call.build.narrowed_product(part.node())) for part in parts]
+    return [part.with_node(_narrowed(part.node())) for part in parts]
+
+
+def _narrowed(x: Node) -> Node:
+    """Return adjacent columns of a product as a product with some rows of its matrix.
+
+    Return `x` unless it has such columns, and the product has one term, whose matrix is transposed.
+    """
+    product, first, step = x.column_run()
+    is_single = product.kind == "product" and len(product.args) == 1
+    weight = product.attrs[0][0] if is_single else None
+    if weight is None or not (step and weight.transposed and weight.units == product.width):
+        return x
+    rows = weight._replace(place=weight.place.shifted(first * weight.columns), rows=x.width)
+    biases = [bias.shifted(first) for bias in product.attrs[1]]
+    return x.owner.product([(product.args[0], rows)], biases)
 
 
 def dot(call: Call) -> Tensor:
@@ -165,7 +180,7 @@ def gemm(call: Call) -> Tensor:
 _SCALAR_NAMES = {"add": "plus", "sub": "minus"}
 
 #: Handlers by operator; MXNet runs segments with any other operator.
-HANDLERS: Dict[str, Handler] = {
+HANDLERS: Dict[str, TensorHandler] = {
     **{
         op: pointwise(name)
         for name in DERIVATIVES

@@ -17,7 +17,7 @@ TEMPORARY, KEPT, SAVED = assembling.TEMPORARY, assembling.KEPT, assembling.SAVED
 #: Numbers of the arrays (by slot) and packed matrices (by weight) that a kernel works on.
 Numbers = Dict[Any, int]
 #: An entry of a recipe, with the names of a struct in `native/recipes.pxi`.
-Entry = Dict[str, Any]
+Fields = Dict[str, Any]
 
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
@@ -63,7 +63,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
 
 def _forward(
     kernel: Kernel,
-    native: executing.Kernel,
+    native: executing.NativeKernel,
     used: FrozenSet[Slot],
     gathers: bool,
     single: int,
@@ -84,7 +84,9 @@ def _forward(
     )
 
 
-def _backward(kernel: Kernel, native: executing.Kernel, numbers: Numbers) -> assembling.Direction:
+def _backward(
+    kernel: Kernel, native: executing.NativeKernel, numbers: Numbers
+) -> assembling.Direction:
     """Return what a recipe says of a backward kernel."""
     arrays = kernel.arrays
     heads = [Slot("head", k) for k in range(len(_slots_of(kernel, "out")))]
@@ -117,11 +119,11 @@ def _products(
     if native.work < WORTH * sum(last.row_bytes[slot] for slot in moved):
         return None
 
-    def direction(native: executing.Kernel, *apart: Entry) -> assembling.Direction:
+    def direction(native: executing.NativeKernel, *apart: Fields) -> assembling.Direction:
         order = [numbers[slot] for slot in native.slots]
         return assembling.Direction(native, order=order, operands=[], results=[], apart=list(apart))
 
-    def entries(what: int, slots: Iterable[Slot], use: int) -> List[Entry]:
+    def entries(what: int, slots: Iterable[Slot], use: int) -> List[Fields]:
         more = {"what": what, "use": use, "port": -1}
         return [{**entry, **more} for entry in _apart(last, slots, {}, numbers)]
 
@@ -161,7 +163,7 @@ def _use(kernel: Kernel, slot: Slot) -> int:
     return KEPT if slot in kernel.summed else TEMPORARY
 
 
-def _operand(kernel: Kernel, slot: Slot, use: int, numbers: Numbers) -> Entry:
+def _operand(kernel: Kernel, slot: Slot, use: int, numbers: Numbers) -> Fields:
     return {
         "number": numbers[slot],
         "kind": _kind(kernel, slot),
@@ -170,7 +172,7 @@ def _operand(kernel: Kernel, slot: Slot, use: int, numbers: Numbers) -> Entry:
     }
 
 
-def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Entry:
+def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Fields:
     slot, first = weight.place
     transposed = weight.transposed
     return {
@@ -186,7 +188,7 @@ def _pack(kernel: Kernel, weight: Weight, use: int, numbers: Numbers) -> Entry:
     }
 
 
-def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Entry:
+def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Fields:
     return {
         "number": numbers[slot],
         "input": slot.number if slot.kind == "in" else -1,
@@ -194,13 +196,13 @@ def _shared(kernel: Kernel, slot: Slot, numbers: Numbers) -> Entry:
     }
 
 
-def _gradient(kernel: Kernel, slot: Slot) -> Entry:
+def _gradient(kernel: Kernel, slot: Slot) -> Fields:
     return {"number": slot.number, "bytes": kernel.arrays[slot].row_bytes}
 
 
 def _apart(
     kernel: Kernel, slots: Iterable[Slot], records: Dict[str, int], numbers: Numbers
-) -> List[Entry]:
+) -> List[Fields]:
     """Return how the equal rows of each slot are treated: by the record of its kind, or PICK."""
     return [
         {
@@ -215,10 +217,10 @@ def _apart(
     ]
 
 
-def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
+def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Fields:
     weight, target = s.weight, s.weight.place
 
-    def read(place: Columns, width: int) -> Entry:
+    def read(place: Columns, width: int) -> Fields:
         slot, whole = place.slot, kernel.arrays[place.slot].width
         assert s.parts == 1 or whole == s.parts * width, "parts of a row do not follow each other"
         width = width if s.parts > 1 else whole
@@ -251,7 +253,7 @@ def _sum(kernel: Kernel, s: Sum, numbers: Numbers) -> Entry:
     }
 
 
-def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
+def _find_single(kernel: Kernel, native: executing.NativeKernel) -> int:
     """Return the only operand that differs from row to row, or -1.
 
     Also -1 if the kernel computes too little for equal rows to be worth looking for, or if it draws

@@ -33,6 +33,8 @@ class Value(Protocol):
 
 #: Reductions of columns to their sum, maximum or product.
 SUM, MAX, PROD = "sum", "max", "prod"
+#: The same for two values.
+OF_TWO = {SUM: "add", MAX: "greatest", PROD: "mul"}
 #: Functions of two values whose results are 0 or 1.
 COMPARISONS = (
     *("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal"),
@@ -41,7 +43,9 @@ COMPARISONS = (
 #: All such functions, those that keep 0 and 1, and kinds of nodes that do.
 _ZERO_OR_ONE = frozenset([*COMPARISONS, "logical_not"])
 _KEEPING = frozenset(["mul", "maximum", "greatest", "minimum", "select", "multiplier"])
-_MOVING = frozenset(["columns", "join", "permuted", "repeated", "gathered"])
+_MOVING = frozenset(
+    ["columns", "join", "permuted", "repeated", "gathered", "stretched", "tiled", "whole"]
+)
 _PASSING = ("reduced", MAX), ("cast", "row")
 
 
@@ -53,7 +57,8 @@ def is_truth(x: Value) -> bool:
         name = node.attrs[0] if node.kind in ("const", "function") else None
         if name in _ZERO_OR_ONE or name in ("0.0", "1.0") or node.dtype == "bool":
             continue
-        passes = node.kind in _MOVING or (node.kind, node.attrs[-1]) in _PASSING
+        detail = node.attrs[1 if node.kind == "cast" else 0] if node.attrs else None
+        passes = node.kind in _MOVING or (node.kind, detail) in _PASSING
         if not (passes or name in _KEEPING):
             return False
         args = node.args[:1] if node.kind == "gathered" else node.args

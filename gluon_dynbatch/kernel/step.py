@@ -182,7 +182,7 @@ class Ranked(NamedTuple):
 #: Loads: "row" (adjacent columns), "index" (the same, as integers of 32 bits), "broadcast" (one
 #: column, repeated), "iota" (one column, plus the number of each column), "uniform" (random numbers
 #: from a column on; `value` is the number of the draw), or an order of columns.
-#: Stores: "row", or the "sum", "max" or "prod" of a row.
+#: Stores: "row", or the "sum", "max" or "prod" of a part of a row.
 Pattern = Union[str, Order]
 
 
@@ -194,6 +194,8 @@ class Access(NamedTuple):
     place: Optional[Columns]
     pattern: Pattern
     value: float = 0.0
+    #: Columns from one part of a row to the next.
+    step: int = 0
 
     def __str__(self) -> str:
         if self.place is None or self.pattern == "uniform":
@@ -211,27 +213,32 @@ class Instruction(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """A loop over elements: loads, then functions of registers, then stores."""
+    """A loop over elements: loads, then functions of registers, then stores.
 
+    It runs over equal parts of each row of the launch, such as the rows of a matrix.
+    """
+
+    #: Columns of a part.
     width: int
     dtype: str
     registers: int
     loads: Tuple[Access, ...]
     instructions: Tuple[Instruction, ...]
     stores: Tuple[Access, ...]
+    parts: int = 1
 
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
         accesses, orders = (*self.loads, *self.stores), array("i")
-        words = [self.width, self.registers]
+        words = [self.width, self.parts, self.registers]
         words += map(len, (self.loads, self.stores, self.instructions))
         # Orders come last, two of their numbers in a word.
-        end = 3 + len(words) + 6 * len(accesses) + 7 * len(self.instructions)
-        for register, place, pattern, value in accesses:
+        end = 3 + len(words) + 7 * len(accesses) + 7 * len(self.instructions)
+        for register, place, pattern, value, step in accesses:
             name, order = (pattern, ()) if isinstance(pattern, str) else ("permuted", pattern)
             words.extend((register, *slots.encode(place), PATTERNS.index(name)))
             where = slots[KEY] if name == "uniform" else end + len(orders) // 2
-            words.extend((where, *_bits(value)))
+            words.extend((where, step, *_bits(value)))
             orders.extend((*order, *(0,) * (len(order) % 2)))
         for name, target, arguments, values in self.instructions:
             words.extend((executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]))
@@ -242,7 +249,8 @@ class Pointwise(NamedTuple):
         loads = [load for load in self.loads if load.place or load.pattern == "iota"]
         written, read = (", ".join(map(str, accesses)) for accesses in (self.stores, loads))
         names = " ".join(i.name for i in self.instructions)
-        return f"{written} = {names or 'copy'}({read})"
+        parts = f" in {self.parts} parts" * (self.parts > 1)
+        return f"{written} = {names or 'copy'}({read}){parts}"
 
 
 Step = Union[Product, Dots, Convolved, Indexed, Ranked, Pointwise]
@@ -298,14 +306,14 @@ class Kernel:
     arrays: Dict[Slot, SlotArray]
     sums: Tuple[Sum, ...] = ()
     wanted: Optional[Wanted] = None
-    _native: Dict[bool, executing.Kernel] = field(default_factory=dict)
+    _native: Dict[bool, executing.NativeKernel] = field(default_factory=dict)
 
-    def native(self, few: bool = False) -> executing.Kernel:
+    def native(self, few: bool = False) -> executing.NativeKernel:
         """Return the native kernel, which packs no transposed matrices if there are `few` rows."""
         if few not in self._native:
             slots = Slots()
             steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
-            self._native[few] = executing.Kernel(steps, tuple(slots), self.arrays)
+            self._native[few] = executing.NativeKernel(steps, tuple(slots), self.arrays)
         return self._native[few]
 
     @property

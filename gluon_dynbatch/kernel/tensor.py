@@ -14,14 +14,15 @@ import numpy as np
 
 from ..rules.site import Shape, Site, padded, require
 from ..schedule.dependencies import Array
-from .expression import Arithmetic, Expressions, Node
+from .arithmetic import Arithmetic
+from .expression import Expressions, Node
 from .layout import Columns, Order, Repeats
 from .recognize import SUM, is_truth
 
 #: Dtypes that kernels compute with; and with integers, which they read as indices, and on which
 #: they compute some functions.
-DTYPES = ("float32", "float64")
-INDEX_DTYPES = (*DTYPES, "int32", "int64")
+FLOAT_DTYPES = ("float32", "float64")
+INDEX_DTYPES = (*FLOAT_DTYPES, "int32", "int64")
 #: The dtypes of arrays of launches, and the dtype in which kernels have booleans: as 0 and 1.
 STORED_DTYPES = (*INDEX_DTYPES, "bool")
 TRUTHS_DTYPE = "float32"
@@ -39,6 +40,8 @@ BOUNDS = {"int32": 2.0**31, "int64": 2.0**53}
 ROUGH = frozenset(["degrees", "erf", "radians"])
 #: With more pieces than these, a kernel is slower than MXNet's operators.
 MOST_PIECES = 32
+#: As many rows of a matrix are added up one by one.
+FEW = 4
 #: Longer rows are moved by MXNet's operators, because kernels store an index per element.
 MOST_MOVED = 1 << 20
 
@@ -67,7 +70,7 @@ class Tensor(Arithmetic):
         """Its dtype."""
         return "bool" if self.truths else self.source.dtype
 
-    def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
+    def node(self, dtypes: Sequence[str] = FLOAT_DTYPES) -> Node:
         """Return the elements; refuse if their dtype is not one of `dtypes`."""
         require(self.dtype in dtypes, f"{self.dtype} has no native steps")
         return self.source
@@ -76,7 +79,7 @@ class Tensor(Arithmetic):
         """Return the elements of any dtype, through which gradients may flow."""
         node = self.node(STORED_DTYPES)
         # Sums over rows, such as the gradient of a shared array, are not computed for integers.
-        is_summed = self.build.recorded and not (self.per_row or node.dtype in DTYPES)
+        is_summed = self.build.recorded and not (self.per_row or node.dtype in FLOAT_DTYPES)
         require(not is_summed, "all rows share its integers")
         return node
 
@@ -140,7 +143,7 @@ class Tensor(Arithmetic):
         require(not is_rough, f"MXNet computes {name} of float64 in lower precision")
         tensors = [a for a in args if isinstance(a, Tensor)]
         require(len({t.dtype for t in tensors}) == 1, "dtypes differ")
-        if self.dtype not in DTYPES:
+        if self.dtype not in FLOAT_DTYPES:
             numbers = [a for a in args if not isinstance(a, Tensor)]
             self._require_integers(name, *numbers, *values)
         shape, per_row = common_shape(tensors), any(t.per_row for t in tensors)
@@ -176,7 +179,9 @@ class Tensor(Arithmetic):
         outer, count = prod(self.shape[:low]), prod(self.shape[low:high])
         inner = prod(self.shape[high:])
         shape = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
-        many = outer > MOST_PIECES or (inner > 1 and count > MOST_PIECES)
+        if inner == 1:
+            return self.with_node(build.reduced(self.node(), reduction, outer), shape)
+        many = max(outer, count) > FEW
         if many and reduction == SUM:
             return self.with_node(build.sums(self.node(), outer, count, inner), shape)
         if many:
@@ -184,11 +189,7 @@ class Tensor(Arithmetic):
             turned = self.gathered(movable(np.moveaxis(indices, 1, 0))).node()
             return self.with_node(_halved(turned, count, reduction), shape)
         for piece in _pieces(self.node(), outer):
-            if inner == 1:
-                results.append(build.reduced(piece, reduction))
-            else:
-                columns = _pieces(piece, count)
-                results.append(build.fold(columns, reduction))
+            results.append(build.fold(_pieces(piece, count), reduction))
         return self.with_node(build.join(results), shape)
 
 
@@ -212,13 +213,8 @@ def common_shape(tensors: Sequence[Tensor]) -> Shape:
     return common
 
 
-def _limit_pieces(count: int) -> None:
-    require(count <= MOST_PIECES, f"its rows fall into more than {MOST_PIECES} pieces")
-
-
 def _pieces(x: Node, count: int) -> List[Node]:
     """Split the columns into equal pieces."""
-    _limit_pieces(count)
     width = x.width // count
     return [x.owner.part(x, number * width, width) for number in range(count)]
 
@@ -237,6 +233,9 @@ def _halved(x: Node, count: int, reduction: str) -> Node:
 
 def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
     """Return columns by index, as runs of adjacent or repeated ones if there are few runs."""
+    regular = _regular(x, indices)
+    if regular is not None:
+        return regular
     pieces, start = [], 0
     steps = np.append(np.diff(indices), 2)
     changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(indices))
@@ -252,10 +251,32 @@ def _gathered(x: Node, indices: Array, per_row: bool) -> Node:
             return x.owner.permuted(x, Order(indices.tolist()))
         if len(pieces) > MOST_PIECES:
             counts = np.unique(indices, return_counts=True)[1]
-            if len(np.unique(counts)) == 1:
-                return x.owner.repeated(x, Repeats(indices.tolist()))
-        _limit_pieces(len(pieces))
+            require(
+                len(np.unique(counts)) == 1,
+                f"its rows fall into more than {MOST_PIECES} pieces",
+            )
+            return x.owner.repeated(x, Repeats(indices.tolist()))
     return x.owner.join(pieces)
+
+
+def _regular(x: Node, indices: Array) -> Optional[Node]:
+    """Return adjacent columns, each or all of them repeated; None if the indices are others."""
+    first = int(indices[0]) if indices.size > 1 else 0
+    step = int(indices[1]) - first if indices.size > 1 else -1
+    if step not in (0, 1):
+        return None
+    ends = np.flatnonzero(np.diff(indices) != step)
+    size = int(ends[0]) + 1 if ends.size else len(indices)
+    if size == len(indices) or len(indices) % size:
+        return None
+    times = len(indices) // size
+    column = first + np.arange(size if step else times)
+    if (indices.reshape(times, size) != (column if step else column[:, None])).any():
+        return None
+    build = x.owner
+    if step:
+        return build.tiled(build.part(x, first, size), times)
+    return build.stretched(build.part(x, first, times), size)
 
 
 def _repeated(x: Node, width: int) -> Node:
@@ -293,4 +314,4 @@ class Call(Site):
 
 
 #: Returns the result of a call, or a list of results.
-Handler = Callable[[Call], Union[Tensor, List[Tensor]]]
+TensorHandler = Callable[[Call], Union[Tensor, List[Tensor]]]

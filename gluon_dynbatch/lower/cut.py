@@ -1,6 +1,6 @@
-"""Cut the program of a call into segments: the pieces that are placed into launches as a whole.
+"""Cut the program of a call into segments: the parts that are placed into launches as a whole.
 
-At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a piece
+At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a part
 can run earlier than the rest, or merge with more calls:
 
 * Arguments that another call of the same recursion delivers are *recurrent*.  Operators that depend
@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Collection, Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple
 
-from ..trace.symbols import VARIABLE, Op, Ref
+from ..rules.site import Ref
+from ..trace.symbols import VARIABLE, Op
 from ..trace.variant import Variant
 from .normal_form import NormalForm, OperandSum, concat_segment
 from .segment import ARGUMENT, Cut, Segment, Source, Terms, find_root, intern
@@ -98,9 +99,7 @@ class _Cutter:
             depends[i] = any(depends[r] for r, _ in self._ops[i].inputs)
         return depends
 
-    def _find_sums(
-        self, uneven: Sequence[bool], varied: Sequence[bool]
-    ) -> Dict[int, OperandSum]:
+    def _find_sums(self, uneven: Sequence[bool], varied: Sequence[bool]) -> Dict[int, OperandSum]:
         ops = self._ops
         # Per operator, whether a recursion computes it, so that a cut after it is one more launch.
         computed = [self._recurrent[i] and op.op != VARIABLE for i, op in enumerate(ops)]

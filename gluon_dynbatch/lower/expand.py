@@ -24,7 +24,7 @@ from .graph import Graph
 from .segment import Cut, Segment, find_root
 
 #: Layouts in which segments of different sizes can share launches.
-MERGED = "rows", "stack"
+MERGED_LAYOUTS = "rows", "stack"
 
 #: The largest table of which callee delivers which argument.  If there are so many callees that the
 #: table would be larger, no argument counts as recurrent.
@@ -196,7 +196,7 @@ def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) ->
     first: Dict[str, int] = {}
     return [
         first.setdefault(segment.family, number)
-        if count[segment.family] > 1 and segment.layout in MERGED and ragged(segment)
+        if count[segment.family] > 1 and segment.layout in MERGED_LAYOUTS and ragged(segment)
         else number
         for number, segment in enumerate(segments)
     ]

@@ -1,4 +1,4 @@
-"""The normal form of a segment: equal pieces of programs become equal segments.
+"""The normal form of a segment: equal parts of programs become equal segments.
 
 Operators are emitted depth first from the results, each as its rule merges it in the layout of the
 segment.
@@ -12,12 +12,10 @@ from mxnet.gluon import Parameter
 
 from .. import rules
 from ..record.types import elements
-from ..trace.symbols import VARIABLE, Op, Ref, SymbolBuilder
+from ..rules.site import Ref
+from ..trace.symbols import VARIABLE, Op, SymbolBuilder
 from ..trace.variant import Variant
 from .segment import Port, Segment, Source
-
-#: Operators with indices or running statistics, whose gradient MXNet refuses to compute.
-REFUSED = frozenset(["Embedding", "BatchNorm"])
 
 
 def concat_segment(variant: Variant) -> Segment:
@@ -96,7 +94,8 @@ class NormalForm:
         refused = self._gradient_paths(
             op.inputs[k][0]
             for op in self._builder.ops
-            for k in (rules.of(op.op).no_gradient if op.op in REFUSED else ())
+            for rule in (rules.of(op.op),)
+            for k in (rule.no_gradient if rule.refuses_gradient else ())
         )
         ports = list(self._ports)
         for position, number in self._inputs.items():

@@ -1,4 +1,4 @@
-"""Segments, which are pieces of programs in a batching layout, and cuts, which consist of them."""
+"""Segments, which are parts of programs in a batching layout, and cuts, which consist of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mxnet.gluon import Parameter
 
 from ..native import lowering, planning
 from ..record.types import TYPES
-from ..trace.symbols import VARIABLE, Op, Ref
+from ..rules.site import Ref
+from ..trace.symbols import VARIABLE, Op
 
 #: Marks an argument of the call in a `Source`.
 ARGUMENT = -1
@@ -96,7 +97,7 @@ def _key_of(op: Op) -> OpKey:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A piece of a program in its batching layout."""
+    """A part of a program in its batching layout."""
 
     layout: str
     #: Why calls of this segment run one by one; empty if they merge.

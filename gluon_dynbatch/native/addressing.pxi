@@ -20,8 +20,8 @@ cdef class Addressing:
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
     cdef readonly bytearray uses
-    #: Numbers of bases; and those of parameters and gradients by device, kind and identity, with the
-    #: device looked up last.
+    #: Numbers of bases; and those of parameters and gradients by context, kind and identity, with the
+    #: context looked up last.
     cdef dict numbers, devices, on_device
     cdef object context
     #: Number of the first base.  The bases of a backward program follow those of the forward one.
@@ -60,7 +60,7 @@ cdef class Addressing:
         return self.first + len(self.bases) - 1
 
     cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
-        """Return the number of the base of a parameter, or of its gradient, on a device."""
+        """Return the number of the base of a parameter, or of its gradient, in a context."""
         if context is not self.context:
             # A context itself is slow to look up: its hash is a function in Python.
             device = context.device_typeid, context.device_id

@@ -4,7 +4,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 from mxnet.gluon import Parameter
 from numpy.typing import NDArray
 
-from .executing import Kernel, Program
+from .executing import NativeKernel, Program
 
 Array = NDArray[Any]
 
@@ -28,7 +28,7 @@ Entries = List[Dict[str, Any]]
 class Direction:
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: NativeKernel,
         *,
         order: Iterable[int],
         operands: Entries,

@@ -17,8 +17,8 @@ import numpy
 
 from . import executing
 from .executing cimport (
-    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord,
-    Piece, RowsRecord, Spot, SumRecord,
+    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, SumChunk, DistinctRecord, RowKey, Moved, PackRecord,
+    gdb_piece, RowsRecord, Spot, SumRecord,
 )
 from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
 
@@ -35,7 +35,7 @@ cdef enum:
     #: Up to so many rows, multiplying with a matrix as it is takes less time than packing it.
     FEW = 8
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
-    MOST_PUSHED = 400000000
+    MOST_PUSHED = 1000000000
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 
@@ -57,7 +57,7 @@ def kind_of(str dtype not None):
 
 # Plain values, in tables that the `Assembler` holds.
 
-cdef struct Arena:
+cdef struct ArenaRows:
     # A base, the bytes of an element, and the elements of a row.
     int64_t base, size, row_size
 
@@ -100,7 +100,7 @@ cdef class Assembler(Addressing):
     #: The kernels of the program, by address, and the last one.
     cdef dict natives
     cdef Direction added
-    #: Entries of `Arena`.
+    #: Entries of `ArenaRows`.
     cdef array arenas
     #: Operations since the end of the last push.
     cdef int64_t work
@@ -139,12 +139,12 @@ cdef class Assembler(Addressing):
         """Return the segment of a launch's first part."""
         return self.segments[self.part_segment[self.part0[launch]]]
 
-    cdef inline Arena *arena(self, int64_t number) noexcept:
-        return <Arena *>data_of(self.arenas) + number
+    cdef inline ArenaRows *arena(self, int64_t number) noexcept:
+        return <ArenaRows *>data_of(self.arenas) + number
 
     cdef Spot spot_of_region(self, const TableRow *region) noexcept:
         """Return the spot of the first row of a region."""
-        cdef Arena *arena = self.arena(region.first)
+        cdef ArenaRows *arena = self.arena(region.first)
         return Spot(arena.base, region.second * arena.size * arena.row_size)
 
     cdef Spot spot_of_operand(
@@ -154,9 +154,9 @@ cdef class Assembler(Addressing):
 
         Kind and size are those of its elements; use is that of the memory for its rows.
         """
-        cdef Arena *arena
+        cdef ArenaRows *arena
         cdef const PieceRow *piece
-        cdef Piece *pieces
+        cdef gdb_piece *pieces
         cdef Spot target
         cdef int64_t i
         if operand.what == SLICE:
@@ -171,22 +171,22 @@ cdef class Assembler(Addressing):
             if piece.action == ADD and kind == COPIED:
                 raise TypeError("native code cannot add rows of this type")
             arena = self.arena(piece.arena)
-            pieces[i] = Piece(
+            pieces[i] = gdb_piece(
                 piece.action, piece.target, Spot(arena.base, piece.element * arena.size), piece.length)
         return target
 
-    cdef Piece *add_pieces(
+    cdef gdb_piece *add_pieces(
         self, int64_t kind, int64_t size, int64_t count, Spot target
     ) except NULL:
         """Add a ROWS record with room for its pieces; return the address of these."""
         cdef RowsRecord *record = <RowsRecord *>self.code.grow(
-            sizeof(RowsRecord) + count * sizeof(Piece))
+            sizeof(RowsRecord) + count * sizeof(gdb_piece))
         record[0] = RowsRecord(ROWS, kind, size, count, target, 0, 0, 0)
-        return <Piece *>(record + 1)
+        return <gdb_piece *>(record + 1)
 
     cdef int add_bytes(self, int64_t what, int64_t count, Spot target, Spot source) except -1:
         """Add a ROWS record of one piece, which copies bytes or sets them to zero."""
-        self.add_pieces(COPIED, 1, 1, target)[0] = Piece(what, 0, source, count)
+        self.add_pieces(COPIED, 1, 1, target)[0] = gdb_piece(what, 0, source, count)
         return 0
 
     cdef Run place(self, list runs, int64_t launch, int backward):
@@ -198,18 +198,18 @@ cdef class Assembler(Addressing):
         cdef Direction direction = first.recipe.direction(backward)
         cdef array operands = direction.operands, results = direction.results, others
         cdef list placed = None if len(runs) == 1 else []
-        cdef const Operand *operand
+        cdef const OperandEntry *operand
         cdef const TableRow *place
         cdef int64_t k, number, use
-        for k in range(entries(operands, sizeof(Operand))):
-            place, operand = self.operand_of(launch, k), <const Operand *>data_of(operands) + k
+        for k in range(entries(operands, sizeof(OperandEntry))):
+            place, operand = self.operand_of(launch, k), <const OperandEntry *>data_of(operands) + k
             if place.what == NOTHING or first.is_placed(operand.number):
                 continue
             use = operand.use
             if placed is not None:
                 for run in runs:
                     others = run.recipe.direction(backward).operands
-                    use = max(use, (<const Operand *>data_of(others))[k].use)
+                    use = max(use, (<const OperandEntry *>data_of(others))[k].use)
                 placed.append(operand.number)
             first.spots[operand.number] = self.spot_of_operand(
                 place, operand.kind, operand.size, use)
@@ -296,7 +296,7 @@ cdef class Assembler(Addressing):
             count += 1
         # Written last, because the code may move as it grows.
         (<DistinctRecord *>(self.code.numbers + start))[0] = DistinctRecord(
-            DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
+            DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(RowKey)), count)
         return 0
 
     cdef int add_looked_up(self, const Apart *apart, Spot target) except -1:

@@ -19,7 +19,7 @@ cdef class Backward(Assembler):
     cdef readonly dict trained
     #: The assembler of the forward program, which knows where that leaves its values.
     cdef Forward forward
-    #: Entries of `Chunk` that are still to be added up, by target and kind of sum.
+    #: Entries of `SumChunk` that are still to be added up, by target and kind of sum.
     cdef dict sums
     #: Per segment, the bases of the gradients of its parameters.
     cdef dict gradients
@@ -77,15 +77,15 @@ cdef class Backward(Assembler):
 
         If an input is given, only those that read it, or only those that do not.
         """
-        cdef const Sum *sum_
+        cdef const SumEntry *sum_
         cdef int64_t i, number
         cdef Spot target
         cdef Code chunks
         for number in run.recipe.added:
             if run.spots[number].base < 0:
                 run.spots[number] = self.reserve(KEPT, run.bytes_of(number))
-        for i in range(entries(run.recipe.sums, sizeof(Sum))):
-            sum_ = <const Sum *>data_of(run.recipe.sums) + i
+        for i in range(entries(run.recipe.sums, sizeof(SumEntry))):
+            sum_ = <const SumEntry *>data_of(run.recipe.sums) + i
             if input >= 0 and reads != (sum_.left.number == input or sum_.right.number == input):
                 continue
             target = self.spot_of_gradient(launch, sum_.parameter, sum_.input)
@@ -94,7 +94,7 @@ cdef class Backward(Assembler):
             chunks = self.sums.get(key)
             if chunks is None:
                 chunks = self.sums[key] = Code()
-            (<Chunk *>chunks.grow(sizeof(Chunk)))[0] = Chunk(
+            (<SumChunk *>chunks.grow(sizeof(SumChunk)))[0] = SumChunk(
                 run.rows * sum_.parts, kept, spot_of_read(run, &sum_.left),
                 sum_.left.pitch, spot_of_read(run, &sum_.right), sum_.right.pitch)
         return 0
@@ -149,7 +149,7 @@ cdef class Backward(Assembler):
         for key in keys:
             base, offset, (record, kind, rows, columns, last) = key
             chunks = self.sums.pop(key)
-            count = chunks.count(sizeof(Chunk))
+            count = chunks.count(sizeof(SumChunk))
             (<SumRecord *>self.code.grow(sizeof(SumRecord)))[0] = SumRecord(
                 record, kind, rows, columns, Spot(base, offset), last, count)
             self.code.append(chunks)

@@ -3,19 +3,21 @@
 cdef class Callee:
     """A block or operator: base of `trace.program.BlockCallee` and `record.operators.Operator`.
 
-    Owned by its block, as an attribute, or by the library's table of operators.  Entries that are no
-    longer used stay: they do not refer to arrays.
+    Owned by its block, as an attribute, or by the library's table of operators.  Its entries, which
+    do not refer to arrays, are dropped by the library.
     """
 
     #: By key: the entry of calls, or a string that says why such calls are not recorded.
     cdef readonly dict entries
+    #: Entries that have not been used since the library looked last, see `trace.entry.Library`.
+    cdef public dict older
     #: The id of the block.  A copied block has the callee of the original among its attributes.
     cdef public object identity
     #: The list that Gluon replaces when the block's cached graph becomes invalid.
     cdef public object version
 
     def __cinit__(self):
-        self.entries = {}
+        self.entries, self.older = {}, {}
 
     cpdef bint is_current(self, block):
         """Return whether this is the callee of `block`, whose cached graph has not changed."""
@@ -43,7 +45,7 @@ cdef class Calls:
 
     #: The tape that gets the calls, and the `OpenScope` that computes them.  After `close`, a tape that
     #: takes no calls, and a scope where nothing is pending.
-    cdef public Tape tape
+    cdef public FlatTape tape
     cdef public object scope
     #: With ``debug=True``, the `debug.Watch` of the arrays that pending calls read, else None.
     cdef public object watch
@@ -65,7 +67,7 @@ cdef class Calls:
         """
         self.refuse(reason)
         self.tape.close(reason)
-        self.tape, self.scope = Tape(), ended_scope
+        self.tape, self.scope = FlatTape(), ended_scope
         self.tape.open = False
 
     def refuse(self, reason, where=None):
@@ -202,7 +204,7 @@ cdef inline bint is_operand(object array_, bint numpy):
     return type(array_) is lazy_type or type(array_) is array_type
 
 
-cpdef Tape tape_of(Calls recorder):
+cpdef FlatTape tape_of(Calls recorder):
     """Return the tape for the next call; this may compute the calls before it."""
     if recorder.tape.node_entry.ob_size >= recorder.tape.next_check:
         (<object>recorder).run_ahead()
@@ -217,7 +219,7 @@ ENDED = "the scope ended"
 
 cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
-    cdef Tape tape
+    cdef FlatTape tape
     cdef list operands, key_parts
     while True:
         tape = tape_of(recorder)
@@ -257,7 +259,7 @@ cpdef call(Calls recorder, Callee callee, args):
     return unflatten(spec, <list>results if type(results) is list else [results])
 
 
-cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
+cdef int register(FlatTape tape, object lazy, Py_ssize_t value) except -1:
     """Make a new lazy array a value of the tape; runs no Python code."""
     change_slot(lazy, value_at, value)
     tape.lazies.append(lazy)
@@ -265,7 +267,7 @@ cdef int register(Tape tape, object lazy, Py_ssize_t value) except -1:
 
 
 cdef Py_ssize_t append(
-    Tape tape, object entry, object entry_id, Place place, list operands, tuple types,
+    FlatTape tape, object entry, object entry_id, Place place, list operands, tuple types,
     object results=None,
 ) except -1:
     """Add a node to the tape and return its first value.

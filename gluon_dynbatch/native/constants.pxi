@@ -136,7 +136,7 @@ cdef class Constant(Owner):
         """The size of the values."""
         return self.layout.elements * self.layout.itemsize
 
-    cdef int place(self, Tape tape) except -1:
+    cdef int place(self, FlatTape tape) except -1:
         """Find out where a tape has the values; copy them there if this is its first read."""
         cdef Chunk chunk
         if self.tape == tape.serial:
@@ -199,7 +199,7 @@ cdef object uninitialized(tuple shape, Layout layout, char **data):
     return array_
 
 
-cdef Chunk chunk_of(Tape tape, Layout layout):
+cdef Chunk chunk_of(FlatTape tape, Layout layout):
     """Return the chunk of a tape that has room for an array of a type."""
     cdef int64_t room = SMALLEST_CHUNK
     cdef bint alone
@@ -228,7 +228,7 @@ cdef Chunk chunk_of(Tape tape, Layout layout):
     return chunk
 
 
-cdef int locate(Tape tape, object array_, int64_t *at) except -1:
+cdef int locate(FlatTape tape, object array_, int64_t *at) except -1:
     """Find the value and the offset of an array that is not a result of this tape.
 
     The value is added if it is new.

@@ -4,7 +4,7 @@
 cdef struct CopyRecord:
     # A record of one piece: a plain value in the code of a program.
     RowsRecord record
-    Piece piece
+    gdb_piece piece
 
 
 def code_of_pieces(
@@ -16,15 +16,16 @@ def code_of_pieces(
     """
     cdef const PieceRow *row
     cdef int64_t i, count = pieces.shape[0], size = itemsize(dtype)
-    cdef array code = clone(LONG, numbers_in(sizeof(RowsRecord) + count * sizeof(Piece)), False)
+    cdef Py_ssize_t length = numbers_in(sizeof(RowsRecord) + count * sizeof(gdb_piece))
+    cdef array code = clone(LONG, length, False)
     cdef RowsRecord *record = <RowsRecord *>data_of(code)
-    cdef Piece *piece = <Piece *>(record + 1)
+    cdef gdb_piece *piece = <gdb_piece *>(record + 1)
     record[0] = RowsRecord(
         record=ROWS, dtype=kind_of(dtype), element_size=size, count=count,
         target=Spot(base, offset), in_order=0, elements=0, end=0)
     for i in range(count):
         row = <const PieceRow *>&pieces[i, 0]
-        piece[i] = Piece(
+        piece[i] = gdb_piece(
             operation=row.action, target=row.target,
             source=Spot(first + row.arena, row.element * size), count=row.length)
     return code
@@ -41,6 +42,6 @@ def code_of_copies(
         copy[i].record = RowsRecord(
             record=ROWS, dtype=kind, element_size=size, count=1, target=Spot(i + 1, 0),
             in_order=0, elements=0, end=0)
-        copy[i].piece = Piece(
+        copy[i].piece = gdb_piece(
             operation=COPY, target=0, source=Spot(0, starts[i] * size), count=elements[i])
     return code

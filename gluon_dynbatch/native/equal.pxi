@@ -6,7 +6,7 @@ cdef struct Gathered:
     # begins, their first element, the end of the last, and how they were gathered.  There are no
     # table rows if indices that do not fit are errors, which only that launch reports.
     int64_t launch, code, arena, row_size, start, stop
-    Key key
+    RowKey key
     Spot table
     int64_t table_rows
 
@@ -27,8 +27,8 @@ cdef class EqualRows:
 
     #: Entries of `Gathered`.
     cdef Code gathered
-    #: Entries of `Key`, those of the operand at hand; and the number of the entry that all of its
-    #: rows were chosen like, if that is in a table, or -1.
+    #: Entries of `RowKey`, those of the operand at hand; and the number of the entry that all of
+    #: its rows were chosen like, if that is in a table, or -1.
     cdef Code keys
     cdef int64_t table
 
@@ -60,10 +60,10 @@ cdef class EqualRows:
         self, int64_t arena, int64_t element, int64_t rows, int64_t row_size
     ) except -1:
         """Add the key of some rows of an arena; return whether they were gathered from a table."""
-        cdef Key *key = <Key *>self.keys.grow(sizeof(Key))
+        cdef RowKey *key = <RowKey *>self.keys.grow(sizeof(RowKey))
         cdef const Gathered *gathered = self.rows(0)
         cdef int64_t i, table = -1
-        key[0] = Key(-1, Spot(0, 0), rows, 0)
+        key[0] = RowKey(-1, Spot(0, 0), rows, 0)
         for i in range(self.count()):
             if (
                 gathered[i].arena == arena and gathered[i].row_size == row_size
@@ -72,7 +72,7 @@ cdef class EqualRows:
                 key[0], key.rows = gathered[i].key, rows
                 key.numbers.offset += (element - gathered[i].start) // row_size * key.size
                 table = i
-        if self.keys.size == numbers_in(sizeof(Key)):
+        if self.keys.size == numbers_in(sizeof(RowKey)):
             self.table = table if table >= 0 and gathered[table].table_rows else -1
         elif self.table >= 0 and key.table != gathered[self.table].key.table:
             self.table = -1

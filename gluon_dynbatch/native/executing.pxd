@@ -27,7 +27,7 @@ cdef extern from "c/records.h":
         Spot target
         int64_t in_order, elements, end
 
-    ctypedef struct Piece "gdb_piece":
+    ctypedef struct gdb_piece:
         int64_t operation, target
         Spot source
         int64_t count
@@ -43,7 +43,7 @@ cdef extern from "c/records.h":
         Spot numbering
         int64_t rows, keys, moved
 
-    ctypedef struct Key "gdb_key":
+    ctypedef struct RowKey "gdb_key":
         int64_t table
         Spot numbers
         int64_t rows, size
@@ -58,7 +58,7 @@ cdef extern from "c/records.h":
         Spot target
         int64_t option, count
 
-    ctypedef struct Chunk "gdb_sum_chunk":
+    ctypedef struct SumChunk "gdb_sum_chunk":
         int64_t rows
         Spot numbering
         Spot left

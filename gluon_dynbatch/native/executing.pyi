@@ -26,7 +26,7 @@ TOTAL: int
 REPEAT: int
 SINGLE: int
 
-class Kernel:
+class NativeKernel:
     # Of `kernel.step`, which comes later: slots, and an array for each.
     def __init__(
         self, steps: array[int], slots: Tuple[Any, ...], arrays: Mapping[Any, Any]
@@ -63,7 +63,7 @@ class Program:
     def __init__(
         self,
         code: Union[array[int], Array],
-        kernels: Iterable[Kernel] = (),
+        kernels: Iterable[NativeKernel] = (),
         scratch: int = 0,
         together: bool = True,
     ) -> None: ...

@@ -42,23 +42,23 @@ cdef extern from "c/team.h" nogil:
 
 cdef extern from "c/records.h" nogil:
     int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks)
-    ctypedef struct Groups "struct gdb_groups"
-    Groups *gdb_inspect(int64_t *code, int64_t length)
-    void gdb_release_groups(Groups *groups)
+    ctypedef struct PhaseGroups "struct gdb_groups"
+    PhaseGroups *gdb_inspect(int64_t *code, int64_t length)
+    void gdb_release_groups(PhaseGroups *groups)
     void gdb_run_records(
-        const int64_t *code, int64_t low, int64_t high, const Groups *groups, char **bases,
+        const int64_t *code, int64_t low, int64_t high, const PhaseGroups *groups, char **bases,
         Crew *crew)
 
 cdef extern from "c/phases.h" nogil:
     ctypedef struct Placed "gdb_placed":
         int64_t at, level
 
-    ctypedef struct Group "gdb_group":
+    ctypedef struct PhaseGroup "gdb_group":
         int64_t first, stop
 
-    ctypedef struct Groups "struct gdb_groups":
+    ctypedef struct PhaseGroups "struct gdb_groups":
         int64_t count
-        Group *groups
+        PhaseGroup *groups
         Placed *records
 
 include "kernels.pxi"
@@ -76,9 +76,9 @@ cdef struct NativeProgram:
     int64_t scratch
     int64_t *code
     #: Which records may run at the same time.
-    Groups *groups
+    PhaseGroups *groups
     int64_t kernels_count
-    NativeKernel **kernels
+    gdb_kernel **kernels
 
 
 cdef struct Push:
@@ -211,7 +211,7 @@ cdef class Program:
     cdef NativeProgram *program
 
     def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0, bint together=True):
-        cdef Kernel kernel
+        cdef NativeKernel kernel
         cdef int64_t i
         kernels = tuple(kernels)  # as many as there is room for
         self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
@@ -220,7 +220,7 @@ cdef class Program:
         self.program.code = <int64_t *>allocate_zeros(code.shape[0], 8)
         if code.shape[0]:
             memcpy(self.program.code, &code[0], 8 * code.shape[0])
-        self.program.kernels = <NativeKernel **>allocate_zeros(len(kernels), sizeof(void *))
+        self.program.kernels = <gdb_kernel **>allocate_zeros(len(kernels), sizeof(void *))
         for i, kernel in enumerate(kernels):
             RETAIN(&kernel.kernel.references)
             self.program.kernels[i] = kernel.kernel
@@ -273,7 +273,7 @@ cdef class Program:
 
         For tests.
         """
-        cdef const Groups *groups = self.program.groups
+        cdef const PhaseGroups *groups = self.program.groups
         cdef const Placed *records = NULL if groups is NULL else groups.records
         cdef int64_t i, k
         return [] if groups is NULL else [

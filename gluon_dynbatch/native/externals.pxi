@@ -92,7 +92,7 @@ cpdef object plain_array(object array_):
     return borrowed
 
 
-cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -1:
+cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) except -1:
     """Return the value of an array that is not a result of this tape; add it if it is new.
 
     It is not an array of a `Constant`, see `locate`.  The type of the array is found unless it is given.
@@ -122,6 +122,8 @@ cpdef Py_ssize_t external(Tape tape, object array_, int64_t type_id=-1) except -
     cdef Py_ssize_t result = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
+    if operand is not array_ and is_lazy(operand):
+        tape.kept.append(len(tape.externals))
     tape.originals.append(array_)
     tape.externals.append(operand)
     tape.external_ids[identity] = result

@@ -206,14 +206,15 @@ cdef class Forward(Assembler):
         gathered.table = run.spots[data_of(run.recipe.parameters)[0]]
         gathered.table_rows = run.recipe.table_rows
         # Equal bits of integers and of floats are different indices, even into one table.
-        kind = (<const Operand *>data_of(run.recipe.direction(0).operands)).kind
-        gathered.key = Key(gathered.table.base * TYPES + kind, run.spots[0], 0, size)
+        kind = (<const OperandEntry *>data_of(run.recipe.direction(0).operands)).kind
+        gathered.key = RowKey(gathered.table.base * TYPES + kind, run.spots[0], 0, size)
         return 0
 
     cdef int place_looked_up(self, Run run, int64_t launch) except -1:
         """Reserve memory for the rows that a launch looks up by itself, instead of reading them."""
         cdef int64_t single = run.recipe.single
-        cdef const Operand *operand = <const Operand *>data_of(run.recipe.direction(0).operands)
+        cdef array operands = run.recipe.direction(0).operands
+        cdef const OperandEntry *operand = <const OperandEntry *>data_of(operands)
         run.spots[single] = self.reserve(operand[single].use, run.bytes_of(single))
         self.looked_up.add(launch)
         return 0
@@ -329,7 +330,7 @@ cdef class Forward(Assembler):
                 continue
             gathered = self.equal.add(region, launch)
             # The numbers follow how many there are, and how many rows.
-            gathered.key = Key(
+            gathered.key = RowKey(
                 AFTER_TABLES + launch, Spot(kept.base, kept.offset + 2 * sizeof(int32_t)), 0,
                 sizeof(int32_t))
         return 0

@@ -27,12 +27,12 @@ cdef extern from "c/steps.h" nogil:
 
     const gdb_layout gdb_layouts[]
 
-    ctypedef struct NativeKernel "gdb_kernel":
+    ctypedef struct gdb_kernel "gdb_kernel":
         int64_t references, work, scratch
 
-    NativeKernel *gdb_new_kernel(
+    gdb_kernel *gdb_new_kernel(
         const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count)
-    void release_kernel "gdb_release_kernel"(NativeKernel *kernel)
+    void release_kernel "gdb_release_kernel"(gdb_kernel *kernel)
     int take_failure "gdb_take_failure"(char *message, int64_t size)
 
 #: Codes of types.  Products and reductions have the first two; loops compute with integers, too, and
@@ -97,16 +97,16 @@ cdef int describe_slot(object slot, object arrays, gdb_slot *native) except -1:
     return 0
 
 
-cdef class Kernel:
+cdef class NativeKernel:
     """A kernel that programs can run, made of the words of all steps (`kernel.step`).
 
-    Owned by the `kernel.step.Kernel` that it is made of; programs hold its `NativeKernel`.
+    Owned by the `kernel.step.Kernel` that it is made of; programs hold its `gdb_kernel`.
     """
 
     #: Owned by all that refer to it: this object, and each program, which the engine may still run
     #: after this object is gone.  The last `release_kernel`, in any thread, frees it.  It never
     #: changes, but for the count.
-    cdef NativeKernel *kernel
+    cdef gdb_kernel *kernel
     #: What the steps work on, by number; a program says where each is.  Slots that are not in
     #: `arrays`, which has the width and type of each array, are packed matrices, the `packs`.
     cdef readonly tuple slots, packs

@@ -49,7 +49,7 @@ cdef enum:
     MOST_SPARES = 16384
 
 
-cdef int drop(object lazy, Tape tape, list dropped) except -1:
+cdef int drop(object lazy, FlatTape tape, list dropped) except -1:
     """Give up the references of a lazy array that only its tape references; keep it if possible.
 
     Runs no Python code: what would be freed is appended to `dropped`.

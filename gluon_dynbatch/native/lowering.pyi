@@ -3,7 +3,7 @@ from typing import Any, Dict, List, Tuple
 
 from numpy.typing import NDArray
 
-from .recording import Tape
+from .recording import FlatTape
 
 Array = NDArray[Any]
 
@@ -13,9 +13,9 @@ UNEVEN: int
 VARIED: int
 
 def survey(
-    tape: Tape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
+    tape: FlatTape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
 ) -> List[bytes]: ...
-def find_rows(tape: Tape, has_rows: bytearray) -> List[int]: ...
+def find_rows(tape: FlatTape, has_rows: bytearray) -> List[int]: ...
 
 # Of a `lower.segment.Cut`, which comes later.
 def code_of_cut(cut: Any) -> array[int]: ...
@@ -29,7 +29,7 @@ class Cuts:
     def sizes(self) -> Tuple[int, int, int, int]: ...
     def wire(
         self,
-        tape: Tape,
+        tape: FlatTape,
         entry: Array,
         segment: Array,
         unit_node: Array,

@@ -83,6 +83,15 @@ def code_of_cut(cut):
     return code
 
 
+cdef int number_externals(tape, int64_t[::1] value_term) except -1:
+    """Write to each value the term that it is: -1, -2, ... for externals, none for others."""
+    cdef Py_ssize_t k
+    value_term[:] = INT64_MIN
+    for k, value in enumerate(tape.external_values):
+        value_term[<int64_t>value] = -1 - k
+    return 0
+
+
 @cython.final
 cdef class Cuts:
     """The cuts of all entries, as integers: see `code_of_cut`.
@@ -127,19 +136,15 @@ cdef class Cuts:
     ):
         """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
-        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs
+        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs, *size, *count
         cdef const int32_t *used
-        cdef const int64_t *size
-        cdef const int64_t *count
         cdef const Head *head
         cdef const Use *use
         cdef const Term *read
         cdef Py_ssize_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, operand = 0, first, stop
         cdef Py_ssize_t node, n, k
         cdef int64_t source, offset
-        value_term[:] = INT64_MIN
-        for k, value in enumerate(tape.external_values):
-            value_term[<int64_t>value] = -1 - k
+        number_externals(tape, value_term)
         for node in range(entry.shape[0]):
             used = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[entry[node]]
             head, first = <const Head *>address[entry[node]], slot

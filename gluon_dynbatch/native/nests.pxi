@@ -107,7 +107,9 @@ def flatten(value, type leaf_type=None):
     return leaves, tuple(spec)
 
 
-cdef int flatten_into(object value, type leaf_type, list leaves, list spec, Tape tape) except -1:
+cdef int flatten_into(
+    object value, type leaf_type, list leaves, list spec, FlatTape tape
+) except -1:
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
     Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and their
@@ -157,7 +159,7 @@ def read_key(tuple key not None):
     return mode, tuple(spec), tuple(type_ids), tuple(argument_of)
 
 
-cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Tape tape):
+cdef object flatten_one(object value, type leaf_type, list leaves, list spec, FlatTape tape):
     """Append the first token of a value, and an array; return an iterator of a container, or None."""
     cdef int64_t[2] at
     class_ = type(value)

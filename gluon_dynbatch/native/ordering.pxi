@@ -11,7 +11,7 @@
 # * otherwise the earliest.  A state of a sequence follows the next step, so the longest sequences
 #   come first and each step reads a prefix.
 #
-# Members with more summands come first, so that each further summand is added to a prefix.
+# Members with more terms come first, so that each further term is added to a prefix.
 #
 # Members whose arrays have equal sizes are adjacent, the smallest first: a sample that attends to a
 # short memory mostly ends early, and its results are read first.
@@ -82,7 +82,7 @@ cdef class Ordering:
         cdef Py_ssize_t unit, count = len(ports), number, i
         cdef bytearray items = bytearray(2 * count * sizeof(Keyed))
         cdef Keyed *sizes = <Keyed *><char *>items
-        cdef const Port *port
+        cdef const PortRow *port
         self.groups, self.segment = groups, graph.segment
         self.input0, self.term0 = graph.input0, graph.term0
         self.rank, self.concatenates = clone(LONG, count, False), clone(LONG, count, True)
@@ -106,8 +106,8 @@ cdef class Ordering:
             self.first[i + 1] += self.first[i]
         self.begins = self.first[1:].copy()
 
-    cdef inline int64_t summands(self, int64_t unit) noexcept:
-        """Return the number of summands of all inputs of a unit."""
+    cdef inline int64_t count_terms(self, int64_t unit) noexcept:
+        """Return the number of terms of all inputs of a unit."""
         if self.concatenates[self.segment[unit]]:
             return 0
         return self.term0[self.input0[unit + 1]] - self.term0[self.input0[unit]]
@@ -119,13 +119,13 @@ cdef class Ordering:
         self.units[self.begins[launch]] = unit
 
     cdef int sort(self, int64_t *members, int64_t count) except -1:
-        """Sort members by segment and by number of summands; stable."""
+        """Sort members by segment and by number of terms; stable."""
         cdef int64_t i, most = 0
         cdef bint equal = True
         for i in range(count):
-            most = max(most, self.summands(members[i]))
+            most = max(most, self.count_terms(members[i]))
             equal = equal and self.segment[members[i]] == self.segment[members[0]]
-            equal = equal and most == self.summands(members[i]) == self.summands(members[0])
+            equal = equal and most == self.count_terms(members[i]) == self.count_terms(members[0])
         if equal:
             return 0
         cdef bytearray scratch = bytearray(2 * count * sizeof(Keyed))
@@ -133,7 +133,7 @@ cdef class Ordering:
         for i in range(count):
             items[i].unit = members[i]
             items[i].key = self.rank[self.segment[members[i]]] * (most + 1)
-            items[i].key += most - self.summands(members[i])
+            items[i].key += most - self.count_terms(members[i])
         radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
@@ -164,7 +164,7 @@ cdef class Ordering:
         self, int64_t port, const int64_t *members, int64_t count, const int32_t[::1] term,
         const int32_t[::1] slot_unit, const char *leads, int64_t *led,
     ) noexcept:
-        """List the units that members lead by what an input reads: by summand, then by member."""
+        """List the units that members lead by what an input reads: by term, then by member."""
         cdef int64_t level = 0, last, i, at, end
         while count:
             last = 0
@@ -175,7 +175,7 @@ cdef class Ordering:
                     led[0] = slot_unit[term[at]]
                     led += 1
                 last = i + 1 if at + 1 < end else last
-            # No member behind the last one with a further summand has to be visited again.
+            # No member behind the last one with a further term has to be visited again.
             level, count = level + 1, last
         return led
 

@@ -1,6 +1,6 @@
 # Pieces of tapes; included by `recording.pyx`.
 
-def take_calls(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
+def take_calls(FlatTape tape not None, Py_ssize_t node, Py_ssize_t operand, dict numbers, find):
     """Return a tape with copies of the calls from a node and its first operand on.
 
     `numbers` maps values of the tape to those of the new one and is extended by the results.  For
@@ -13,7 +13,7 @@ def take_calls(Tape tape not None, Py_ssize_t node, Py_ssize_t operand, dict num
     cdef Py_ssize_t first, i
     if not tape.open:
         return None
-    cdef Tape taken = Tape()
+    cdef FlatTape taken = FlatTape()
     for node in range(node, tape.node_entry.ob_size):
         entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
         place = places[node]
@@ -62,7 +62,7 @@ cdef class Piece:
     cdef readonly tuple spec
 
     def __init__(
-        self, Tape calls not None, tuple inputs, tuple results, tuple spec, bint bare=False
+        self, FlatTape calls not None, tuple inputs, tuple results, tuple spec, bint bare=False
     ):
         self.inputs, self.results, self.spec = inputs, results, spec
         # A result that is an input may be in a graph, too.
@@ -90,7 +90,7 @@ cdef class Piece:
             if type(source) is tuple and type(source[1]) is Constant])
         return 700 + len(self.numbers) + 8 * objects + constants
 
-    cdef object append(self, Tape tape, list leaves, list attributes, recorder):
+    cdef object append(self, FlatTape tape, list leaves, list attributes, recorder):
         """Append to a tape with other arguments; return what `forward` would return.
 
         If the type of an input has changed, or it may get a gradient that it must not get, or calls
@@ -109,7 +109,7 @@ cdef class Piece:
         return unflatten(self.spec, arrays)
 
     cdef bint find_inputs(
-        self, Tape tape, list leaves, list attributes, object recorder, int64_t *at
+        self, FlatTape tape, list leaves, list attributes, object recorder, int64_t *at
     ) except -1:
         """Fill in value and offset of each input; return False if one does not fit any more."""
         cdef Py_ssize_t i
@@ -141,7 +141,7 @@ cdef class Piece:
             at += 2
         return True
 
-    cdef int copy(self, Tape tape, const int64_t *at, list lazies) except -1:
+    cdef int copy(self, FlatTape tape, const int64_t *at, list lazies) except -1:
         """Append the calls, given value and offset of each input; register the lazy arrays.
 
         As in `append`, no Python code runs, and once the first array changes, nothing can fail.
@@ -181,7 +181,7 @@ cdef class Piece:
         return 0
 
     cdef list hand_out(
-        self, Tape tape, const int64_t *at, list leaves, recorder, list lazies
+        self, FlatTape tape, const int64_t *at, list leaves, recorder, list lazies
     ):
         """Return the arrays that `forward` returns.
 
@@ -223,7 +223,7 @@ cdef class Known:
         """Record the calls of ``block.forward(*args)`` and return its result."""
         cdef Structure arguments, seen
         cdef Piece piece
-        cdef Tape tape = None
+        cdef FlatTape tape = None
         while tape is not recorder.tape:  # again if calls go to another tape now
             tape, seen = tape_of(recorder), self.seen
             if not tape.open:

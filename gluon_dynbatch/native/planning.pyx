@@ -23,34 +23,34 @@ WHOLE, SLICE, TOGETHER = tables.WHOLE, tables.SLICE, tables.TOGETHER
 PLACE, PIECE = tuple(<dict>TableRow(0, 0, 0, 0, 0)), tuple(<dict>PieceRow(0, 0, 0, 0, 0))
 
 
-cdef struct Port:
-    # An input or output of a segment; the kind is the number of its dtype and device.  Plain
+cdef struct PortRow:
+    # An input or output of a segment; the kind is the number of its dtype and context.  Plain
     # values in tables that are owned by segments, as bytes; pointers to entries are valid while the caller holds the table.
     int64_t row_size, kind, shared, differentiable, concat
 
 
 #: The names of its members, which are columns of `plan.plan.Ports`.
-cdef tuple PORT = tuple(<dict>Port(0, 0, 0, 0, 0))
+cdef tuple PORT = tuple(<dict>PortRow(0, 0, 0, 0, 0))
 
 
 def port_table(ports, kinds):
-    """Return inputs or outputs of a segment as a table of `Port`, with the kind of each."""
-    cdef bytearray table = bytearray(len(ports) * sizeof(Port))
-    cdef Port *entry = <Port *><char *>table
+    """Return inputs or outputs of a segment as a table of `PortRow`, with the kind of each."""
+    cdef bytearray table = bytearray(len(ports) * sizeof(PortRow))
+    cdef PortRow *entry = <PortRow *><char *>table
     for port, kind in zip(ports, kinds):
-        entry[0] = Port(
+        entry[0] = PortRow(
             row_size=port.row_size, kind=kind, shared=port.shared,
             differentiable=port.differentiable, concat=port.concat)
         entry += 1
     return bytes(table)
 
 
-cdef inline const Port *ports_in(bytes table) noexcept:
-    return <const Port *><const char *>table
+cdef inline const PortRow *ports_in(bytes table) noexcept:
+    return <const PortRow *><const char *>table
 
 
 cdef inline int64_t count_ports(bytes table) noexcept:
-    return len(table) // sizeof(Port)
+    return len(table) // sizeof(PortRow)
 
 
 include "sorting.pxi"

@@ -9,7 +9,7 @@ def lay_out(
     their parts, as in `plan.plan.Members`.
     """
     cdef Py_ssize_t launch, launches = part0.shape[0] - 1, count = 0, i, column, part
-    cdef const Port *port
+    cdef const PortRow *port
     cdef int64_t size
     cdef int64_t[::1] first = clone(LONG, launches + 1, False)
     for launch in range(launches):
@@ -45,7 +45,7 @@ cdef int64_t gcd(int64_t a, int64_t b) noexcept:
 
 # Plain values, in arrays of a `Reader` that are as long as its widest launch, and in its places.
 
-cdef struct Place:
+cdef struct TermPlace:
     #: Where a term is: its region, or -1, and its first element there.
     int64_t region, element
 
@@ -55,7 +55,7 @@ cdef struct Member:
     int64_t input, slot, rows
 
 
-cdef struct Terms:
+cdef struct TermRange:
     #: The first and the last term that a member reads as the operand at hand; and the first element
     #: and the number of elements of its part of the operand.
     int64_t first, end, target, length
@@ -90,7 +90,7 @@ cdef class Reader:
     cdef readonly list filled, sizes
     #: Number of reads.
     cdef int64_t count
-    #: Scratch: entries of `Member`, `Terms` and `Located`.
+    #: Scratch: entries of `Member`, `TermRange` and `Located`.
     cdef array members, terms, located
 
     def __init__(self, graph, members, inputs, outputs, outside, operands, places):
@@ -128,7 +128,7 @@ cdef class Reader:
         for launch in range(first.shape[0] - 1):
             widest = max(widest, first[launch + 1] - first[launch])
         self.members = clone(LONG, widest * sizeof(Member) // 8, False)
-        self.terms = clone(LONG, widest * sizeof(Terms) // 8, False)
+        self.terms = clone(LONG, widest * sizeof(TermRange) // 8, False)
         self.located = clone(LONG, widest * sizeof(Located) // 8, False)
         cdef Member *members = <Member *>self.members.data.as_longlongs
         for launch in range(first.shape[0] - 1):
@@ -158,27 +158,27 @@ cdef class Reader:
             done += self.slot_size[slot] if ragged else members[i].rows * size
 
     cdef int read(self, int64_t launch, int64_t port, int64_t count) except -1:
-        """List the reads of an operand: all first summands, then all second ones, and so on.
+        """List the reads of an operand: all first terms, then all second ones, and so on.
 
         A shared operand is listed for the first member only.  If a port concatenates, its terms
         follow each other.
         """
         cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
         cdef const Member *members = <const Member *>self.members.data.as_longlongs
-        cdef Terms *terms = <Terms *>self.terms.data.as_longlongs
+        cdef TermRange *terms = <TermRange *>self.terms.data.as_longlongs
         cdef int64_t i, k, length, done = 0, level = 0, size = self.input_size[port]
         cdef bint sizes_differ = self.is_ragged(launch) or self.shared[port]
         if self.concat[port]:
             for i in range(count):
                 for k in range(term0[members[i].input], term0[members[i].input + 1]):
-                    terms[0] = Terms(k, k + 1, done, self.term_size[k])
+                    terms[0] = TermRange(k, k + 1, done, self.term_size[k])
                     done += self.term_size[k]
                     self.locate(port, 1, 0)
             return 0
         for i in range(count):
             k = term0[members[i].input]
             length = self.term_size[k] if sizes_differ else members[i].rows * size
-            terms[i] = Terms(k, term0[members[i].input + 1], done, length)
+            terms[i] = TermRange(k, term0[members[i].input + 1], done, length)
             done += length
         while count:
             count = self.locate(port, count, level)
@@ -186,15 +186,15 @@ cdef class Reader:
         return 0
 
     cdef int64_t locate(self, int64_t port, int64_t count, int64_t level) except -1:
-        """Add the reads of one summand each of the first members.
+        """Add the reads of one term each of the first members.
 
-        Returns how many of the first members have all further summands.
+        Returns how many of the first members have all further terms.
         """
-        cdef const Terms *terms = <const Terms *>self.terms.data.as_longlongs
+        cdef const TermRange *terms = <const TermRange *>self.terms.data.as_longlongs
         cdef Located *located = <Located *>self.located.data.as_longlongs
         cdef const int32_t *term = &self.term[0]
         cdef const int64_t *offset = &self.term_offset[0]
-        cdef const Place *places = <const Place *>&self.places[0, 0]
+        cdef const TermPlace *places = <const TermPlace *>&self.places[0, 0]
         cdef int64_t i, k, number, last = 0, found = 0, total = self.places.shape[0]
         for i in range(count):
             k = terms[i].first + level

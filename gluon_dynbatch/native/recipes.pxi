@@ -58,7 +58,7 @@ cdef class Code:
 # number of a type, a size the bytes of an element, a width the elements of a row, a use one of
 # TEMPORARY, KEPT and SAVED.
 
-cdef struct Operand:
+cdef struct OperandEntry:
     # An operand of a launch: its number, or -1 if it is a gradient that the kernel does not read,
     # and the memory for its rows, if they have to be put together.
     int64_t number, kind, size, use
@@ -87,7 +87,7 @@ cdef struct Read:
     int64_t number, first, pitch
 
 
-cdef struct Sum:
+cdef struct SumEntry:
     # A sum over rows, which is added to the gradient of a parameter or, if that is -1, of an input,
     # from a byte on: the type of its record and the last number of that, and how many rows of
     # each read a row of the launch has.
@@ -101,19 +101,19 @@ cdef struct Gradient:
     int64_t number, bytes
 
 
-ctypedef fused Entry:
-    Operand
+ctypedef fused RecipeEntry:
+    OperandEntry
     Pack
     Shared
     Apart
-    Sum
+    SumEntry
     Gradient
 
 
-cdef array table_of(list items, Entry *_):
+cdef array table_of(list items, RecipeEntry *_):
     """Return a table of entries of the type of the second argument, given as dictionaries."""
-    cdef array table = clone(LONG, len(items) * numbers_in(sizeof(Entry)), False)
-    cdef Entry *entry = <Entry *>data_of(table)
+    cdef array table = clone(LONG, len(items) * numbers_in(sizeof(RecipeEntry)), False)
+    cdef RecipeEntry *entry = <RecipeEntry *>data_of(table)
     for item in items:
         entry[0] = item
         entry += 1
@@ -130,7 +130,7 @@ cdef class Direction:
     cdef object kernel
     #: The numbers of the kernel's slots.
     cdef array order
-    #: Entries of `Operand`; numbers of results, or -1; and entries of `Apart`.
+    #: Entries of `OperandEntry`; numbers of results, or -1; and entries of `Apart`.
     cdef array operands, results, apart
     #: The address of the kernel, and its operations per row.
     cdef int64_t address, work
@@ -140,7 +140,7 @@ cdef class Direction:
     ):
         self.kernel, self.address, self.work = kernel, kernel.address, kernel.work
         self.order, self.results = array("q", order), array("q", results)
-        self.operands = table_of(operands, <Operand *>NULL)
+        self.operands = table_of(operands, <OperandEntry *>NULL)
         self.apart = table_of(apart, <Apart *>NULL)
 
 
@@ -185,7 +185,7 @@ cdef class Recipe:
     cdef array packs, operand_packs, shared
     #: Nothing, or the numbers of the key of random numbers and of what identifies rows.
     cdef array draws
-    #: Backward: entries of `Sum`, and of `Gradient`, for parameters and for inputs.
+    #: Backward: entries of `SumEntry`, and of `Gradient`, for parameters and for inputs.
     cdef array sums, trained, reached
     #: Whether the kernel does nothing but choose rows of its first parameter by its first input; and
     #: the number of these rows, 0 if indices that do not fit are errors.
@@ -208,7 +208,7 @@ cdef class Recipe:
         self.packs = table_of(packs, <Pack *>NULL)
         self.operand_packs = table_of(operand_packs, <Pack *>NULL)
         self.shared = table_of(shared, <Shared *>NULL)
-        self.sums = table_of(sums, <Sum *>NULL)
+        self.sums = table_of(sums, <SumEntry *>NULL)
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
         self.draws = array("q", draws)

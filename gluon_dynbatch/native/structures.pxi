@@ -31,7 +31,7 @@ cdef class Structure:
     `unchanged` returns whether all of these are still the same.
     """
 
-    cdef Tape tape
+    cdef FlatTape tape
     cdef readonly list leaves
     #: Of a block: the encoding of all that pieces depend on, and its number; and the `Refused` that
     #: rules out pieces of this block, or None.
@@ -61,7 +61,7 @@ cdef class Structure:
     #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
-    def __cinit__(self, Tape tape=None, bint watches=False):
+    def __cinit__(self, FlatTape tape=None, bint watches=False):
         self.tape, self.watches, self.leaves = tape, watches, []
         self.levels, self.levels_room = self.first_levels, FEW_LEVELS
         if watches:

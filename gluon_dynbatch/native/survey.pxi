@@ -24,7 +24,7 @@ cdef enum:
 # Plain values in arrays of a `Survey`, which never grow: pointers to them stay valid as long as the
 # survey.
 
-cdef struct Kind:
+cdef struct KindRow:
     #: Family and callee; numbers of arguments and results; the first argument, and that of the
     #: family.
     int32_t family, callee, arguments, results, first, shared
@@ -65,7 +65,8 @@ cdef class Survey:
 
     #: Per kind, its first entry here, and whether its program has a sum.
     cdef list firsts, adds
-    #: Per kind a `Kind`; per argument of a family an `Argument`; per family, how many calls it has.
+    #: Per kind a `KindRow`; per argument of a family an `Argument`; per family, the number of its
+    #: calls.
     cdef array kinds, arguments, calls
     #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
     cdef int32_t[::1] kind_of, place
@@ -110,8 +111,8 @@ cdef class Survey:
 
         For other values, `producer` gets the position of the edges of their callee.
         """
-        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
-        cdef const Kind *kind
+        cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
+        cdef const KindRow *kind
         cdef const int32_t *kind_of = &self.kind_of[0]
         cdef const int32_t *place
         cdef int32_t *calls = <int32_t *>self.calls.data.as_ints
@@ -158,8 +159,8 @@ cdef class Survey:
 
     cdef int32_t[::1] depths(self, const int32_t[::1] entry, tape):
         """Return per call how many calls are on the longest path to it."""
-        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
-        cdef const Kind *kind
+        cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
+        cdef const KindRow *kind
         cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
         cdef int32_t[::1] depths = clone(INT, entry.shape[0], True)
         cdef int32_t[::1] depth_of = clone(INT, len(tape.value_type), True)
@@ -182,8 +183,8 @@ cdef class Survey:
         copies of the weights for each call save more than half of the launches, or launches that
         take longer than the copies.
         """
-        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
-        cdef const Kind *kind
+        cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
+        cdef const KindRow *kind
         cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
         cdef const int32_t[::1] sources = tape.sources, depth = self.depths(entry, tape)
         #: Per argument, the launches of calls that share arrays, and of those that have their own.
@@ -262,7 +263,7 @@ cdef class Survey:
         #: a sum.
         cdef int32_t[::1] first = clone(INT, self.callees, True)
         cdef int32_t[::1] sums = clone(INT, self.callees, True)
-        cdef const Kind *kind = <const Kind *>self.kinds.data.as_ints
+        cdef const KindRow *kind = <const KindRow *>self.kinds.data.as_ints
         cdef Py_ssize_t number, k, start, first_start
         for number in range(len(self.adds)):
             start = number * self.places
@@ -290,8 +291,8 @@ cdef class Survey:
         Calls of equal depth share launches.  If terms are computed apart, calls with sums need two
         launches, for their terms and for the rest, otherwise one for each number of arrays.
         """
-        cdef const Kind *kinds = <const Kind *>self.kinds.data.as_ints
-        cdef const Kind *kind
+        cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
+        cdef const KindRow *kind
         cdef const int32_t[::1] depth = self.depths(entry, tape)
         cdef bytearray adds = bytearray(self.adds)
         cdef int64_t most = 2 + max([kinds[k].arguments for k in range(len(adds))]), size = 4, level
@@ -319,7 +320,7 @@ cdef class Survey:
     cdef list marks(self, bint by_operator, const int32_t[::1] entry, tape):
         """Return the marks of the arguments of each entry."""
         cdef bytearray recurrent, uneven, marks
-        cdef const Kind *kind = <const Kind *>self.kinds.data.as_ints
+        cdef const KindRow *kind = <const KindRow *>self.kinds.data.as_ints
         cdef const Argument *arguments
         cdef list by_kind = []
         cdef Py_ssize_t k, at, number

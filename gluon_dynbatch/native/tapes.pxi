@@ -19,7 +19,7 @@ cdef class Owner:
 CALLS_PER_CHECK = 1024
 
 
-cdef class Tape(Owner):
+cdef class FlatTape(Owner):
     """The flat arrays of `record.tape.Tape`.
 
     Owned by its recorder while it takes calls, and by each flush while it computes them.  It is in
@@ -55,6 +55,8 @@ cdef class Tape(Owner):
     #: Per external array: the array that a flush reads, see `external`; and its value.
     cdef public list externals
     cdef readonly array external_values
+    #: Numbers of the external arrays that are lazy ones, kept in arenas.
+    cdef readonly list kept
     #: Values of the arrays in `originals`, by id of the array.
     cdef readonly dict external_ids
     #: See `next_serial`.
@@ -71,6 +73,7 @@ cdef class Tape(Owner):
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
         self.places, self.lazies, self.externals, self.originals = [], [], [], []
+        self.kept = []
         self.next_check = CALLS_PER_CHECK
 
     def __init__(self, recorder=None):

@@ -19,9 +19,9 @@ def index(self, key):
 
 cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
-    if not isinstance(owner, Tape) or not (<Tape>owner).open:
+    if not isinstance(owner, FlatTape) or not (<FlatTape>owner).open:
         return isinstance(owner, Keeper) or type(owner) is Constant
-    recorder = (<Tape>owner).recorder
+    recorder = (<FlatTape>owner).recorder
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 
 
@@ -31,7 +31,7 @@ cpdef bint leaves_graph(array_) except -1:
     In MXNet, it is in no graph if autograd does not record.
     """
     cdef unsigned char recording = 0
-    cdef Tape tape = None
+    cdef FlatTape tape = None
     owner = owner_of(array_)
     mxnet.is_recording(&recording)
     if recording:
@@ -40,8 +40,8 @@ cpdef bint leaves_graph(array_) except -1:
     if isinstance(owner, Keeper):
         return (<Keeper>owner).recorded and not detached
     value = <object>slot(array_, value_at)[0]
-    if isinstance(owner, Tape):
-        tape = <Tape>owner
+    if isinstance(owner, FlatTape):
+        tape = <FlatTape>owner
         if tape.trained and tape.open and not detached and is_trained(tape, value):
             return True
     if tape is None or tape.recorder is None:
@@ -53,7 +53,7 @@ cpdef bint leaves_graph(array_) except -1:
     return False
 
 
-cdef bint is_trained(Tape tape, int32_t value) except -1:
+cdef bint is_trained(FlatTape tape, int32_t value) except -1:
     """Return whether a value of a tape may get a gradient."""
     cdef Py_ssize_t node = bisect_right(tape.node_value0, value) - 1
     if not tape.open:

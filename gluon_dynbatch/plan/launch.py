@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 Operand = Union[Whole, Slice, Rows]
 
-Place = Union[Operand, Region]
+Location = Union[Operand, Region]
 #: Columns of a table of places, see `objects`: the number of the type, or 0 if there is no place;
 #: two numbers that depend on the type; the number of rows; and the elements of a row.
 TYPE, FIRST, SECOND, ROWS, ROW_SIZE = range(5)
@@ -166,7 +166,7 @@ def objects(places: Array) -> Tuple[Any, ...]:
     return tuple(None if place[TYPE] == 0 else _object(*place) for place in places.tolist())
 
 
-def _object(number: int, first: int, second: int, rows: int, row_size: int) -> Place:
+def _object(number: int, first: int, second: int, rows: int, row_size: int) -> Location:
     if number == planning.WHOLE:
         return Whole(external=first)
     if number == planning.SLICE:

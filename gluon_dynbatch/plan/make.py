@@ -31,7 +31,7 @@ class Externals(NamedTuple):
     #: Per array: number of elements, and index into `kinds`.
     size: Array
     kind: Array
-    #: Pairs of dtype and device.
+    #: Pairs of dtype and context.
     kinds: Sequence[Tuple[str, Context]]
 
 

@@ -30,7 +30,7 @@ from ..native import planning
 from ..report import Report
 from ..schedule import lower_bound
 from ..schedule.dependencies import Array
-from ..show.draw import MOST_NODES, MOST_ROWS, Picture, draw, plan_html
+from ..show.draw import MOST_NODES, MOST_TABLE_ROWS, Picture, draw, plan_html
 from ..summary import counted
 from .flow import ends, flow, groups, piece_of
 from .launch import (
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 class Reads(NamedTuple):
     """The elements of regions that operands read; arrays of one length.
 
-    In a forward plan, they are in the order of operands, summands and members.  The read of an
+    In a forward plan, they are in the order of operands, terms and members.  The read of an
     operand that all members share is listed once.
     """
 
@@ -82,7 +82,7 @@ class Ports(NamedTuple):
 
     #: Per segment or launch, one more at the end: its first port.
     first: Array
-    #: Per port, as in `Port`; `kind` numbers pairs of dtype and device.
+    #: Per port, as in `Port`; `kind` numbers pairs of dtype and context.
     row_size: Array
     kind: Array
     shared: Array
@@ -127,7 +127,7 @@ class Plan(NamedTuple):
     regions: Array
     #: Per fill: numbers of arrays, and elements of each.
     filled: Tuple[Tuple[Array, Array], ...]
-    #: Pairs of dtype and device, by number.
+    #: Pairs of dtype and context, by number.
     kinds: Sequence[Tuple[str, Context]]
     arenas: Tuple[Arena, ...]
     #: Number of rows per arena.
@@ -246,7 +246,7 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         graph = self.graph
-        nodes = [group.node for group in groups(self.launches, graph, MOST_ROWS).values()]
+        nodes = [group.node for group in groups(self.launches, graph, MOST_TABLE_ROWS).values()]
         number = counted(len(graph.entry), graph.dependencies.size, len(self.order))
         return plan_html(f"{number}; {self.arena_bytes / 1e6:.1f} MB", nodes, str(self))
 

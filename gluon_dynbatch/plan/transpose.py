@@ -188,6 +188,8 @@ class Reach(NamedTuple):
     #: and the parameters of those launches, get a gradient of zeros unless they get another one.
     others: Tuple[int, ...]
     launches: Tuple[int, ...]
+    #: How many units lie on a path to a head.
+    units: int
 
 
 def live_units(plan: Plan, heads: Heads) -> Array:
@@ -241,4 +243,5 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
         tuple(filled),
         tuple(np.flatnonzero(others).tolist()),
         tuple(np.flatnonzero(skipped).tolist()),
+        int(units.sum()),
     )

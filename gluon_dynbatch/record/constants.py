@@ -18,7 +18,7 @@ from .state import STATE
 from .types import TYPES, ArrayType, in_host_memory
 
 #: Codes of dtypes in MXNet.
-CODES: Dict[Any, int] = {
+DTYPE_CODES: Dict[Any, int] = {
     type_: code for type_, code in _DTYPE_NP_TO_MX.items() if isinstance(type_, type)
 }
 #: Arguments of operators that fill an array.
@@ -44,7 +44,7 @@ def remade(constant: recording.Constant, lazy: Any, dtype: Any) -> Any:
         wanted = np.dtype(dtype)
     except TypeError:
         return None
-    if constant.data is None or wanted.type not in CODES or wanted.kind == "b":
+    if constant.data is None or wanted.type not in DTYPE_CODES or wanted.kind == "b":
         return None
     values = lazy.asnumpy()
     if wanted.name not in ("float32", "float64"):
@@ -84,7 +84,7 @@ def constant_of(
     if not numpy and type(created) is not NDArray:
         return None
     dtype = np.dtype(created.dtype)
-    if dtype.type not in CODES or not created.size or not (created.shape or numpy):
+    if dtype.type not in DTYPE_CODES or not created.size or not (created.shape or numpy):
         return None
     type_id = TYPES.of(created)
     is_small = created.size * dtype.itemsize <= recording.MOST_VALUES
@@ -228,14 +228,14 @@ def _describe(type_id: int) -> Tuple[Any, ...]:
     dtype = np.dtype(name)
     sizes = TYPES.sizes[type_id], dtype.itemsize
     device = context.device_typeid, context.device_id
-    return (shape, CODES[dtype.type], *device, *sizes, in_host_memory(context))
+    return (shape, DTYPE_CODES[dtype.type], *device, *sizes, in_host_memory(context))
 
 
 recording.realise_constant, recording.store_constant = _realise, _store
 recording.describe_type = _describe
 recording.type_of_parts = lambda *parts: TYPES.id_of(ArrayType(*parts))
 recording.current_context, recording.context_type = mx.current_context, mx.Context
-for _type, _code in CODES.items():
+for _type, _code in DTYPE_CODES.items():
     _dtype = np.dtype(_type)
     recording.known_dtypes.update(
         dict.fromkeys((_dtype, _type, _dtype.name), (_dtype, _code, _dtype.itemsize))

@@ -22,7 +22,7 @@ def recordable(array: NDArray) -> NDArray:
 
 def _is_open(owner: Any) -> bool:
     """Return whether the owner of a lazy array is a tape that still records calls."""
-    return isinstance(owner, recording.Tape) and owner.open
+    return isinstance(owner, recording.FlatTape) and owner.open
 
 
 class Lazy:

@@ -18,6 +18,7 @@ from .lazy import as_index
 from .lazy_base import Lazy
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
+from .wide import MOST_WHOLE, WIDE, record_in_parts
 
 
 def invoke_hook(original: Any) -> Any:
@@ -59,7 +60,10 @@ def invoke_hook(original: Any) -> Any:
         if info.name in SCALAR_OPERATORS:
             token, operands = recorder.lift_number(token, arrays)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
-        results = recording.call(recorder, callee, operands)
+        if len(operands) > MOST_WHOLE and info.name in WIDE:
+            results = record_in_parts(recorder, info, token, operands)
+        else:
+            results = recording.call(recorder, callee, operands)
         if type(results) is str:
             recorder.report_immediate(callee, results)
             return original(handle, arrays, keys, values, out, is_np, as_list)

@@ -16,6 +16,9 @@ from ..rules.spelling import written
 #: once: MXNet's own code calls them and relies on the exact type of the result.
 CONSTANTS = {"_zeros": 0, "_ones": 1, "_npi_zeros": 0, "_npi_ones": 1}
 
+#: Ends the tokens of operators whose calls are a part of one that the user makes.
+PART = "part"
+
 _ARITHMETIC = "mul", "div", "mod", "power", "maximum", "minimum"
 _NUMPY_ARITHMETIC = "add", "subtract", "multiply", "true_divide", "mod", "power"
 _NUMPY_COMPARISONS = "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"
@@ -66,8 +69,8 @@ def operator_of(handle: int) -> OperatorInfo:
 class Operator(recording.Callee):
     """An operator with its attributes: the callee of recorded calls of operators.
 
-    The token is a tuple of "op" for ``mx.nd`` or "np" for ``mx.np``, the name, and names and values
-    of the attributes.
+    The token is a tuple of "op" for ``mx.nd`` or "np" for ``mx.np``, the name, names and values of
+    the attributes, and for calls that are a part of the user's (see `wide.py`), `PART`.
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
@@ -77,4 +80,4 @@ class Operator(recording.Callee):
     def attributes(self, inputs: int) -> Dict[str, str]:
         """Return the attributes of a call with this number of inputs."""
         count = self.info.count_attribute
-        return {**dict(zip(*self.token[2:])), **({count: str(inputs)} if count else {})}
+        return {**dict(zip(*self.token[2:4])), **({count: str(inputs)} if count else {})}

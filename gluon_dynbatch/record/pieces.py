@@ -26,8 +26,8 @@ from .recorder import Recorder
 from .tracing import Refused, Trace, give
 from .where import user_line
 
-#: Bytes that the pieces of one block may take.
-CAPACITY = 32 << 20
+#: Bytes that the pieces of one block may take at first; and at most, if structures come again.
+PIECE_BYTES, MOST_PIECE_BYTES = 32 << 20, 256 << 20
 #: A block with so many more refusals than pieces is no longer traced.
 PATIENCE = 16
 
@@ -43,7 +43,7 @@ class Pieces(recording.Known):
     """
 
     def __init__(self) -> None:
-        self.held: SizedCache[recording.Piece] = SizedCache(CAPACITY)
+        self.held: SizedCache[recording.Piece] = SizedCache(PIECE_BYTES, MOST_PIECE_BYTES)
         self._refusals = 0
 
     def __reduce__(self) -> Any:

@@ -30,7 +30,7 @@ from .forwards import Overridden
 from .idle import IdleCell
 from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
-from .state import Library, NamedCallee, Result, Scope
+from .state import Callees, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
 from .types import TYPES
 from .where import user_call, user_line
@@ -52,7 +52,7 @@ class EndedScope:
     connect = run_ahead = flush
 
     @staticmethod
-    def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
+    def hybridizing_helps(library: Callees, cell: IdleCell) -> bool:
         """Return False: nothing is recorded."""
         return False
 
@@ -68,14 +68,14 @@ recording.ended_scope = ENDED_SCOPE
 class Recorder(recording.Calls):
     """Turns calls into nodes of a tape.
 
-    Of the `Library`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
+    Of the `Callees`, ``operator(...)`` and ``callee(...)`` return callees, ``entry(...)`` the entry
     of a call.  The scope owns the recorder until `close`.  With `strict`, calls that cannot be
     recorded raise, instead of running at once.
     """
 
     def __init__(
         self,
-        library: Library,
+        library: Callees,
         scope: Scope,
         report: Report,
         strict: bool,
@@ -326,7 +326,7 @@ class Recorder(recording.Calls):
 def run_as_python(
     block: Any, args: Tuple[Any, ...], context: mx.Context, unrecorded: Any = lambda work: work()
 ) -> Any:
-    """Run ``hybrid_forward`` with `mx.nd` and the parameters on a device.
+    """Run ``hybrid_forward`` with `mx.nd` and the parameters in a context.
 
     Shapes of parameters are inferred if necessary, by `unrecorded`, so that this is not recorded.
     """
@@ -352,9 +352,9 @@ def bad_argument(value: Any, name: str) -> ArgumentError:
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
-    """Return the error for a call whose arrays are on several contexts."""
+    """Return the error for a call whose arrays are in several contexts."""
     return ContextError(
-        "the arrays of one call are on several contexts: " + ", ".join(sorted(map(str, contexts))),
+        "the arrays of one call are in several contexts: " + ", ".join(sorted(map(str, contexts))),
         user_line(),
         name,
         "move them to one context with .as_in_context(...)",

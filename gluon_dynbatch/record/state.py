@@ -48,7 +48,7 @@ class NamedCallee(Protocol):
         """Name for messages and reports."""
 
 
-class Library(Protocol):
+class Callees(Protocol):
     """What a recorder asks of the library of callees, a `trace.entry.Library`."""
 
     #: Callees of operators with their attributes, by token.
@@ -94,11 +94,11 @@ class ThreadRecorder(Protocol):
         """Its scope."""
 
     @property
-    def tape(self) -> recording.Tape:
+    def tape(self) -> recording.FlatTape:
         """The pending calls, a `tape.Tape`."""
 
     @property
-    def library(self) -> Library:
+    def library(self) -> Callees:
         """The callees of the process."""
 
     @property

@@ -102,7 +102,7 @@ def parameters_of(entries: Iterable[RecordedEntry]) -> Iterator[Parameter]:
         yield from entry.program.parameters.values()
 
 
-class Tape(recording.Tape):
+class Tape(recording.FlatTape):
     """Recorded calls; positions are ids.
 
     A *value* is one array: a result of a call, or an *external* array that existed before.  A
@@ -166,7 +166,7 @@ def check_storage(array: NDArray) -> None:
     """Raise ``ArgumentError`` if `array` is sparse."""
     if array.stype != "default":
         raise ArgumentError(
-            f"an array of storage type {array.stype!r} cannot be batched",
+            f"an array of storage type {array.stype!r} cannot be recorded",
             user_line(),
             advice="convert it with .tostype('default')",
         )

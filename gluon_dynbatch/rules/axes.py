@@ -94,7 +94,7 @@ def norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Append ``BatchNorm``, and ``relu`` for the operator that includes it.
 
-    In predict mode with oneDNN, MXNet 1.9.1 does not write an array that the gradient of the
+    In prediction mode with oneDNN, MXNet 1.9.1 does not write an array that the gradient of the
     combined operator reads.
     """
     require(

@@ -97,7 +97,12 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`Embedding`, `take`, `pick`, `gather_nd`, `scatter_nd`, `one_hot`",
         "tables are shared, or shapes are equal",
-        each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
+        each(
+            "Embedding",
+            SAME._replace(parameters=(1,), no_gradient=(0,)),
+            called="a table",
+            refuses_gradient=True,
+        ),
         each("take", TAKE, no_gradient=(1,), own=True),
         each("pick", along(axis=-1), no_gradient=(1,)),
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
@@ -162,13 +167,14 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`BatchNorm`",
-        "in predict mode, or with `use_global_stats`; "
+        "in prediction mode, or with `use_global_stats`; "
         "in training, each call has its own statistics, as in the loop",
         each(
             "BatchNorm _contrib_BatchNormWithReLU",
             Rule(axes.batch_norm, axes.batch_norm, parameters=(1, 2, 3, 4), no_gradient=(3, 4)),
             not_with="output_mean_var=True",
             writes="training",
+            refuses_gradient=True,
         ),
     ),
     family(
@@ -236,7 +242,7 @@ MERGED: Tuple[Family, ...] = (
     ),
     family(
         "`MakeLoss`",
-        "in predict mode; in training, it sets its own gradient",
+        "in prediction mode; in training, it sets its own gradient",
         each("MakeLoss make_loss", Rule(elementwise.loss, elementwise.loss)),
     ),
 )

@@ -27,6 +27,8 @@ class Rule(NamedTuple):
     #: Inputs whose gradients are always zero: indices, lengths, conditions, and arrays of which
     #: only the shape is used.
     no_gradient: Tuple[int, ...] = ()
+    #: Whether MXNet refuses to compute these gradients, instead of writing zeros.
+    refuses_gradient: bool = False
     #: Whether two calls with equal inputs may give different results.
     random: bool = False
     #: When a call writes to its inputs: ``"training"``, ``"always"``, or empty for never; in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Tuple
 
 from .spelling import written
@@ -32,7 +32,7 @@ class Site:
 
     #: Canonical name (``"broadcast_add"``) and attributes, as in ``Symbol.tojson()``.
     op: str
-    attrs: Mapping[str, str] = field(hash=False)
+    attrs: Mapping[str, str]
     #: Shapes of one sample.
     inputs: Tuple[Shape, ...]
     outputs: Tuple[Shape, ...]
@@ -40,6 +40,10 @@ class Site:
     batched: Tuple[bool, ...]
     #: ``autograd.is_training()`` when the call was recorded.
     training: bool
+
+    def __hash__(self) -> int:
+        attrs = frozenset(self.attrs.items())
+        return hash((self.op, attrs, self.inputs, self.outputs, self.batched, self.training))
 
     @property
     def called(self) -> str:

@@ -26,7 +26,7 @@ from .prepare import Prepared
 from .variables import GradientRequest
 
 #: The kinds of forward bases that the backward pass reads.
-KEPT = frozenset(["arena", "saved", "key", "identities"])
+KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
@@ -71,7 +71,7 @@ class BackwardPass:
         #: The arrays at the bases of the forward program; None where the backward pass must not
         #: read, such as parameters: see design page 0003.
         self.forward_arrays = [
-            array if base[0] in KEPT else None
+            array if base[0] in KEPT_BASES else None
             for base, array in zip(prepared.forward.bases, execution.arrays)
         ]
         self.program, trained, reach = prepared.backward
@@ -82,6 +82,8 @@ class BackwardPass:
             gradient: add((externals if is_external else execution.arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
+        #: How many units lie on a path to a head.
+        self.most_live = reach.units
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: By id of an input, the number of an external array that it is.
         self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
@@ -143,7 +145,9 @@ class BackwardPass:
         graph, plan = self.forward.graph, self.forward
         of_heads = graph.slot_unit[self.heads.term]
         touched = touched_units(plan, units, externals)[of_heads]
-        untouched: Array = np.isin(plan.members.launch[of_heads], self.plan.order) & ~touched
+        runs = np.zeros(len(plan.order), dtype=bool)
+        runs[self.plan.order] = True
+        untouched: Array = runs[plan.members.launch[of_heads]] & ~touched
         return untouched
 
     def pull(

@@ -88,12 +88,10 @@ class Chain:
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of the kept arrays that a tape reads, by ids of its externals."""
-        kept_externals: Dict[int, Lazy] = {
-            n: array for n, array in enumerate(tape.externals) if isinstance(array, Lazy)
-        }
-        if not kept_externals:
+        places = tape.kept
+        if not places:
             return {}
-        places, lazies = list(kept_externals), list(kept_externals.values())
+        lazies: List[Any] = [tape.externals[number] for number in places]
         spots = find_spots(lazies)
         members_of: Dict[Kept, List[int]] = {}
         for member, lazy in enumerate(lazies):

@@ -104,7 +104,7 @@ def _fits(gradient: Any, kind: ArrayType) -> bool:
 
 #: The most elements of ones that are kept.
 _MOST_ONES = 65536
-#: Ones, by dtype and device.
+#: Ones, by dtype and context.
 _ONES: Dict[Tuple[str, mx.Context], NDArray] = {}
 
 

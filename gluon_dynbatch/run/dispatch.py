@@ -12,7 +12,8 @@ from .. import rules
 from ..kernel.kernels import Kernels
 from ..lower.segment import Port, Segment
 from ..modes import RECORDING, TRAINING
-from ..trace.symbols import VARIABLE, Compiled, Ref, SymbolBuilder, compile_symbol, make_symbol
+from ..rules.site import Ref
+from ..trace.symbols import VARIABLE, Compiled, SymbolBuilder, compile_symbol, make_symbol
 
 #: Operators that pass the gradient of their result on unchanged, perhaps in another shape.
 PASS_GRADIENTS = frozenset(

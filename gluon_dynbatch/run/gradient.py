@@ -47,7 +47,7 @@ from ..record.where import user_line
 from .engine import FLIGHT, give_back
 from .pool import address_of
 from .profiling import PROFILER
-from .variables import ADD, NULL, GradientRequest, deliver
+from .variables import GRAD_ADD, GRAD_NULL, GradientRequest, deliver
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -302,10 +302,10 @@ def _requests(
     known = set(slots if reached is None else itertools.compress(slots, reached))
     for slot, array, target in zip(slots, function.inputs, targets):
         grad_req = grad_reqs[slot]
-        if slot not in known and grad_req != ADD and _is_gradient(target, array):
-            grad_req = NULL
-        is_target = grad_req not in (NULL, ADD) and slot not in seen
-        requests.append(GradientRequest(grad_req != NULL, target if is_target else None))
+        if slot not in known and grad_req != GRAD_ADD and _is_gradient(target, array):
+            grad_req = GRAD_NULL
+        is_target = grad_req not in (GRAD_NULL, GRAD_ADD) and slot not in seen
+        requests.append(GradientRequest(grad_req != GRAD_NULL, target if is_target else None))
         seen.add(slot)
     return requests
 

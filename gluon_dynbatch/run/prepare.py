@@ -7,7 +7,7 @@ kernel run between stretches of native code.
 from __future__ import annotations
 
 from array import array
-from itertools import compress
+from itertools import compress, count
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -119,7 +119,9 @@ def find_gathered(plan: Plan) -> FrozenSet[int]:
     ]
     if not gathering:
         return frozenset()
-    return frozenset(plan.outputs.first[:-1][np.isin(plan.segment, gathering)].tolist())
+    is_gathering = np.zeros(len(plan.kernels), dtype=bool)
+    is_gathering[gathering] = True
+    return frozenset(plan.outputs.first[:-1][is_gathering[plan.segment]].tolist())
 
 
 def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozenset()) -> Draft:
@@ -199,10 +201,10 @@ def _is_dense(parameter: Optional[Parameter]) -> bool:
 def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel, ...]]:
     """Return the backward kernel of each part of the launches that have one, by number."""
     native: Dict[int, Tuple[Kernel, ...]] = {}
+    part0, segment = plan.members.part0.tolist(), plan.members.segment.tolist()
     for number, wanted in zip(backward.order.tolist(), _wanted(plan, backward, heads)):
-        parts = slice(*plan.members.part0[number : number + 2])
-        kernels = [plan.kernels[k] for k in plan.members.segment[parts].tolist()]
-        parts_backward = tuple(k.backward(wanted) for k in kernels if not isinstance(k, str))
+        kernels = [plan.kernels[k] for k in segment[part0[number] : part0[number + 1]]]
+        parts_backward = tuple([k.backward(wanted) for k in kernels if not isinstance(k, str)])
         if parts_backward:
             native[number] = parts_backward
     return native
@@ -212,16 +214,21 @@ def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
     """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
     read = backward.operands[:, TYPE] > 0
     written = backward.regions[: len(plan.operands), TYPE] > 0
-    computed = read_outside(plan, heads.in_graph) | written
+    written |= read_outside(plan, heads.in_graph)
     sides = [
-        (marks.tolist(), ports.first.tolist())
-        for marks, ports in ((read, plan.outputs), (computed, plan.inputs))
+        (marks.tobytes(), ports.first.tolist())
+        for marks, ports in ((read, plan.outputs), (written, plan.inputs))
     ]
     parameters = [
         tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null")
         for segment in plan.graph.segments
     ]
-    for number in backward.order.tolist():
-        ports = (marks[first[number] : first[number + 1]] for marks, first in sides)
-        results, inputs = (tuple(compress(range(len(marks)), marks)) for marks in ports)
-        yield Wanted(results, inputs, parameters[plan.segment[number]])
+    #: By segment and marks: most launches of a segment compute the same gradients.
+    found: Dict[Tuple[int, bytes, bytes], Wanted] = {}
+    for number, segment in zip(backward.order.tolist(), plan.segment[backward.order].tolist()):
+        results, inputs = (marks[first[number] : first[number + 1]] for marks, first in sides)
+        key = segment, results, inputs
+        if key not in found:
+            heads_read, computed = (tuple(compress(count(), marks)) for marks in (results, inputs))
+            found[key] = Wanted(heads_read, computed, parameters[segment])
+        yield found[key]

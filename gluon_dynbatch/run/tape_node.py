@@ -134,6 +134,8 @@ class TapeNode:
         self._latest: Optional[Set[int]] = None
         #: Whether MXNet has freed the node: backward passes that start later reach other ones.
         self._is_freed = False
+        #: The results for which `_live_units` was called last, and what it returned.
+        self._live: Optional[Tuple[List[int], List[Array]]] = None
 
     @property
     def inputs(self) -> List[NDArray]:
@@ -164,12 +166,12 @@ class TapeNode:
 
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
-        starts = self._starts()
-        if self._is_all(starts):
+        live = self._live_units(self._starts())
+        if self._is_all(live):
             return None
         return [
             is_reached
-            for (backward, routes), units in zip(self._passes, self._live_units(starts))
+            for (backward, routes), units in zip(self._passes, live)
             for is_reached, route in zip(backward.reached(units), routes)
             if isinstance(route, NDArray)
         ]
@@ -180,10 +182,11 @@ class TapeNode:
         Returns None if it reached all.
         """
         starts = self._starts() if self._latest is None else sorted(self._latest)
-        if self._is_all(starts):
+        live = self._live_units(starts)
+        if self._is_all(live):
             return None
         untouched: List[Array] = []
-        for (backward, routes), units in zip(self._passes, self._live_units(starts)):
+        for (backward, routes), units in zip(self._passes, live):
             externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
             for route in routes:
                 if isinstance(route, Within) and not untouched[route.flush][route.head]:
@@ -213,11 +216,10 @@ class TapeNode:
             if not share.single:
                 share.become_views(result)
 
-    def _is_all(self, starts: Sequence[int]) -> bool:
-        """Return whether gradients arrive at all heads."""
-        flush, head, *_ = self._outputs.some(starts)
-        started = set(zip(flush.tolist(), head.tolist()))
-        return len(started) == sum(len(backward.heads.term) for backward, _ in self._passes)
+    def _is_all(self, live: Sequence[Array]) -> bool:
+        """Return whether these are all units at which gradients may arrive."""
+        counts = (backward.most_live for backward, _ in self._passes)
+        return all(int(units.sum()) == count for units, count in zip(live, counts))
 
     def _starts(self) -> Sequence[int]:
         """Return the results that a gradient may arrive at."""
@@ -274,6 +276,12 @@ class TapeNode:
 
     def _live_units(self, starts: Sequence[int]) -> List[Array]:
         """Return per flush which units gradients arrive at that arrive at some results."""
+        key = list(starts)
+        if self._live is None or self._live[0] != key:
+            self._live = key, self._find_live_units(key)
+        return self._live[1]
+
+    def _find_live_units(self, starts: Sequence[int]) -> List[Array]:
         heads: List[Set[int]] = [set() for _ in self._passes]
         live: List[Array] = []
         flushes, numbers, *_ = self._outputs.some(starts)

@@ -15,7 +15,7 @@ from ..record.types import NODE_AT, is_leaf
 from .buffers import add_to
 
 #: Of MXNet's numbers for `grad_req`: nothing is done, or the gradient is added.
-NULL, ADD = 0, 3
+GRAD_NULL, GRAD_ADD = 0, 3
 
 
 class GradientRequest(NamedTuple):
@@ -93,17 +93,17 @@ def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Opti
         gradient = array.grad if node else None
         if gradient is None and node and not is_leaf(node):
             return None  # an operator has computed it
-        grad_req = NULL if gradient is None else _GRAD_REQ.get(node)
+        grad_req = GRAD_NULL if gradient is None else _GRAD_REQ.get(node)
         gradient = array if gradient is None else gradient
         if grad_req is None or gradient.stype != "default":
             return None
         if reached is not None and not reached[i]:
-            grad_req = NULL
+            grad_req = GRAD_NULL
         if isinstance(gradient, mx.np.ndarray):
             gradient = gradient.as_nd_ndarray()
-        target = gradient if grad_req not in (NULL, ADD) and node not in seen else None
-        found.requests.append(GradientRequest(grad_req != NULL, target))
+        target = gradient if grad_req not in (GRAD_NULL, GRAD_ADD) and node not in seen else None
+        found.requests.append(GradientRequest(grad_req != GRAD_NULL, target))
         found.gradients.append(gradient)
-        if grad_req != NULL:
+        if grad_req != GRAD_NULL:
             seen.add(node)
     return found

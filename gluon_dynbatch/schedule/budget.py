@@ -19,10 +19,10 @@ UNLIMITED = 2**62
 class Budget:
     """A limit on the analysis of one flush; ``None`` means no limit.
 
-    A *visit* is one step of the analysis at one unit: a recorded call, or a piece of a call at
-    granularity "operator".  Grouping a minibatch by depth takes one visit per unit.  Other work,
-    such as choosing launches or merging groups, counts as the number of visits that take as long.
-    A visit takes about 0.01 microseconds.
+    A *visit* is the work of the analysis at one unit in one step.  A unit is a recorded call, or a
+    part of a call at granularity "operator".  Grouping a minibatch by depth takes one visit per
+    unit.  Other work, such as choosing launches or merging groups, counts as the number of visits
+    that take as long.  A visit takes about 0.01 microseconds.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from __future__ import annotations
 from ..native import scheduling
 from .dependencies import Dependencies, Ints
 
-MOST_GROUPS = 1024
+MOST_TO_MERGE = 1024
 """More groups are not merged: the table of which group reaches which would take some 10 ms."""
 
 

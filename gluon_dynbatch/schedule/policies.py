@@ -23,10 +23,10 @@ from .agenda import agenda_cost, group_by_agenda
 from .budget import Budget, Meter
 from .dependencies import Dependencies, Ints, count_groups, reverse, unreverse
 from .depth import group_and_bound, group_by_depth
-from .merge import MOST_GROUPS, merged_groups, needed_groups
+from .merge import MOST_TO_MERGE, merged_groups, needed_groups
 
 #: One step of a policy: its estimated cost in visits, and a function that returns a valid grouping.
-Step = Tuple[int, Callable[[], Ints]]
+PolicyStep = Tuple[int, Callable[[], Ints]]
 
 
 class Search:
@@ -46,29 +46,29 @@ class Search:
             self.groups, self.launches = attempt, self.attempted
 
 
-def merges(search: Search) -> Iterator[Step]:
+def merges(search: Search) -> Iterator[PolicyStep]:
     """Merge and drop groups of the last attempt until their number stays the same.
 
-    More than `MOST_GROUPS` groups are dropped, but not merged.
+    More than `MOST_TO_MERGE` groups are dropped, but not merged.
     """
     before = -1
     while search.attempted != before:
         groups = search.attempted
-        if groups <= MOST_GROUPS:
+        if groups <= MOST_TO_MERGE:
             cost = search.graph.size // 2 + 20 * groups + groups**2 // 2
             yield cost, lambda: merged_groups(search.graph, search.attempt)
         before = search.attempted
         yield search.graph.size, lambda: needed_groups(search.graph, search.attempt)
 
 
-def by_agenda(search: Search) -> Iterator[Step]:
+def by_agenda(search: Search) -> Iterator[PolicyStep]:
     """Group by agenda."""
     cost = agenda_cost(search.graph, search.launches)
     yield cost, lambda: group_by_agenda(search.graph)
     yield from merges(search)
 
 
-def by_search(search: Search) -> Iterator[Step]:
+def by_search(search: Search) -> Iterator[PolicyStep]:
     """Group by depth from the sinks, and by agenda from both ends.
 
     From the sinks, each unit is launched as late as possible, not as early as possible.
@@ -82,7 +82,7 @@ def by_search(search: Search) -> Iterator[Step]:
     yield from merges(search)
 
 
-POLICIES: Dict[str, Callable[[Search], Iterator[Step]]] = {
+POLICIES: Dict[str, Callable[[Search], Iterator[PolicyStep]]] = {
     "depth": lambda search: iter(()),
     "agenda": by_agenda,
     "search": by_search,

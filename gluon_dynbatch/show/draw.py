@@ -13,7 +13,7 @@ from .html import Bar, html_page, table
 from .plot import import_extra
 
 #: More launches than this are folded: in a drawing, and in a table.
-MOST_NODES, MOST_ROWS = 12, 40
+MOST_NODES, MOST_TABLE_ROWS = 12, 40
 #: If there are more arrows than this, their rows are tooltips, so that the picture stays narrow.
 MOST_LABELS = 12
 #: Colours of nodes, by name.  Their text is dark, so a picture suits light and dark pages.

@@ -10,10 +10,11 @@ from functools import reduce
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from .. import rules
-from .symbols import VARIABLE, Op, Ref, SymbolBuilder, make_symbol, read_symbol
+from ..rules.site import Ref
+from .symbols import VARIABLE, Op, SymbolBuilder, make_symbol, read_symbol
 
 #: Attributes that the operators for a given shape have, and those for an array do not.
-OWN = frozenset(["shape", "ctx", "dtype"])
+GIVEN_ATTRS = frozenset(["shape", "ctx", "dtype"])
 
 
 def with_draws_per_call(symbol: Any, names: Sequence[str]) -> Any:
@@ -69,5 +70,5 @@ def _draw_like(build: SymbolBuilder, op: Op, zero: Ref, shape: Tuple[int, ...]) 
     """Add an array of a shape; return the operator that draws for each of its elements."""
     ones = build.add("Reshape", [zero], {"shape": str((1,) * len(shape))})
     array = build.add("broadcast_to", [ones], {"shape": str(shape)})
-    attrs = {name: value for name, value in op.attrs.items() if name not in OWN}
+    attrs = {name: value for name, value in op.attrs.items() if name not in GIVEN_ATTRS}
     return Op(f"{op.op}_like", op.name, attrs, (array,), {})

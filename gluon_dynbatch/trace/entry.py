@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
+import weakref
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
@@ -17,16 +18,19 @@ from ..errors import Where
 from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
-from .infer import Inferred, Shape, TypedProgram, infer
+from ..rules.site import Ref, Shape
+from .infer import Inferred, TypedProgram, infer
 from .numpy import translate_program
 from .program import BlockCallee, CallProgram, is_redrawn, trace_block, trace_operator
 from .sums import with_sums
-from .symbols import VARIABLE, Ref
+from .symbols import VARIABLE
 from .variant import Variant, choose_variant
 
 #: Operators whose results are dot products with rows of the weight, which is input 1.
 PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 _ENTRY_IDS = itertools.count()
+#: Entries of a generation, see `Library`.  Most take 5 to 30 KB.
+MOST_ENTRIES = 8192
 
 
 #: Of the arguments of a call, those that all calls share, if there are none.
@@ -127,10 +131,17 @@ class Entry(TypedProgram):
 class Library:
     """The callees of this process.
 
-    Each keeps its programs and entries, so these are freed together with a block.
+    Each keeps its programs and entries, so these are freed together with a block.  Programs may use
+    any number of shapes, and of attributes of operators, such as a bound that changes at each step.
+    So entries have two generations: once there are `most` in the first one, those of the second one
+    are dropped, and the first becomes the second, from which entries in use come back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
+        self._most = most
+        #: Number of entries of the first generation that have been added, and who has them.
+        self._added = 0
+        self._callees: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Operators with their attributes, by token.
         self.operators: Dict[Any, Operator] = {}
         #: The number that an operator is called with, by user line and operator; NaN if it varies.
@@ -164,13 +175,33 @@ class Library:
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            if key not in callee.entries:
-                program = self.program(callee, spec, len(types), where)
-                entry = _why_at_once(program, mode) or _entry(
-                    callee, mode, program, types, places, where
-                )
-                callee.entries[key] = entry
-            return callee.entries[key]  # type: ignore[no-any-return]
+            entry: Union[Entry, str, None] = callee.entries.get(key)
+            if entry is None:
+                entry = callee.older.get(key)
+                if entry is None:
+                    program = self.program(callee, spec, len(types), where)
+                    entry = _why_at_once(program, mode) or _entry(
+                        callee, mode, program, types, places, where
+                    )
+                self._add(callee, key, entry)
+            return entry
+
+    def _add(self, callee: Any, key: Any, entry: Union[Entry, str]) -> None:
+        """Add an entry to the first generation; begin another one if it is full."""
+        if self._added >= self._most:
+            self._added = 0
+            for each in list(self._callees):
+                each.older = each.entries.copy()
+                each.entries.clear()
+                if not each.older:
+                    self._callees.discard(each)
+                    # Of an operator; whoever calls it now adds it again.
+                    self.operators.pop(each.token, None)
+        callee.entries[key] = entry
+        self._callees.add(callee)
+        self._added += 1
+        if isinstance(callee, Operator):
+            self.operators[callee.token] = callee
 
     def trial(
         self,

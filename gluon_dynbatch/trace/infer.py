@@ -11,10 +11,10 @@ from mxnet.gluon.parameter import DeferredInitializationError
 
 from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, UninitializedError, Where
 from ..record.types import ArrayType, name_of
+from ..rules.site import Ref, Shape
 from .program import CallProgram
-from .symbols import VARIABLE, Ref
+from .symbols import VARIABLE
 
-Shape = Tuple[int, ...]
 #: Shapes and dtypes of the visible values of a program.
 Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 

@@ -14,13 +14,13 @@ from mxnet.base import MXNetError
 
 from ..errors import Where
 from ..record.types import ArrayType, name_of, numpy_shapes
-from ..rules.numpy import Array, NumPyCall, translate
-from ..rules.site import RefuseError
+from ..rules.numpy import NumPyArray, NumPyCall, translate
+from ..rules.site import Ref, RefuseError, Shape
 from ..rules.spelling import written
-from .infer import IncompleteError, Inferred, Shape, infer
+from .infer import IncompleteError, Inferred, infer
 from .program import CallProgram
 from .sums import join_sums, with_operators
-from .symbols import VARIABLE, Op, Ref, SymbolBuilder, make_symbol
+from .symbols import VARIABLE, Op, SymbolBuilder, make_symbol
 
 
 class Translated(NamedTuple):
@@ -90,7 +90,7 @@ def _rewrite(program: CallProgram, inferred: Inferred) -> Rewritten:
             builder.ops.append(op)
             moved[position, 0] = len(builder.ops) - 1, 0
             continue
-        arrays = tuple(Array(moved[ref], shapes[ref], dtypes[ref]) for ref in op.inputs)
+        arrays = tuple(NumPyArray(moved[ref], shapes[ref], dtypes[ref]) for ref in op.inputs)
         append = functools.partial(_append, builder, op)
         call = NumPyCall(
             *(op.op, op.attrs, tuple(array.shape for array in arrays)),

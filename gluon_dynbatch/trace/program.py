@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, MutableMapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
@@ -16,8 +16,9 @@ from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record.operators import Operator
 from ..record.where import failing_line
+from ..rules.site import Ref
 from .draws import with_draws_per_call
-from .symbols import VARIABLE, Op, Ref, can_compile, make_call, read_symbol
+from .symbols import VARIABLE, Op, can_compile, make_call, read_symbol
 
 _TOKENS = itertools.count()
 
@@ -50,7 +51,7 @@ class CallProgram(NamedTuple):
     #: Whether the results are arrays of ``mx.np``.
     numpy: bool
     #: What calls have in common (`entry.CallKind`), by mode and types apart from numbers of rows.
-    kinds: Dict[Any, Any]
+    kinds: MutableMapping[Any, Any]
     #: Programs without operators of ``mx.np`` that do the same for certain types, see `numpy.py`.
     translations: Dict[Any, Any]
 
@@ -95,7 +96,7 @@ def read_program(
         operators=len(operators),
         has_sum="add_n" in operators,
         numpy=numpy,
-        kinds={},
+        kinds=weakref.WeakValueDictionary(),
         translations={},
     )
 

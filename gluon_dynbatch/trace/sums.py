@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Collection, Dict, List, Sequence, Tuple
 
+from ..rules.site import Ref
 from .program import CallProgram, read_program
-from .symbols import Op, Ref, make_symbol
+from .symbols import Op, make_symbol
 
 
 def join_sums(

@@ -11,8 +11,7 @@ import mxnet as mx
 from mxnet.base import _LIB, MXNetError, c_str, check_call
 from mxnet.symbol.register import _symbol_creator
 
-#: A value of a symbol: position of the operator and number of the output.
-Ref = Tuple[int, int]
+from ..rules.site import Ref
 
 #: Operator name of variables: arguments and parameters.
 VARIABLE = "null"

@@ -84,7 +84,7 @@ def flat(array):
 @settings(max_examples=80)
 @given(convolutions(), st.integers(0, 3), st.booleans(), st.integers(0, 9))
 @pytest.mark.usefixtures("instruction_set")
-def test_convolutions(dtype, maps, rows, has_bias, seed):
+def test_results_and_gradients_equal_numpy(dtype, maps, rows, has_bias, seed):
     """Results and gradients are within the bound on their rounding errors."""
     rng, (_, images, groups, channels, filters, *_) = np.random.default_rng(seed), maps
     arrays = [
@@ -123,7 +123,7 @@ def test_zero_gradients_ignore_infinite_data():
     assert (run(maps, np.zeros((2, 3 * 2 * 3), np.float32), data) == 0).all()
 
 
-def test_weights_in_the_memory_layout_of_onednn():
+def test_weights_in_the_memory_layout_of_onednn_are_read_in_the_usual_one():
     """MXNet's convolutions leave weights and their gradients in a blocked layout."""
     net = nn.Conv2D(16, 3, in_channels=16)
     net.initialize()

@@ -322,7 +322,7 @@ def test_equal_rows_are_computed_once_unless_they_are_few(keys, index_dtype, bac
     np.testing.assert_array_equal(arrays[Slot("out", 0)], np.reshape(wanted, rows.shape))
 
 
-def test_indices_of_two_types_with_equal_bits():
+def test_indices_of_two_types_with_equal_bits_are_told_apart():
     """The bits of 1.0 are also an integer, which is clipped to the last row."""
     net = ready(Words(), 0.05)
     bits = int(np.float32(1).view(np.int32))

@@ -110,17 +110,18 @@ def test_members_of_steps_are_where_c_has_them(step, struct, values):
 
 
 def test_the_parts_of_a_loop_are_where_c_has_them():
-    loads = Access(5, LEFT, "broadcast"), Access(6, None, "row", 1.5)
+    loads = Access(5, LEFT, "broadcast", step=4), Access(6, None, "row", 1.5)
     stores = (Access(7, RESULT, Order([2, 0, 1])),)
     instructions = (Instruction("clip", 7, (5,), (-1.0, 1.0)),)
-    step = Pointwise(3, "float32", 8, loads, instructions, stores)
+    step = Pointwise(3, "float32", 8, loads, instructions, stores, parts=2)
     words = step.words(numbered(), few=False)
-    counts = dict(width=3, registers=8, n_loads=2, n_stores=1, n_instructions=1)
+    counts = dict(width=3, parts=2, registers=8, n_loads=2, n_stores=1, n_instructions=1)
     assert read(words, "loop") == counts
     at = end_of("loop")
     for register, place, mode in ((5, PLACES[LEFT], 1), (6, (-1, 0), 0), (7, PLACES[RESULT], 2)):
         access = read(words, "access", at)
         assert (access["reg"], access["place"], access["mode"]) == (register, place, mode)
+        assert access["step"] == (4 if register == 5 else 0)
         at += end_of("access")
     order = access["order"]
     instruction = read(words, "instruction", at)

@@ -9,10 +9,14 @@ from mxnet.gluon import HybridBlock, nn
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached
 
-#: Loops and copies take up to 16 pieces of a row one by one, and treat more of them otherwise.
-ROWS = st.sampled_from([1, 2, 3, 15, 16, 17, 18, 33])
+#: Up to 4 rows are added up one by one, up to 16 rows of two matrices are copied one by one, and
+#: more of them otherwise.
+ROWS = st.sampled_from([1, 2, 3, 4, 5, 16, 17, 33])
 WIDTHS = st.sampled_from([1, 3, 4])
 UNARY = ("tanh", "sigmoid", "square")
+
+NAMES = ("dense", "dense", "concat", "times", "attend", "mean", "across", "less", "normed")
+NAMES += ("halved", "pick", "unary")
 
 
 class Drawn(HybridBlock):
@@ -33,6 +37,12 @@ class Drawn(HybridBlock):
                 width = widths[second]
             elif name == "mean":
                 width = 1
+            elif name == "normed" and width > 1:
+                self.register_child(nn.LayerNorm(in_channels=width))
+            elif name == "halved" and width % 2 == 0:
+                number = width
+            elif name in ("normed", "halved"):
+                name = "unary"
             widths.append(width)
             self._steps.append((name, first, second, number))
 
@@ -47,6 +57,14 @@ class Drawn(HybridBlock):
                 x = F.concat(x, y, dim=1)
             elif name == "mean":
                 x = F.mean(x, axis=1, keepdims=True)
+            elif name == "across":
+                x = F.broadcast_mul(F.softmax(x, axis=0), F.mean(y, axis=(0, 1), keepdims=True))
+            elif name == "less":
+                x = F.broadcast_sub(x, F.max(x, axis=0, keepdims=True))
+            elif name == "normed":
+                x = next(layers)(x)
+            elif name == "halved":
+                x = F.reshape(F.softmax(F.reshape(x, (-1, 2))), (-1, number))
             elif name == "pick":
                 largest = F.pick(y, F.argmax(y, axis=1), axis=1)
                 x = F.broadcast_add(x, F.expand_dims(largest, 1))
@@ -61,7 +79,7 @@ class Drawn(HybridBlock):
 
 
 STEPS = st.tuples(
-    st.sampled_from(["dense", "dense", "concat", "times", "attend", "mean", "pick", "unary"]),
+    st.sampled_from(NAMES),
     *(st.integers(0, 9),) * 2,
     st.integers(1, 4),
 )
@@ -92,7 +110,7 @@ def test_values_and_gradients_are_those_of_the_loop(widths, steps, heights, seed
     assert not batch.report.alone
 
 
-def test_an_index_of_a_column_that_is_repeated():
+def test_an_index_of_a_column_that_is_repeated_equals_the_loop():
     """The largest of a single column, as an index into it."""
     for height in (1, 3, 16, 33):
         net = Drawn([4], [("mean", 0, 0, 1), ("pick", 0, 1, 1)])
@@ -101,7 +119,7 @@ def test_an_index_of_a_column_that_is_repeated():
         check_against_loop(net, samples, granularity="operator")
 
 
-def test_an_operand_that_is_also_part_of_a_concatenation():
+def test_an_operand_that_is_also_part_of_a_concatenation_gets_its_gradient():
     """Its gradient with respect to a matrix reads each of its rows, not those of the copy."""
     steps = [("concat", 0, 1, 1), ("dense", 2, 0, 4), ("dense", 0, 0, 4), ("times", 3, 4, 1)]
     for height in (16, 17, 30):

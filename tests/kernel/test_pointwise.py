@@ -154,7 +154,7 @@ def test_functions_of_two_numbers_are_within_4_ulp(instruction_set, dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("seed", range(12))
-def test_columns_in_any_order(dtype, seed):
+def test_columns_in_any_order_equal_numpy(dtype, seed):
     """Runs of columns, of any length, between single ones, repeated ones and zeros."""
     rng = np.random.RandomState(seed)
     pieces = [rng.permutation(400)[:30], np.arange(370, 400), np.zeros(40), np.full(20, -1)]
@@ -173,7 +173,7 @@ def test_columns_in_any_order(dtype, seed):
 
 
 @pytest.mark.parametrize("width", [2, 7, 100, 1000])
-def test_sums_and_maxima_of_rows(instruction_set, width):
+def test_sums_and_maxima_of_rows_equal_numpy(instruction_set, width):
     rng = np.random.default_rng(width)
     x = rng.normal(0, 1, (9, width)).astype(np.float32)
     x[1, width // 2] = np.nan

@@ -65,7 +65,7 @@ def multiply(a, b, c, bias=None, accumulate=False, transposed=False, few=False):
 
 @pytest.mark.parametrize("m, n, k", SIZES)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_multiply(m, n, k, transposed, dtype):
+def test_products_equal_numpy(m, n, k, transposed, dtype):
     a, _ = within(draw(1, dtype, m, k))
     b = draw(2, dtype, *((n, k) if transposed else (k, n)))
     bias, before = draw(3, dtype, n), draw(4, dtype, m, n)
@@ -92,7 +92,7 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
 
 @pytest.mark.parametrize("m, k, n", [(1, 20, 7), (1, 5, 9), (1, 64, 33), (3, 40, 18), (9, 25, 50)])
 @pytest.mark.parametrize("transposed", product([False, True], repeat=2))
-def test_rows_with_matrices_of_their_own(m, k, n, transposed, dtype):
+def test_products_with_a_matrix_for_each_row_equal_numpy(m, k, n, transposed, dtype):
     a, b, got = draw(1, dtype, 5, m, k), draw(2, dtype, 5, k, n), np.empty((5, m * n), dtype)
     stored = (each.swapaxes(1, 2) if t else each for each, t in zip((a, b), transposed))
     slots = [Slot("in", 0), Slot("in", 1), Slot("out", 0)]
@@ -122,7 +122,7 @@ ROWS = [[], [0], [1], [3, 0, 2], [23] * 30, [250], [249, 1], [251], [100, 500, 1
 @pytest.mark.parametrize("rows", ROWS, ids=str)
 @pytest.mark.parametrize("n, k", [(1, 1), (35, 97)])
 @pytest.mark.parametrize("second", [False, True])
-def test_weight_gradient(rows, n, k, second, dtype):
+def test_gradients_of_weights_equal_numpy(rows, n, k, second, dtype):
     dys = [within(draw(i, dtype, count, n))[0] for i, count in enumerate(rows)]
     xs = [within(draw(i + 99, dtype, count, k))[0] for i, count in enumerate(rows)]
     before = draw(5, dtype, n, k)
@@ -133,7 +133,7 @@ def test_weight_gradient(rows, n, k, second, dtype):
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_weight_gradient_skips_rows_of_zeros(second, dtype):
+def test_gradients_of_weights_skip_rows_of_zeros(second, dtype):
     """Zeros of either sign, whatever the other factor holds; but only if the whole row is zero."""
     dy, x = draw(1, dtype, 300, 70), draw(2, dtype, 300, 60)
     zero, other = (x, dy) if second else (dy, x)
@@ -150,7 +150,7 @@ def test_weight_gradient_skips_rows_of_zeros(second, dtype):
 
 @pytest.mark.parametrize("n, k, columns", [(1, 1, 1), (25, 50, 25), (7, 60, 300)])
 @pytest.mark.parametrize("second", [False, True])
-def test_weight_gradient_of_columns(n, k, columns, second, dtype):
+def test_gradients_of_weights_by_columns_equal_numpy(n, k, columns, second, dtype):
     """Matrices of zeros are skipped, whatever the other factor holds."""
     dys, xs = ([draw(i, dtype, rows, size, columns) for i, rows in enumerate((3, 0, 4))]
                for size in (n, k))  # fmt: skip
@@ -168,7 +168,7 @@ def test_weight_gradient_of_columns(n, k, columns, second, dtype):
 @pytest.mark.parametrize(
     "rows, n", [*product(ROWS, [1, 63, 130]), ([100_000], 1), ([100_000], 35)], ids=str
 )
-def test_bias_gradient(rows, n, dtype):
+def test_gradients_of_biases_equal_numpy(rows, n, dtype):
     """Its error does not grow with the number of rows."""
     dys = [within(draw(i, dtype, count, n))[0] for i, count in enumerate(rows)]
     before = draw(5, dtype, n)

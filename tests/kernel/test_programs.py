@@ -186,7 +186,7 @@ def test_added_products_become_one_unless_read_elsewhere(fn, products):
 
 def test_expressions_shared_by_all_columns_are_computed_once_per_row():
     totals = {str(total) for total in expressions(per_row, "reduced")}
-    assert totals == {"reduced[sum](exp(in1))", "reduced[sum](mul(in1, 2.0))"}
+    assert totals == {"reduced[sum, 1](exp(in1))", "reduced[sum, 1](mul(in1, 2.0))"}
 
 
 def test_columns_are_moved_once():
@@ -264,8 +264,7 @@ def test_blocks_share_kernels_whether_they_are_trained_or_not():
     frozen.collect_params().setattr("grad_req", "null")
     samples = attached([array(1, 2, seed=k) for k in range(3)])
     plans = [
-        check_against_loop(net, samples, policy="depth").plan
-        for net in (trained, frozen, trained)
+        check_against_loop(net, samples, policy="depth").plan for net in (trained, frozen, trained)
     ]
     first, *others = ({k for k in plan.kernels if not isinstance(k, str)} for plan in plans)
     assert len(first) == 1 and others == [first, first]
@@ -277,7 +276,7 @@ TABLES = ["packs", "operand_packs", "shared", "sums", "trained", "reached"]
 @pytest.mark.parametrize("table", TABLES)
 def test_an_entry_of_a_recipe_has_all_fields_of_its_struct(table):
     numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added", "draws"), ())
-    kernel = executing.Kernel(array_of("q"), (), {})
+    kernel = executing.NativeKernel(array_of("q"), (), {})
     forward = assembling.Direction(kernel, order=(), operands=[], results=(), apart=[])
     entries = {name: [] for name in TABLES}
 

@@ -48,7 +48,7 @@ def assert_equal_bits(compute):
 
 
 @given(SEEDS, DTYPES, st.integers(0, 400), st.integers(1, 400), st.integers(1, 300), st.booleans())
-def test_products(seed, dtype, rows, units, inputs, few):
+def test_products_have_equal_bits(seed, dtype, rows, units, inputs, few):
     a, w, b = draw(seed, dtype, rows, inputs), draw(1, dtype, units, inputs), draw(2, dtype, units)
     left, weight, bias, out = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
     factor = Weight(Columns(weight), units, inputs, True)
@@ -65,7 +65,7 @@ def test_products(seed, dtype, rows, units, inputs, few):
 @given(SEEDS, DTYPES, st.integers(1, 300), st.integers(1, 300), st.integers(0, 40),
        st.sampled_from([executing.PICK, executing.TOTAL]),
        st.sampled_from([executing.REPEAT, executing.SINGLE]))  # fmt: skip
-def test_equal_rows(seed, dtype, units, inputs, rows, before, after):
+def test_launches_on_equal_rows_have_equal_bits(seed, dtype, units, inputs, rows, before, after):
     """Some rows are equal; their order is random."""
     rows = 40 * rows
     index = np.random.RandomState(seed % 1000).randint(0, max(rows // 3, 1), rows).astype(np.int32)
@@ -85,7 +85,7 @@ def test_equal_rows(seed, dtype, units, inputs, rows, before, after):
 
 @given(SEEDS, DTYPES, st.lists(st.integers(0, 1500), max_size=4), st.integers(1, 150),
        st.integers(1, 150), st.booleans(), st.sampled_from([0, 0, 3]))  # fmt: skip
-def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
+def test_gradients_of_weights_have_equal_bits(seed, dtype, rows, n, k, second, columns):
     width = max(columns, 1)
     dys = [draw(seed + i, dtype, count, n * width) for i, count in enumerate(rows)]
     xs = [draw(seed + i + 99, dtype, count, k * width) for i, count in enumerate(rows)]
@@ -107,7 +107,7 @@ def test_gradients_of_weights(seed, dtype, rows, n, k, second, columns):
 
 @given(SEEDS, DTYPES, st.integers(0, 3000), st.integers(1, 300),
        st.sampled_from([CLIP, WRAP, STRICT]))  # fmt: skip
-def test_gradients_of_biases_and_tables(seed, dtype, rows, n, mode):
+def test_gradients_of_biases_and_tables_have_equal_bits(seed, dtype, rows, n, mode):
     dy = draw(seed, dtype, rows, n)
     index = np.random.RandomState(seed % 1000).randint(-3, 50, (rows, 1)).astype(np.int32)
 
@@ -140,7 +140,7 @@ def pieces(draw_):
 
 
 @given(SEEDS, DTYPES, st.lists(st.lists(pieces(), max_size=6), max_size=5), st.data())
-def test_copies_and_packed_matrices(seed, dtype, records, data):
+def test_copies_and_packed_matrices_have_equal_bits(seed, dtype, records, data):
     """Records that read what others write, or write the same elements, run in their order."""
     kind, size = executing.DTYPES[dtype], np.dtype(dtype).itemsize
     roles = [data.draw(st.tuples(*[st.integers(0, 2)] * 2)) for _ in records]
@@ -224,7 +224,7 @@ def run_stages(stages_):
 
 
 @given(st.lists(stages(), min_size=2, max_size=60))
-def test_stages(stages_):
+def test_stages_of_a_program_have_equal_bits(stages_):
     """Launches, sums and copies that read what others write, or not, in one program."""
     assert_equal_bits(lambda: run_stages(stages_))
 
@@ -276,7 +276,7 @@ def processor_time():
 
 
 def wide_product():
-    test_products.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
+    test_products_have_equal_bits.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
     executing.use_threads(3, 3)
 
 
@@ -295,7 +295,8 @@ def test_a_process_that_may_use_one_processor_has_no_team():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     executing.use_threads(8)
     test_team.THREADS = ()
-    test_team.test_products.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
+    products = test_team.test_products_have_equal_bits.hypothesis.inner_test
+    products(1, "float32", 400, 400, 300, False)
     print(len(test_team.members()))
     """
     assert output_of(program).split() == ["0"]
@@ -304,7 +305,7 @@ def test_a_process_that_may_use_one_processor_has_no_team():
 SETTINGS = [("", "64"), ("3", "3"), ("4,2", "4"), ("0", "64"), ("many", "64"), ("quota", "2")]
 
 
-def test_the_setting_of_the_user_counts(monkeypatch):
+def test_the_number_of_threads_that_the_user_sets_is_a_limit(monkeypatch):
     counts = []
     monkeypatch.setattr(executing, "use_threads", lambda count: counts.append(str(count)))
     monkeypatch.setattr(team, "quota", lambda: 2.5 if setting == "quota" else math.inf)

@@ -58,7 +58,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1), mx.cpu_pinned()], ids=str)
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
 @pytest.mark.parametrize("name", [*PROGRAMS, *NUMPY_PROGRAMS])
-def test_values_of_an_earlier_flush(name, debug, context):
+def test_values_of_an_earlier_flush_are_inputs_as_in_the_loop(name, debug, context):
     """Operators of MXNet ask for handles of such arrays, which have none of their own."""
     with semantics("np" if name in NUMPY_PROGRAMS else "nd"):
         check_flush({**PROGRAMS, **NUMPY_PROGRAMS}[name], debug, context)

@@ -96,7 +96,7 @@ def unharmed(net):
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: error.__name__)
 @pytest.mark.parametrize("stage", STAGES)
-def test_failure_of_a_stage(unharmed, monkeypatch, stage, error):
+def test_the_failure_of_a_stage_leaves_nothing_behind(unharmed, monkeypatch, stage, error):
     owner, name = STAGES[stage]
     samples = attached(inputs(5))
     with pytest.raises((error, gdb.LaunchError)) as caught, monkeypatch.context() as patch:
@@ -132,7 +132,7 @@ def test_a_plan_is_reused_after_the_planning_of_its_backward_pass_failed(monkeyp
 
 
 @pytest.mark.parametrize("stage", ["planning", "the third launch"])
-def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
+def test_the_failure_of_a_flush_in_mid_scope_loses_only_its_values(unharmed, monkeypatch, stage):
     """Earlier values stay, those of the flush are refused, and the scope goes on.
 
     Launches before the one that fails have written to arenas only.
@@ -185,7 +185,7 @@ def test_a_failure_before_anything_has_run_draws_no_random_numbers(unharmed, mon
         (False, partial(mx.nd.Custom, **SQUARING), "block: Custom"),
     ],
 )
-def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
+def test_a_launch_that_fails_on_a_value_raises_at_each_read(unharmed, recording, operator, text):
     """MXNet raises at the first read only; later reads would give garbage, and are refused."""
     good = mx.nd.array(4 * np.eye(3)[None])
     with autograd.record() if recording else autograd.pause():
@@ -211,7 +211,7 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, text):
         (backward.Pull, "_input_gradients"),
     ],
 )
-def test_failure_in_the_backward_pass(net, monkeypatch, owner, name, error, direct):
+def test_an_error_in_the_backward_pass_is_raised(net, monkeypatch, owner, name, error, direct):
     """It is raised by a pass without MXNet's tape; the rest goes on as before.
 
     Of others, MXNet raises at the first read of a gradient; the log has the original traceback.
@@ -243,7 +243,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, owner, name, error, dire
     works(net)
 
 
-def test_out_of_memory(unharmed):
+def test_running_out_of_memory_leaves_nothing_behind(unharmed):
     wide = cell(lambda F, x: F.broadcast_to(x, shape=(1 << 29, 4)) * 2)
     # Let the process allocate two more gigabytes, whatever the machine has.
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -353,7 +353,7 @@ PARTS = {
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_interrupts(net, program, part):
+def test_interrupts_leave_nothing_behind(net, program, part):
     """Wherever a program is interrupted, nothing is left, and the next scope works."""
     modules, every = PARTS[part]
     program(net)

@@ -90,7 +90,7 @@ def test_scopes_in_the_body_of_a_context_manager_join_its_scope(net, manager):
             lost[0].asnumpy()
 
 
-def test_asynchronous_context_manager(net):
+def test_scopes_in_an_asynchronous_context_manager_join_its_scope(net):
     async def use():
         async with batched_asynchronously() as batch:
             got = gdb.map(net, SAMPLES[:2])
@@ -105,7 +105,7 @@ def test_asynchronous_context_manager(net):
 
 @pytest.mark.parametrize("fails", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("calls", [(2, 5), (5, 2), (3, 3)])
-def test_tasks_that_alternate_in_their_scopes(net, calls, fails):
+def test_tasks_that_alternate_in_their_scopes_share_one(net, calls, fails):
     """They share one scope; the end or failure of one task takes no values from the other."""
     got = [], []
 
@@ -198,7 +198,7 @@ def test_a_generator_in_a_cycle_ends_in_the_scope_that_it_joined(net):
     equal(got, [net(x) for x in SAMPLES[:2]])
 
 
-def test_one_scope_in_two_threads(net):
+def test_one_handle_cannot_be_open_in_two_threads(net):
     def enter():
         with batch:
             raise AssertionError
@@ -214,7 +214,7 @@ def test_one_scope_in_two_threads(net):
     equal([first, second], [net(x) for x in SAMPLES[:2]])
 
 
-def test_scope_entered_without_a_with_statement(net):
+def test_a_scope_entered_without_a_with_statement_can_be_closed_by_hand(net):
     """An inner scope that is not closed ends with the outer one."""
     with gdb.batching():
         gdb.batching().__enter__()

@@ -43,7 +43,7 @@ MARKS = {
 
 @pytest.mark.parametrize("change", MARKS.values(), ids=MARKS)
 @pytest.mark.parametrize("before", [True, False], ids=["a variable", "no variable"])
-def test_array_gets_another_gradient_buffer_after_a_call(change, before):
+def test_calls_write_to_the_gradient_buffer_at_their_time(change, before):
     """The gradient of the call goes to the buffer at the time of the call, if there was one."""
 
     def program():
@@ -97,7 +97,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("req", ["write", "add", "null"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_parameter_changes_after_a_call(change, req):
+def test_calls_use_the_parameters_at_their_time(change, req):
     def program():
         net = gdb.convert(nn.Dense(2, in_units=3, use_bias=False))
         net.initialize(mx.init.One())
@@ -139,7 +139,7 @@ def test_calls_draw_from_the_seed_at_their_time():
     assert not np.array_equal(got[0].asnumpy(), got[1].asnumpy())
 
 
-def test_data_iterator_reuses_memory(tmp_path):
+def test_calls_use_the_values_before_a_data_iterator_reuses_their_memory(tmp_path):
     """MXNet's iterators write a batch over an earlier one that a pending call may read."""
     path = str(tmp_path / "data.csv")
     np.savetxt(path, np.arange(100).reshape(100, 1), delimiter=",")
@@ -168,7 +168,7 @@ WAITS = {
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 @pytest.mark.parametrize("lend", LENDING.values(), ids=LENDING)
-def test_write_by_another_library(lend, wait):
+def test_calls_use_the_values_before_a_write_by_another_library(lend, wait):
     """It waits for MXNet before it writes to lent memory, in a scope as without one."""
 
     def program():
@@ -203,7 +203,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("share", SHARED.values(), ids=SHARED)
-def test_write_by_mxnet_to_shared_memory(share):
+def test_calls_use_the_values_before_mxnet_writes_to_shared_memory(share):
     """Two arrays of MXNet may share memory without being views of each other."""
     net = square()
     for options in ({}, {"debug": True}):

@@ -90,7 +90,7 @@ def samples_with(bad):
 
 @ALL
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_sample_that_is_not_finite_among_others(layer, program, granularity):
+def test_a_sample_that_is_not_finite_does_not_change_others(layer, program, granularity):
     """Only it and the gradients of parameters, which all samples share, are not finite."""
     for bad in (np.nan, np.inf, -np.inf):
         samples = samples_with(bad)
@@ -117,7 +117,7 @@ def choose(y, result, i):
 @ALL
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("program", UNUSED.values(), ids=UNUSED)
-def test_unused_result_that_is_not_finite(layer, program, steps, granularity):
+def test_an_unused_result_that_is_not_finite_changes_nothing(layer, program, steps, granularity):
     """It does not affect other rows of its launch."""
     TABLE.attach_grad()
     samples = samples_with(0.5)
@@ -138,7 +138,7 @@ OMITTED = {
 @ALL
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("program, bad", OMITTED.values(), ids=OMITTED)
-def test_losses_that_are_left_out(layer, program, bad, steps, granularity):
+def test_losses_that_are_left_out_add_nothing(layer, program, bad, steps, granularity):
     """Their samples add nothing to the gradients of shared parameters."""
     samples, options = samples_with(bad), {"granularity": granularity}
     with steps():

@@ -42,7 +42,7 @@ def with_deep_stack(work, depth):
 
 
 @pytest.mark.parametrize("options", [("operator", "agenda"), ("block", "search")])
-def test_deep_recursion(options):
+def test_deep_recursion_works_as_without_a_scope(options):
     """A level takes ``__call__``, ``forward`` and what Python adds, as without a scope.
 
     The backward pass does not recurse.

@@ -173,7 +173,7 @@ EITHER = [("nd", name) for name in WRITES] + [("np", name) for name in NUMPY_WRI
 
 @pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
 @pytest.mark.parametrize("own, name", EITHER)
-def test_write(tmp_path, own, name):
+def test_calls_before_a_write_use_the_old_values_and_later_ones_the_new(tmp_path, own, name):
     """A call before the write uses the old values, the same call afterwards the new ones."""
     make = (NUMPY_WRITES if own == "np" else WRITES)[name]
     with semantics(own):

@@ -26,7 +26,7 @@ net = pytest.fixture(lambda unharmed: unharmed, name="net")
 
 
 @pytest.mark.parametrize("use", [str, lambda y: y[:, 1], lambda y: float(y[0, 0])])
-def test_pending_array_of_a_failed_scope(net, use):
+def test_a_pending_array_of_a_failed_scope_has_no_value(net, use):
     """No use and no later scope gets its value; values computed before the failure stay."""
     x = array(1, 4)
     wanted = net(x)
@@ -90,7 +90,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_value_of_an_option(name):
+def test_a_wrong_value_of_an_option_is_refused(name):
     error, texts, values, functions = WRONG[name]
     for value in values:
         for function in functions:
@@ -99,7 +99,7 @@ def test_wrong_value_of_an_option(name):
 
 
 @pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])
-def test_wrong_budget_in_the_environment(monkeypatch, value):
+def test_a_wrong_budget_in_the_environment_is_refused(monkeypatch, value):
     monkeypatch.setenv(BUDGET_VARIABLE, value)
     with pytest.raises(gdb.BudgetError, match=f"{BUDGET_VARIABLE}.*{value!r}"), gdb.batching():
         dense()(array(1, 4))
@@ -110,7 +110,7 @@ INNER = {"granularity": "operator", "policy": "search", "analysis_budget": 3, "m
 
 
 @pytest.mark.parametrize("name", INNER)
-def test_nested_scope_with_other_settings(net, name):
+def test_a_nested_scope_with_other_settings_is_refused(net, name):
     """After the error, the outer scope can still be used."""
     texts = name.replace("analysis_", ""), "outer scope", f"opened at {__file__}:"
     with gdb.batching(**FIXED, analysis_budget=gdb.Budget(visits=99), max_rows=9) as batch:
@@ -123,14 +123,14 @@ def test_nested_scope_with_other_settings(net, name):
     equal([first], [second])
 
 
-def test_map_of_a_scope_that_is_not_open():
+def test_map_of_a_scope_that_is_not_open_is_refused():
     batch = gdb.batching()
     with refused(gdb.ScopeError, "not open"):
         batch.map(dense(), [])  # wrong
 
 
 @pytest.mark.parametrize("shape", [{"in_units": 4}, {}], ids=["shape known", "shape deferred"])
-def test_block_that_is_not_initialised(net, shape):
+def test_a_block_that_is_not_initialised_is_refused(net, shape):
     block = gdb.convert(nn.Dense(3, prefix="other_", **shape))
     block.hybridize()
     with refused(gdb.UninitializedError, "other_weight", "initialize()"), gdb.batching():
@@ -153,7 +153,7 @@ def recorded_losses(block):
         return [(block(array(1, 4) * i) ** 2).sum() for i in range(3)]
 
 
-def test_second_backward_pass_and_one_without_recording():
+def test_a_second_backward_pass_and_one_without_recording_are_refused():
     block = dense()
     losses = recorded_losses(block)
     autograd.backward(losses)

@@ -85,7 +85,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize("name, run", RUNS)
-def test_cells(name, run):
+def test_cells_equal_the_loop(name, run):
     """Samples that are long enough share the launch of a step."""
     cell = prepared(UNROLLED[name]())
     order = "graph", "operator", "block"  # as in the last, a launch is a step
@@ -99,7 +99,7 @@ def test_cells(name, run):
 @pytest.mark.parametrize("layout", ["TNC", "NTC"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_fused_layers(kind, bidirectional, layout):
+def test_fused_layers_equal_the_loop(kind, bidirectional, layout):
     """One launch for each of the four lengths, also with states as arguments and results."""
     options = {"num_layers": 2, "bidirectional": bidirectional, "input_size": WIDTH}
     layer = prepared(getattr(rnn, kind)(3, layout=layout, **options))
@@ -109,7 +109,7 @@ def test_fused_layers(kind, bidirectional, layout):
 
 
 @pytest.mark.parametrize("kind", ["fused", "unrolled", "one step"])
-def test_states_of_inferred_sizes(kind):
+def test_states_of_inferred_sizes_equal_the_loop(kind):
     """In a graph, initial states have a size of 0, which is inferred from the other arrays."""
     layer = rnn.LSTM(3, input_size=WIDTH) if kind == "fused" else lstm()
     run = {

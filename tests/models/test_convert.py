@@ -44,7 +44,7 @@ def nested_cell():
     return ready(cell(run, dense))
 
 
-def test_several_structures_of_arguments():
+def test_a_block_takes_several_structures_of_arguments():
     """A block has one graph for each structure; stock Gluon has only one."""
     net = nested_cell()
     x, a, b, c = attached(inputs(4))
@@ -62,7 +62,7 @@ def test_several_structures_of_arguments():
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_arrays_in_a_dictionary_only(active):
+def test_a_block_takes_arrays_in_a_dictionary_only(active):
     """Stock Gluon finds arrays in lists and tuples only."""
     net = Apply(lambda F, named: named["a"] + named["b"])
     net.hybridize(active)

@@ -114,7 +114,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name):
+def test_models_equal_the_loop_and_merge(name):
     make, call, samples, launches = MODELS[name]
     net, samples = prepared(make()), samples()
     call(net, samples[0])
@@ -143,7 +143,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_models_that_merge_in_part(name):
+def test_models_that_merge_in_part_equal_the_loop(name):
     make, call, samples, calls, reason = ALONE[name]
     net, samples = prepared(make()), samples()
     call(net, samples[0])
@@ -153,7 +153,7 @@ def test_models_that_merge_in_part(name):
 
 
 @pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
-def test_weight_dropout(converted):
+def test_weight_dropout_equals_the_loop(converted):
     """Every call draws its own mask, in the order of the loop."""
     net = several(nn.HybridSequential, nn.Dense(16), nn.Dense(3))
     nlp.model.apply_weight_drop(net[1], "weight", 0.5)

@@ -84,7 +84,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("make, shapes, converted, launches", CASES.values(), ids=CASES)
-def test_layers(make, shapes, converted, launches):
+def test_layers_equal_the_loop(make, shapes, converted, launches):
     """Samples with different numbers of rows share a launch, but images of different sizes do not.
 
     With native steps, they do.
@@ -100,7 +100,7 @@ def test_layers(make, shapes, converted, launches):
 
 
 @pytest.mark.parametrize("make, shapes", LAYERS.values(), ids=LAYERS)
-def test_stock_layers_that_are_not_hybridized(make, shapes):
+def test_stock_layers_that_are_not_hybridized_are_one_call_each(make, shapes):
     """Each is recorded as one call."""
     net, double = make(), cell(lambda F, x: x * 2)
     net.initialize()
@@ -111,7 +111,7 @@ def test_stock_layers_that_are_not_hybridized(make, shapes):
 
 
 @ALL
-def test_sparse_gradients_of_an_embedding(granularity):
+def test_sparse_gradients_of_an_embedding_equal_the_loop(granularity):
     """Train for three steps; the gradient of the table has the rows that were read."""
 
     def run(scope):

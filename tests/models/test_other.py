@@ -59,7 +59,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("hybridized", [True, False])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses(name, hybridized):
+def test_losses_equal_the_loop(name, hybridized):
     """At "operator", the last granularity, predictions are one launch, and losses another."""
     make, kinds = LOSSES[name]
     loss_block = prepared(make(), convert=hybridized)
@@ -125,7 +125,7 @@ ZOO = {
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_model_zoo_in_prediction(name):
+def test_models_of_the_zoo_equal_the_loop_in_prediction(name):
     """One launch for each size of image."""
     sizes, options = ZOO[name]
     net = prepared(model_zoo.vision.get_model(name, classes=3, **options), scale=0.1)
@@ -169,7 +169,7 @@ class Named(mx.gluon.HybridBlock):
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("name", NAMED)
-def test_keywords_that_only_symbols_take(name, lazy):
+def test_keywords_that_only_symbols_take_are_allowed_in_cells(name, lazy):
     net = Named(NAMED[name], (1,) if name == "foreach" else (3,))
     net.initialize()
     net.hybridize()

@@ -21,7 +21,7 @@ REFUSALS = [
         r"ArgumentError: an array of mx\.np cannot be batched", "docs/errors.md", "## ArgumentError"
     ),
     Refusal(
-        r"ArgumentError: an array of storage type '(csr|row_sparse)' cannot be batched",
+        r"ArgumentError: an array of storage type '(csr|row_sparse)' cannot be recorded",
         "docs/errors.md",
         "## ArgumentError",
     ),

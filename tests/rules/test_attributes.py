@@ -109,7 +109,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("ndim", range(1, 8))
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_any_number_of_dimensions(name, ndim):
+def test_arrays_of_any_number_of_dimensions_equal_the_loop(name, ndim):
     net, shape = cell(FUNCTIONS[name]), (2, 3, 1, 2, 1, 2, 1)[:ndim]
 
     def run(scope):

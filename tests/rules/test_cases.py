@@ -19,7 +19,7 @@ MXNET_DRAWS = False
 
 
 @pytest.mark.parametrize("variants", zip(*[draw(*extents) for extents in EXTENTS]), ids=NAMES)
-def test_listed_cases(variants):
+def test_listed_cases_equal_the_loop_or_are_refused(variants):
     *different, ones = variants
     for seed, c in enumerate(different):
         Checker(c, seed).check(samples=(3, 1)[seed])
@@ -86,7 +86,7 @@ def slopes(draw):
 
 @examples(60)
 @given(reshapes() | broadcasts() | slopes())
-def test_random_reshapes_broadcasts_and_slopes(c):
+def test_random_reshapes_broadcasts_and_slopes_equal_the_loop(c):
     # With a batch axis, MXNet's kernels may not support as many alternating axes.
     Checker(c).check(stack=max(len(a.shape) for a in c.inputs) < 4 or c.op == "Reshape", rows=False)
 

@@ -136,7 +136,7 @@ def outcome(fn, arguments, scope):
 @pytest.mark.parametrize("dtype", ["bool", "uint8"])
 @pytest.mark.parametrize("name", ["joins", "where", "reductions", "shapes", "equal", "less", "std",
                                   "argmax", "mod", "ldexp", "subtract", "exp"])  # fmt: skip
-def test_narrow_dtypes(name, dtype):
+def test_narrow_dtypes_equal_the_loop(name, dtype):
     """Each function gives the values of the loop where MXNet takes such arrays."""
     rng = np.random.RandomState(0)
     with semantics("np"):

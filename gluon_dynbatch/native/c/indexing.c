@@ -109,8 +109,8 @@ static inline int no_value(const gdb_indexed *d) { return d->lenient ? 0 : 0xff;
 
 /* Move a block of elements between position `numbered` of the chosen ones and `indexed` of all. A
  * gathered block without a position, `indexed` -1, gets no value. */
-static inline void move(const gdb_indexed *d, const char *read, char *written, int64_t numbered,
-                        int64_t indexed, int64_t count) {
+static inline void move_inner(const gdb_indexed *d, const char *read, char *written,
+                              int64_t numbered, int64_t indexed, int64_t count) {
     const int64_t size = gdb_size_of(d->step.dtype);
     if (indexed < 0)
         memset(written + numbered * size, no_value(d), count * size);
@@ -141,13 +141,13 @@ void gdb_run_indexed(const gdb_indexed *d, const gdb_array *slots, int64_t rows)
             const int64_t indexed = (outer * count + chosen) * d->inner + inner;
             fits &= chosen >= 0;
             if (gathers || chosen >= 0)
-                move(d, read, written, at, chosen < 0 ? -1 : indexed, 1);
+                move_inner(d, read, written, at, chosen < 0 ? -1 : indexed, 1);
         }
         for (int64_t j = 0; !d->each && j < d->number; j++) {
             const int64_t chosen = position_of_block(d, index, row, j);
             fits &= chosen >= 0;
             for (int64_t o = 0; o < d->outer && (gathers || chosen >= 0); o++)
-                move(d, read, written, (o * d->number + j) * d->inner,
+                move_inner(d, read, written, (o * d->number + j) * d->inner,
                      chosen < 0 ? -1 : (o * count + chosen) * d->inner, d->inner);
         }
         if (!gathers && !fits && !d->lenient) /* any element may lack a term */

@@ -15,7 +15,7 @@ enum {
 
 static inline int64_t lines(int64_t bytes) { return (bytes + 63) & ~(int64_t)63; }
 
-static inline char *address_of(const gdb_array *slots, gdb_place place, int64_t row) {
+static inline char *address_of_slot(const gdb_array *slots, gdb_place place, int64_t row) {
     const gdb_array *array = &slots[place.slot];
     return array->data + (row * array->pitch + place.column) * gdb_size_of(array->dtype);
 }
@@ -30,11 +30,11 @@ void gdb_run_product(const gdb_product *p, const gdb_array *slots, int64_t rows,
     const int64_t size = gdb_size_of(p->step.dtype);
     const int64_t a_row = p->parts > 1 ? k : slots[p->left.slot].pitch;
     const int64_t c_row = p->parts > 1 ? p->units : slots[p->result.slot].pitch;
-    const char *a = address_of(slots, p->left, 0);
+    const char *a = address_of_slot(slots, p->left, 0);
     /* Panels of a packed matrix, and rows of a matrix that is not packed, take `k` per column. */
-    const char *matrix = address_of(slots, p->matrix, 0) + first * k * size;
-    const char *bias = p->bias.slot < 0 ? NULL : address_of(slots, p->bias, 0) + first * size;
-    char *c = address_of(slots, p->result, 0) + first * size;
+    const char *matrix = address_of_slot(slots, p->matrix, 0) + first * k * size;
+    const char *bias = p->bias.slot < 0 ? NULL : address_of_slot(slots, p->bias, 0) + first * size;
+    char *c = address_of_slot(slots, p->result, 0) + first * size;
     if (p->unpacked)
         kernels->multiply_few(m, n, k, a, a_row, matrix, k, c, c_row, bias, p->accumulate);
     else
@@ -49,9 +49,9 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
     const int64_t a_row = d->transpose_left ? 1 : k, a_column = d->transpose_left ? m : 1;
     const int64_t b_row = d->transpose_right ? 1 : n, b_column = d->transpose_right ? k : 1;
     for (int64_t row = 0; row < rows; row++) {
-        const char *left = address_of(slots, d->left, row);
-        const char *right = address_of(slots, d->right, row);
-        char *result = address_of(slots, d->result, row);
+        const char *left = address_of_slot(slots, d->left, row);
+        const char *right = address_of_slot(slots, d->right, row);
+        char *result = address_of_slot(slots, d->result, row);
         for (int64_t i = 0; i < d->matrices; i++) {
             if ((d->gradient == 0 && kernels->is_zero(left, m * k))
                 || (d->gradient == 1 && kernels->is_zero(right, k * n))) {
@@ -71,10 +71,10 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
 static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_t rows,
                           char *scratch) {
     const gdb_kernels *kernels = gdb_kernels_of(c->step.dtype);
-    const char *bias = c->bias.slot < 0 ? NULL : address_of(slots, c->bias, 0);
-    kernels->convolve(&c->maps, rows, address_of(slots, c->left, 0), slots[c->left.slot].pitch,
-                      address_of(slots, c->right, 0), slots[c->right.slot].pitch, bias,
-                      address_of(slots, c->result, 0), slots[c->result.slot].pitch, scratch);
+    const char *bias = c->bias.slot < 0 ? NULL : address_of_slot(slots, c->bias, 0);
+    kernels->convolve(&c->maps, rows, address_of_slot(slots, c->left, 0), slots[c->left.slot].pitch,
+                      address_of_slot(slots, c->right, 0), slots[c->right.slot].pitch, bias,
+                      address_of_slot(slots, c->result, 0), slots[c->result.slot].pitch, scratch);
 }
 
 /* ------------------------------------------------------------------ rows by index */
@@ -96,11 +96,11 @@ void gdb_add(int64_t dtype, char *to, const char *from, int64_t count) {
 static void run_gather(const gdb_product *p, const gdb_array *slots, int64_t rows) {
     const int64_t size = p->units * gdb_size_of(p->step.dtype);
     for (int64_t row = 0; row < rows; row++) {
-        char *to = address_of(slots, p->result, row);
+        char *to = address_of_slot(slots, p->result, row);
         for (int64_t part = 0; part < p->parts; part++, to += size) {
             const int64_t chosen = gdb_table_row(&slots[p->left.slot], row, p->left.column + part,
                                                  p->table_rows, p->mode, 0);
-            const char *from = address_of(slots, p->matrix, 0) + size * chosen;
+            const char *from = address_of_slot(slots, p->matrix, 0) + size * chosen;
             if (chosen < 0)
                 memset(to, 0xff, size); /* not a number */
             else if (p->accumulate)
@@ -137,7 +137,7 @@ int64_t gdb_work_of(const gdb_step *step) {
     switch (step->kind) {
     case GDB_INDEXED: return indexed->outer * indexed->number * indexed->inner;
     case GDB_RANKED: return ranked->outer * ranked->count * ranked->inner;
-    case GDB_LOOP: return FUNCTION_COST * loop->width * loop->n_instructions;
+    case GDB_LOOP: return FUNCTION_COST * loop->width * loop->parts * loop->n_instructions;
     case GDB_DOTS: return 2 * d->matrices * d->m * d->k * d->n;
     case GDB_CONVOLVED:
         return 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]

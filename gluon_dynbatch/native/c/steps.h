@@ -162,28 +162,30 @@ static inline int64_t gdb_row_at(int64_t index, int64_t rows, int64_t wrap) {
 }
 
 /* A pointwise loop: an elementwise program over registers, which runs tile by tile: all loads, then
- * all instructions, then the stores in their order. A register has the type of the step, and holds
- * `width` numbers for each row of a tile; loads and stores convert numbers. An instruction never
+ * all instructions, then the stores in their order. It runs over `parts` parts of each row of the
+ * launch, such as the rows of a matrix, as over rows. A register has the type of the step, and holds
+ * `width` numbers for each part of a tile; loads and stores convert numbers. An instruction never
  * overwrites a loaded register, and a store never overwrites an array that is loaded.
  *
  * This struct is followed by the loads and stores (gdb_access), the instructions (gdb_instruction)
  * and the column orders. */
 typedef struct {
     gdb_step step;
-    int64_t width, registers, n_loads, n_stores, n_instructions;
+    int64_t width, parts, registers, n_loads, n_stores, n_instructions;
 } gdb_loop;
 
-/* How a register is loaded from each row, or stored to it:
+/* How a register is loaded from each row, or stored to it. For each further part of a row, `column`
+ * is greater by `step`:
  *
  * GDB_ROW         columns [column, column + width), loaded or stored
  * GDB_BROADCAST   element `column`, broadcast to all columns
- * GDB_PERMUTED    columns by index, -1 for zeros; the int32 indices are `order` words after the
- *                 beginning of the loop
+ * GDB_PERMUTED    columns by index, -1 for zeros; the int32 indices of all parts are `order` words
+ *                 after the beginning of the loop; `step` is 0
  * GDB_INDEX       the same, loaded as integers of 32 bits
  * GDB_IOTA        element `column` plus the number of each column
- * GDB_SUM         stores the sum of the row
- * GDB_MAX         stores the maximum of the row; NaN wins
- * GDB_PROD        stores the product of the row
+ * GDB_SUM         stores the sum of the part
+ * GDB_MAX         stores the maximum of the part; NaN wins
+ * GDB_PROD        stores the product of the part
  * GDB_UNIFORM     random numbers in [0, 1) for the columns from `column` on.  The array identifies
  *                 the row, by two numbers; `order` is the slot of the key, which is two numbers,
  *                 too, and `value` the number of the draw
@@ -194,7 +196,7 @@ enum { GDB_ROW, GDB_BROADCAST, GDB_PERMUTED, GDB_IOTA, GDB_SUM, GDB_MAX, GDB_IND
 typedef struct {
     int64_t reg;
     gdb_place place; /* slot -1: `value` in all rows */
-    int64_t mode, order;
+    int64_t mode, order, step;
     double value;
 } gdb_access;
 

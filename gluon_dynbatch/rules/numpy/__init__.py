@@ -10,7 +10,7 @@ There, an array without axes is an array of shape (1,), as in ``mx.nd``.
 
 from __future__ import annotations
 
-from .call import Array, NumPyCall
+from .call import NumPyArray, NumPyCall
 from .table import TRANSLATED, translate
 
-__all__ = ["TRANSLATED", "Array", "NumPyCall", "translate"]
+__all__ = ["TRANSLATED", "NumPyArray", "NumPyCall", "translate"]

@@ -14,7 +14,7 @@ from ..site import Ref, Shape, Site, public_attrs, require
 Translator = Callable[["NumPyCall"], Tuple[Ref, ...]]
 
 
-class Array(NamedTuple):
+class NumPyArray(NamedTuple):
     """An array of a translated program."""
 
     ref: Ref
@@ -32,7 +32,7 @@ class Array(NamedTuple):
 class NumPyCall(Site):
     """One call of an operator; shapes are those of ``mx.np``."""
 
-    arrays: Tuple[Array, ...] = field(default=(), hash=False)
+    arrays: Tuple[NumPyArray, ...] = field(default=(), hash=False)
     out_dtypes: Tuple[str, ...] = ()
     append: Append = field(default=lambda op, inputs, attrs: (0, 0), hash=False)
 
@@ -40,18 +40,18 @@ class NumPyCall(Site):
         """Append an operator and return its first output."""
         return self.append(op, inputs, {k: str(v) for k, v in attrs.items()})
 
-    def apply(self, op: str, *arrays: Array, shape: Shape, **attrs: object) -> Array:
+    def apply(self, op: str, *arrays: NumPyArray, shape: Shape, **attrs: object) -> NumPyArray:
         """Append an operator whose result has the dtype of its first input."""
         ref = self.add(op, *(array.ref for array in arrays), **attrs)
-        return Array(ref, shape, arrays[0].dtype)
+        return NumPyArray(ref, shape, arrays[0].dtype)
 
-    def cast(self, array: Array, dtype: str) -> Array:
+    def cast(self, array: NumPyArray, dtype: str) -> NumPyArray:
         """Convert to another dtype."""
         if array.dtype == dtype:
             return array
-        return Array(self.add("Cast", array.ref, dtype=dtype), array.shape, dtype)
+        return NumPyArray(self.add("Cast", array.ref, dtype=dtype), array.shape, dtype)
 
-    def reshape(self, array: Array, shape: Shape) -> Array:
+    def reshape(self, array: NumPyArray, shape: Shape) -> NumPyArray:
         """Reshape; if the first extent stays, the result has as many rows as the array."""
         assert prod(array.shape) == prod(shape), (array, shape)
         old, new = array.axed, shape or (1,)
@@ -59,23 +59,23 @@ class NumPyCall(Site):
             return array._replace(shape=shape)
         if old[0] == new[0] and array.shape and shape:
             new = (0, *new[1:])
-        return Array(self.add("Reshape", array.ref, shape=new), shape, array.dtype)
+        return NumPyArray(self.add("Reshape", array.ref, shape=new), shape, array.dtype)
 
-    def transpose(self, array: Array, order: Sequence[int]) -> Array:
+    def transpose(self, array: NumPyArray, order: Sequence[int]) -> NumPyArray:
         """Permute axes."""
         if list(order) == list(range(len(order))):
             return array
         shape = tuple(array.shape[axis] for axis in order)
         return self.apply("transpose", array, shape=shape, axes=tuple(order))
 
-    def broadcast(self, array: Array, shape: Shape) -> Array:
+    def broadcast(self, array: NumPyArray, shape: Shape) -> NumPyArray:
         """Repeat elements along axes of extent 1, after new axes are put in front."""
         padded = (1,) * (len(shape) - len(array.shape)) + array.shape
         array = self.reshape(array, padded)
         if padded == shape:
             return array
         sizes = tuple(0 if a == b else b for a, b in zip(padded, shape))
-        return Array(self.add("broadcast_to", array.ref, shape=sizes), shape, array.dtype)
+        return NumPyArray(self.add("broadcast_to", array.ref, shape=sizes), shape, array.dtype)
 
     def number(self, name: str, default: float) -> float:
         """Read a number."""
@@ -91,7 +91,7 @@ class NumPyCall(Site):
         require(bool(axes) or not ndim, f"Operator {self.called} along no axis has no translation.")
         return axes
 
-    def done(self, array: Array, number: int = 0) -> Tuple[Ref, ...]:
+    def done(self, array: NumPyArray, number: int = 0) -> Tuple[Ref, ...]:
         """Return an array as the only result, in its dtype and shape."""
         array = self.cast(array, self.out_dtypes[number])
         assert array.axed == (self.outputs[number] or (1,)), (self.op, self.inputs, array)

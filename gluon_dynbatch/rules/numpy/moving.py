@@ -6,7 +6,7 @@ from math import prod
 from typing import Dict, List, Sequence, Tuple
 
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator, numeric
+from .call import NumPyArray, NumPyCall, Translator, numeric
 
 
 def reshaped(call: NumPyCall) -> Tuple[Ref, ...]:
@@ -55,7 +55,10 @@ def roll(call: NumPyCall) -> Tuple[Ref, ...]:
         shifts = (sum(shifts),)
     else:
         axes = call.axes("axis")
-    require(len(shifts) == len(axes), "Operator _np_roll by one shift for several axes.")
+    require(
+        len(shifts) == len(axes),
+        "Operator _np_roll by one shift for several axes has no translation.",
+    )
     for shift, axis in zip(shifts, axes):
         cut = -shift % x.shape[axis]
         if cut:
@@ -64,19 +67,19 @@ def roll(call: NumPyCall) -> Tuple[Ref, ...]:
     return call.done(call.reshape(x, call.outputs[0]))
 
 
-def _part(call: NumPyCall, x: Array, axis: int, begin: int, end: int) -> Array:
+def _part(call: NumPyCall, x: NumPyArray, axis: int, begin: int, end: int) -> NumPyArray:
     shape = (*x.shape[:axis], end - begin, *x.shape[axis + 1 :])
     return call.apply("slice_axis", x, shape=shape, axis=axis, begin=begin, end=end)
 
 
-def _joined(call: NumPyCall, arrays: Sequence[Array], axis: int) -> Array:
+def _joined(call: NumPyCall, arrays: Sequence[NumPyArray], axis: int) -> NumPyArray:
     first, arrays = arrays[0].axed, _alike(call, arrays)
     total = sum(array.axed[axis] for array in arrays)
     shape = (*first[:axis], total, *first[axis + 1 :])
     return call.apply("Concat", *arrays, shape=shape, dim=axis, num_args=len(arrays))
 
 
-def _alike(call: NumPyCall, arrays: Sequence[Array]) -> List[Array]:
+def _alike(call: NumPyCall, arrays: Sequence[NumPyArray]) -> List[NumPyArray]:
     """Convert arrays to a dtype in which they can be joined: ``mx.nd`` cannot join booleans."""
     return [call.cast(array, numeric(call.out_dtypes[0])) for array in arrays]
 
@@ -121,7 +124,7 @@ def joined(ndim: int, axis: int) -> Translator:
 
 
 def column_stack(call: NumPyCall) -> Tuple[Ref, ...]:
-    arrays: List[Array] = []
+    arrays: List[NumPyArray] = []
     for array in call.arrays:
         columns = array.shape if len(array.shape) > 1 else (prod(array.shape), 1)
         arrays.append(call.reshape(array, columns))
@@ -152,7 +155,7 @@ def diagonal(call: NumPyCall) -> Tuple[Ref, ...]:
     return call.done(_diagonal(call))
 
 
-def _diagonal(call: NumPyCall) -> Array:
+def _diagonal(call: NumPyCall) -> NumPyArray:
     """Return the diagonals of matrices, along the last axis."""
     x, k = call.arrays[0], call.integer("k", call.integer("offset", 0)) or 0
     axes: Dict[str, object] = {}

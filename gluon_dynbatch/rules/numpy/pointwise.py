@@ -7,7 +7,7 @@ from typing import Tuple
 
 from ...modes import FLOATS
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator, numeric, working_dtype
+from .call import NumPyArray, NumPyCall, Translator, numeric, working_dtype
 
 
 def unary(op: str) -> Translator:
@@ -53,7 +53,7 @@ def with_scalar(op: str) -> Translator:
     return translator
 
 
-def _test(call: NumPyCall, op: str, x: Array, number: float) -> Array:
+def _test(call: NumPyCall, op: str, x: NumPyArray, number: float) -> NumPyArray:
     return call.apply(f"_{op}_scalar", x, shape=x.shape, scalar=number)
 
 
@@ -68,7 +68,8 @@ def compared(op: str, number: float, absolute: bool = False) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         x = call.cast(call.arrays[0], working_dtype(call))
         require(
-            x.dtype.startswith("float"), f"Operator {call.called} has a translation for floats."
+            x.dtype.startswith("float"),
+            f"Operator {call.called} has a translation only for floats.",
         )
         x = call.apply("abs", x, shape=x.shape) if absolute else x
         return call.done(_test(call, op, x, number))
@@ -81,7 +82,8 @@ def logical(op: str) -> Translator:
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         require(
-            call.out_dtypes[0] == "bool", f"Operator {call.called} has a translation for booleans."
+            call.out_dtypes[0] == "bool",
+            f"Operator {call.called} has a translation only for booleans.",
         )
         arrays = [call.cast(array, "float32") for array in call.arrays]
         return call.done(call.apply(op, *arrays, shape=call.outputs[0]))
@@ -101,10 +103,10 @@ def ldexp(call: NumPyCall) -> Tuple[Ref, ...]:
 def around(call: NumPyCall) -> Tuple[Ref, ...]:
     """Round to the nearest integer, halves to the even one, which no operator of ``mx.nd`` does."""
     require(not call.integer("decimals", 0), "Operator _npi_around to decimals has no translation.")
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     x = call.arrays[0]
 
-    def apply(op: str, *arrays: Array, **attrs: object) -> Array:
+    def apply(op: str, *arrays: NumPyArray, **attrs: object) -> NumPyArray:
         return call.apply(op, *arrays, shape=x.shape, **attrs)
 
     fraction = apply("abs", apply("elemwise_sub", x, apply("trunc", x)))
@@ -119,7 +121,7 @@ def full_like(call: NumPyCall) -> Tuple[Ref, ...]:
     return call.done(_filled(call, call.arrays[0], call.number("fill_value", 0)))
 
 
-def _filled(call: NumPyCall, like: Array, number: float) -> Array:
+def _filled(call: NumPyCall, like: NumPyArray, number: float) -> NumPyArray:
     """Return an array that is filled with a number, in the dtype of the result."""
     like = call.cast(like, call.out_dtypes[0])
     if number == 1:
@@ -147,7 +149,7 @@ def where(call: NumPyCall) -> Tuple[Ref, ...]:
     # `mx.nd` does not select booleans.
     x, y = (call.cast(array, numeric(call.out_dtypes[0])) for array in arrays)
     ref = call.add("where", condition.ref, x.ref, y.ref)
-    return call.done(Array(ref, call.outputs[0], x.dtype))
+    return call.done(NumPyArray(ref, call.outputs[0], x.dtype))
 
 
 POSITIVE_INFINITY, NEGATIVE_INFINITY = inf, -inf

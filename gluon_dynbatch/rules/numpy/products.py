@@ -8,10 +8,10 @@ from string import ascii_letters
 from typing import Dict, List, Tuple
 
 from ..site import Ref, require
-from .call import Array, NumPyCall
+from .call import NumPyArray, NumPyCall
 
 
-def _summed(call: NumPyCall, x: Array, labels: str, kept: str) -> Tuple[Array, str]:
+def _summed(call: NumPyCall, x: NumPyArray, labels: str, kept: str) -> Tuple[NumPyArray, str]:
     """Sum over the labels that are not kept."""
     axes = tuple(axis for axis, label in enumerate(labels) if label not in kept)
     if not axes:
@@ -21,14 +21,14 @@ def _summed(call: NumPyCall, x: Array, labels: str, kept: str) -> Tuple[Array, s
     return call.apply("sum", x, shape=shape, axis=axes), labels
 
 
-def _ordered(call: NumPyCall, x: Array, labels: str, order: str) -> Array:
+def _ordered(call: NumPyCall, x: NumPyArray, labels: str, order: str) -> NumPyArray:
     """Transpose an array whose axes have labels."""
     return call.transpose(x, [labels.index(label) for label in order])
 
 
 def contract(
-    call: NumPyCall, lhs: Array, left: str, rhs: Array, right: str, result: str
-) -> Tuple[Array, str]:
+    call: NumPyCall, lhs: NumPyArray, left: str, rhs: NumPyArray, right: str, result: str
+) -> Tuple[NumPyArray, str]:
     """Multiply two arrays whose axes have labels, and sum over those that `result` lacks.
 
     Returns an array with all labels of the result that either array has, and its labels.
@@ -73,8 +73,8 @@ def contract(
 
 
 def _multiplied(
-    call: NumPyCall, lhs: Array, left: str, rhs: Array, right: str, labels: str
-) -> Array:
+    call: NumPyCall, lhs: NumPyArray, left: str, rhs: NumPyArray, right: str, labels: str
+) -> NumPyArray:
     """Multiply arrays of which no common label is summed over."""
     arrays = []
     for x, own in ((lhs, left), (rhs, right)):
@@ -86,13 +86,13 @@ def _multiplied(
     return call.apply("broadcast_mul", *arrays, shape=shape)
 
 
-def _result(call: NumPyCall, x: Array, labels: str, order: str) -> Tuple[Ref, ...]:
+def _result(call: NumPyCall, x: NumPyArray, labels: str, order: str) -> Tuple[Ref, ...]:
     return call.done(_ordered(call, x, labels, order))
 
 
-def _operands(call: NumPyCall) -> List[Array]:
+def _operands(call: NumPyCall) -> List[NumPyArray]:
     dtype = call.out_dtypes[0]
-    require(dtype.startswith("float"), f"Operator {call.called} has a translation for floats.")
+    require(dtype.startswith("float"), f"Operator {call.called} has a translation only for floats.")
     return [call.cast(array, dtype) for array in call.arrays]
 
 
@@ -124,7 +124,7 @@ def matmul(call: NumPyCall) -> Tuple[Ref, ...]:
     return _result(call, x, labels, result)
 
 
-def _matrix_labels(x: Array, names: str, matrix: str) -> str:
+def _matrix_labels(x: NumPyArray, names: str, matrix: str) -> str:
     outer = len(x.shape) - len(matrix)
     return names[len(names) - outer :] + matrix
 
@@ -165,7 +165,10 @@ def einsum(call: NumPyCall) -> Tuple[Ref, ...]:
     sizes: Dict[str, int] = {}
     for own, shape in zip(labels, call.inputs):
         for label, n in zip(own, shape):
-            require(sizes.setdefault(label, n) == n, "Operator _npi_einsum that repeats elements.")
+            require(
+                sizes.setdefault(label, n) == n,
+                "Operator _npi_einsum that repeats elements has no translation.",
+            )
     repeated = any(len(set(label)) < len(label) for label in labels)
     require(not repeated, "Operator _npi_einsum of diagonals has no translation.")
     if not arrow:

@@ -7,10 +7,12 @@ from typing import Sequence, Tuple
 
 from ...modes import FLOATS
 from ..site import Ref, require
-from .call import Array, NumPyCall, Translator, working_dtype
+from .call import NumPyArray, NumPyCall, Translator, working_dtype
 
 
-def _reduced(call: NumPyCall, op: str, x: Array, axes: Sequence[int], keepdims: bool) -> Array:
+def _reduced(
+    call: NumPyCall, op: str, x: NumPyArray, axes: Sequence[int], keepdims: bool
+) -> NumPyArray:
     kept = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     rest = [n for axis, n in enumerate(x.shape) if axis not in axes]
     if not x.shape:
@@ -49,7 +51,7 @@ def variance(call: NumPyCall) -> Tuple[Ref, ...]:
 
     In MXNet 1.9.1, its gradient is zero.
     """
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     axes, ddof = call.given_axes(), call.integer("ddof", 0) or 0
     count = prod(call.inputs[0][axis] for axis in axes)
     require(count > ddof, f"Operator {call.called} of too few elements has no translation.")
@@ -77,7 +79,7 @@ def extreme(op: str) -> Translator:
         require(x.dtype != "bool", f"MXNet refuses booleans as operands of {call.op}.")
         ref = call.add(op, x.ref, axis=at)
         shape = (*x.shape[:at], *x.shape[at + 1 :])
-        return call.done(call.reshape(Array(ref, shape, "float32"), call.outputs[0]))
+        return call.done(call.reshape(NumPyArray(ref, shape, "float32"), call.outputs[0]))
 
     return translator
 
@@ -96,7 +98,7 @@ def truth(all_true: bool) -> Translator:
 
 def norm(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the norm of vectors, or of all elements."""
-    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(call.out_dtypes[0] in FLOATS, f"Operator {call.op} has a translation only for floats.")
     axes, order = call.given_axes(), call.number("ord", 2)
     vector = len(axes) == 1 and order in (1, 2)
     require(vector or order == 2, "Operator _npi_norm of matrices has no translation.")
@@ -113,9 +115,9 @@ def norm(call: NumPyCall) -> Tuple[Ref, ...]:
 
 def average(call: NumPyCall) -> Tuple[Ref, ...]:
     """Compute the mean, or the weighted mean, along an axis or several, or of all elements."""
-    require(not call.flag("returned"), "Operator _npi_average with two results.")
+    require(not call.flag("returned"), "Operator _npi_average with two results has no translation.")
     axes, dtype = call.given_axes(), call.out_dtypes[0]
-    require(dtype in FLOATS, f"Operator {call.op} has a translation for floats.")
+    require(dtype in FLOATS, f"Operator {call.op} has a translation only for floats.")
     x = call.cast(call.arrays[0], dtype)
     if len(call.arrays) == 1:
         return call.done(_reduced(call, "mean", x, axes, False))

@@ -142,5 +142,8 @@ def translate(call: NumPyCall) -> Tuple[Ref, ...]:
                 raise
     # With one axis instead of none, an axis may be valid that is not.
     own = call.op.startswith("_np") and not of(call.op).merges
-    require(all(call.inputs) or not own, f"Operator {call.called} of an array without axes.")
+    require(
+        all(call.inputs) or not own,
+        f"Operator {call.called} of an array without axes has no translation.",
+    )
     return call.same()
