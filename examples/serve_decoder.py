@@ -10,6 +10,7 @@ server-sent event, sent as soon as it is known; with ``"stream": false``, all co
 corpus, which takes seconds. ``/metrics`` returns figures for Prometheus.
 """
 
+import errno
 import functools
 import random
 import sys
@@ -192,6 +193,8 @@ class DecoderService(Service):
             checkpoint.restore(model)
             model.hybridize()
             return model, checkpoint.vocab
+        if args.save is not None and args.save.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder, not a file to write", str(args.save))
         parts = trained()
         if args.save is not None:
             save(args.save, *parts)

@@ -59,7 +59,8 @@ def batching(
     max_rows : int, optional
         Largest number of rows (axis 0) in one launch.  It limits the working memory.
     strict : bool, optional
-        If true, a call that cannot be merged or recorded is an error.
+        If true, it is an error if calls cannot be merged or recorded, or if calls of one kind
+        merge only in several launches, which a small change would join.
     debug : bool, optional
         If true, each launch is compared with its calls run one by one, and each sample of a map
         with the plain loop.  This is slow.

@@ -190,7 +190,7 @@ class StaleArrayError(DynBatchError, RuntimeError):
 
 
 class NotMergedError(DynBatchError, RuntimeError):
-    """With ``strict=True``: a call has no batching rule, or it cannot be recorded."""
+    """With ``strict=True``: calls do not merge, or not all with each other, or are not recorded."""
 
 
 class CellError(DynBatchError, _MXNetsOwn):

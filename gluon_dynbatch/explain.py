@@ -13,7 +13,7 @@ import traceback
 from fractions import Fraction
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from .advice import COLUMNS, rows_of, wrapped
+from .advice import COLUMNS, NOT_MERGED, page, rows_of, wrapped
 from .errors import Where
 from .observe import Observer, ScopeSite, short
 from .record.lazy_base import Lazy
@@ -71,6 +71,8 @@ def _page(where: Where, sites: List[ScopeSite], most: Optional[int]) -> Iterator
     changes = [wrapped(*row) for row in rows_of([*report.of_all_calls(found), *found], short)]
     yield "\nwhat to change" if changes else "\nnothing to change"
     yield from changes
+    if changes:
+        yield wrapped("read on", [f"{page(*NOT_MERGED)} explains each row"])
 
 
 class Figures(NamedTuple):
@@ -109,7 +111,7 @@ def _table(site: ScopeSite, recording_ms: float, most: Optional[int]) -> Iterato
         yield figures.row(shares, f"{short(where)}: {text}")
     others = [figures for figures, _ in rows[len(rows) if most is None else most :]]
     if others:
-        text = f"{len(others)} other lines: explain --lines all shows them"
+        text = f"{len(others)} other line{'s' * (len(others) != 1)}: explain --lines all shows them"
         yield Figures.total(others).row(shares, text)
     if len(rows) > 1:
         text = "all lines" + "; launches of several are divided by their calls" * shares

@@ -6,7 +6,18 @@ Findings are collected while a scope is open, so they are plain data; `advice.py
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+)
 
 from .errors import Where
 
@@ -15,7 +26,7 @@ NO_LINE = Where("", 0, "")
 #: Kinds of lines that force a flush.
 READS = ("backward", "index", "change", "value", "map")
 #: Kinds of which each line is one finding; others are one per name and reason.
-BY_LINE = (*READS, "turn", "split", "idle")
+BY_LINE = (*READS, "turn", "split", "idle", "forward")
 
 
 class Finding(NamedTuple):
@@ -28,7 +39,8 @@ class Finding(NamedTuple):
         each other.  ``value``, ``index``, ``change``, ``backward``: they forced a flush.
         ``map``: samples of ``map`` wait there for each other.  ``turn``: samples wait there for
         earlier ones.  ``ordinary``: they were not recorded.  ``idle``: they would be one recorded
-        call each if their block was hybridized.  ``unkept``: they are not traced once.  Of all
+        call each if their block was hybridized, ``forward``: if it did not override ``forward``.
+        ``chain``: each waits for the one before.  ``unkept``: they are not traced once.  Of all
         calls of a scope: ``at once``, they were not recorded; ``one by one``, no two shared a
         launch; ``at best``, fewer launches may be possible; ``none``, there was no call.  Other
         kinds are found only by ``explain``.
@@ -56,6 +68,8 @@ class Finding(NamedTuple):
         """What findings have in common that are one."""
         if self.kind in READS:
             return "line", self.where
+        if self.kind == "chain":
+            return "chain", self.where
         return (self.kind, self.name, self.where if self.kind in BY_LINE else self.reason)
 
     def lines(self, place: Callable[[Where], str] = str) -> List[str]:
@@ -71,28 +85,46 @@ class Finding(NamedTuple):
         return ": ".join(self.lines()) + f"; {self.advice}" * bool(self.advice)
 
 
+class Condition(Protocol):
+    """What has to hold for calls to be a finding, and what this explains."""
+
+    def is_told(self, calls: int) -> bool:
+        """Return whether so many calls are a finding."""
+
+    def explains(self, other: Finding) -> bool:
+        """Return whether another finding has the same cause, if this one is told."""
+
+
 class Findings:
     """Adds up findings, in the order of their first calls."""
 
     def __init__(self) -> None:
         self._first: Dict[Any, Finding] = {}
         self._calls: Counter[Any] = Counter()
-        #: Findings that hold only if these functions return true, which are called when asked for.
-        self._holds: Dict[Any, Callable[[int], bool]] = {}
+        #: Conditions of findings, which are asked when somebody reads these.
+        self._conditions: Dict[Any, Condition] = {}
+        #: Functions that return more findings when somebody reads these.
+        self.sources: List[Callable[[], Iterable[Finding]]] = []
 
     def count(
-        self, key: Any, make: Callable[[], Finding], holds: Optional[Callable[[int], bool]] = None
+        self,
+        key: Any,
+        make: Callable[[], Finding],
+        condition: Optional[Condition] = None,
     ) -> None:
-        """Count one call, for a finding that `make` returns for the first one.
-
-        If `holds` is given, it is called with the number of calls when somebody reads the findings,
-        and says whether this is one.
-        """
+        """Count one call, for a finding that `make` returns for the first one."""
         if key not in self._first:
             self._first[key] = make()
-            if holds is not None:
-                self._holds[key] = holds
+            if condition is not None:
+                self._conditions[key] = condition
         self._calls[key] += 1
+
+    def is_explained(self, other: Finding) -> bool:
+        """Return whether a finding that is told has the same cause as another one."""
+        return any(
+            condition.explains(other) and condition.is_told(self._calls[key])
+            for key, condition in self._conditions.items()
+        )
 
     def add(self, findings: Iterable[Finding]) -> Findings:
         """Add all calls of other findings, and return itself."""
@@ -104,8 +136,10 @@ class Findings:
     def __iter__(self) -> Iterator[Finding]:
         """Iterate over the findings with the numbers of their calls, most frequent first."""
         for key, calls in self._calls.most_common():
-            if key not in self._holds or self._holds[key](calls):
+            if key not in self._conditions or self._conditions[key].is_told(calls):
                 yield self._first[key]._replace(calls=calls)
+        for source in self.sources:
+            yield from source()
 
     def __contains__(self, finding: Finding) -> bool:
         return finding.key in self._first

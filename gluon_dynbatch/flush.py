@@ -231,13 +231,16 @@ def _plan(
 
 def _refuse_unmerged(found: Tuple[Finding, ...]) -> None:
     for first in found:
-        if first.kind == "split":
+        if first.kind == "chain":  # the program needs these one after another
             continue
+        what, instead, so = "were not merged", remedy(first.reason), "one by one"
+        if first.kind == "split":
+            what, instead, so = "merged only in several launches", first.advice, "so"
         raise NotMergedError(
-            f"{first.calls} calls were not merged: {first.reason}",
+            f"{first.calls} calls {what}: {first.reason}",
             first.where,
             first.name,
-            f"{remedy(first.reason)}; or open the scope with strict=False to run them one by one",
+            f"{instead}; or open the scope with strict=False to run them {so}",
         )
 
 

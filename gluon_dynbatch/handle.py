@@ -148,7 +148,7 @@ class Batch(Statements):
         MismatchError
             With ``debug=True``, a result differs from that of its call alone.
         NotMergedError
-            With ``strict=True``, a call could not be merged.
+            With ``strict=True``, calls could not be merged, or not all with each other.
         """
         scope = self._opened()
         if scope is not None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import math
 import os
+import statistics
 import time
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -18,7 +19,8 @@ from typing import Any, DefaultDict, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 
-from .advice import page
+from .advice import NOT_MERGED, page
+from .auto import CALL, FLUSH, LAUNCH, RECORDED
 from .errors import Where
 from .findings import READS, Finding
 from .handle import MANY_UNITS
@@ -29,17 +31,21 @@ from .record.state import STATE, ThreadScope
 from .record.tape import Tape, parameters_of
 from .record.where import user_line
 from .report import Report
+from .rules.spelling import signed
 from .run.execute import Pass
 from .schedule import lower_bound
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64
-#: The page about what did not merge, for `page`.
-NOT_MERGED = "guides/not-merged", "Finding what did not merge"
+#: A call that makes an array takes longer, unless it finds an equal one that was made before.
+SLOW_ARRAY_MS = 0.012
+#: Arithmetic operations in products that take about a microsecond, as those of `auto` do.
+WORK_PER_MICROSECOND = 100_000
 #: Calls per launch from which on stacking samples pays.
 MANY_SAMPLES = 8
-#: Launches of a scope, and share of all launches, from which on calls in a row are told.
-MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
+TOGETHER = (
+    "put operators that always run together, or after a cell, into one HybridBlock: its call is one"
+)
 #: Functions that make arrays, by the modules that users take them from.
 MAKERS = tuple(
     (module, f"mx.{name}", maker)
@@ -72,11 +78,14 @@ class ScopeSite:
         self.compiles = compiles
         self.reports: List[Report] = []
         self.lines: DefaultDict[Where, Line] = defaultdict(Line)
-        #: Milliseconds of each call of a function that makes an array, by line and function.
+        #: Milliseconds of each call of a function that makes an array, by line and function; those
+        #: that the thread worked, which do not depend on what else the machine does.
         self.array_ms: DefaultDict[Tuple[Where, str], List[float]] = defaultdict(list)
-        #: By block and reason: milliseconds of launches that MXNet's operators run, and a line with
-        #: the calls in them.
-        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, int, Where]] = {}
+        #: By block and reason: milliseconds and number of launches that MXNet's operators run, and
+        #: the calls in them with a line.
+        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, int, int, Where]] = {}
+        #: Arithmetic operations in products.
+        self.work = 0
         #: Milliseconds of flushes that `begin` took.
         self.own_ms = 0.0
         #: How many launches the flushes need at least; None if it takes too long to find out.
@@ -94,9 +103,11 @@ class ScopeSite:
         started = time.perf_counter()
         #: Per unit, the line that recorded it.
         self._where_of = [tape.places[node].where for node in graph.node.tolist()]
+        entries: Dict[int, Any] = tape.entries
         for place, number in zip(tape.places, tape.node_entry):
-            line, entry = self.lines[place.where], tape.entries[number]
+            line, entry = self.lines[place.where], entries[number]
             line.calls += 1
+            self.work += entry.work
             if entry.block_id is None:
                 line.operators[entry.name] += 1
         if self.fewest_launches is not None:
@@ -131,12 +142,11 @@ class ScopeSite:
         reason, graph = plan.kernels_of(number), plan.graph
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
             key = graph.name(unit), reason
-            total, calls, where = self.by_mxnet.get(key, (0.0, 0, self._where_of[unit]))
-            self.by_mxnet[key] = total + spent, calls + len(launch.units), where
+            total, count, calls, where = self.by_mxnet.get(key, (0.0, 0, 0, self._where_of[unit]))
+            self.by_mxnet[key] = total + spent, count + 1, calls + len(launch.units), where
 
     def findings(self, report: Report) -> Iterator[Finding]:
-        """Yield what a report of these scopes finds, and what their times show."""
-        total = sum(report.stage_times.values())
+        """Yield what a report of these scopes finds, and what their counts show."""
         found = report.causes
         yield from self._reads(report, found)
         split = report.split
@@ -144,38 +154,18 @@ class ScopeSite:
         units, signatures = line.kinds
         if units >= 8 and 2 * signatures > units and not split:
             yield Finding("kinds", "", f"these calls are of {signatures} kinds", units, where)
-        yield from self._chains(report)
         told = " ".join(finding.reason for finding in split)
-        for (name, reason), (spent_ms, calls, where) in self.by_mxnet.items():
-            if spent_ms > total / 10 and reason not in told:
-                yield Finding(
-                    "by MXNet",
-                    name,
-                    f"MXNet's own operators run these launches in {spent_ms:.1f} ms: {reason}",
-                    calls,
-                    where,
-                    f"native steps are faster: see {page(*NOT_MERGED)}",
-                )
+        for (name, reason), (spent_ms, launches, calls, where) in self.by_mxnet.items():
+            if launches > report.launches / 10 and reason not in told:
+                share = f"{launches} of {report.launches} launches, in {spent_ms:.1f} ms"
+                why = f"MXNet's own operators run {share}: {reason}"
+                advice = f"native steps are faster: see {page(*NOT_MERGED)}"
+                yield Finding("by MXNet", name, why, calls, where, advice)
         for (where, name), times in self.array_ms.items():
-            if sum(times) > total / 10:
+            if len(times) > report.nodes / 10 and statistics.median(times) > SLOW_ARRAY_MS:
                 reason = f"making arrays takes {sum(times):.1f} ms"
                 yield Finding("arrays", name, reason, len(times), where)
-        yield from self._times(report, bool(report.forced))
-
-    def _chains(self, report: Report) -> Iterator[Finding]:
-        """Yield lines of which each call is a launch, as it waits for another, if others merge."""
-        told = {finding.where for finding in (*report.alone, *report.split)}
-        least = max(MANY_LAUNCHES * len(report.flushes), LARGE_SHARE * report.launches)
-        for where, line in self.lines.items():
-            others = report.launches - line.launches
-            # If hardly any other call merges, other findings say why.
-            merges = report.nodes - line.calls >= 2 * others > 0
-            is_chain = line.launches >= max(least, line.calls / 1.1)
-            if merges and is_chain and where not in told:
-                names = ", ".join(sorted(line.operators)[:3])
-                reason = "each waits for the one before: "
-                reason += f"{round(line.launches)} of {report.launches} launches"
-                yield Finding("chain", names, reason, line.calls, where)
+        yield from self._costs(report, bool(report.forced))
 
     def _reads(self, report: Report, found: List[Finding]) -> Iterator[Finding]:
         """Yield the findings of a report; for a read, with what happens to the value."""
@@ -190,38 +180,49 @@ class ScopeSite:
             else:
                 yield finding
 
-    def _times(self, report: Report, reads: bool) -> Iterator[Finding]:
-        """Yield findings about what takes most of the time."""
-        spent = report.stage_times
-        total = sum(spent.values())
+    def _costs(self, report: Report, reads: bool) -> Iterator[Finding]:
+        """Yield findings about what costs most; by counts, as a clock says what others do, too."""
         where, line = max(self.lines.items(), key=lambda item: item[1].calls)
         if self.stacked >= MANY_SAMPLES and not reads:
             reason = (
                 f"all samples make the same calls on arrays of equal shapes: {self.stacked} in "
             )
             yield Finding("one shape", "", f"{reason}each launch", line.calls, where)
-        elif spent["recording"] > total / 2:
+        else:
             yield from self._recording(report)
-        if spent["analysis"] > total / 3 and not (self.compiles or reads):
-            yield Finding("analysis", "", "", report.nodes, where)
+        new = [flush for flush in report.flushes if not flush.cached]
+        slow = dict.fromkeys(flush.policy for flush in new if flush.policy != "depth")
+        if slow and 2 * len(new) > len(report.flushes) and not (self.compiles or reads):
+            flushes = f"{len(new)} of {len(report.flushes)} flushes"
+            reason = f"{flushes} have new plans, for which policy {', '.join(slow)} takes long"
+            yield Finding("analysis", "", reason, report.nodes, where)
 
     def _recording(self, report: Report) -> Iterator[Finding]:
-        """Yield advice on recording fewer calls, or reusing recorded ones."""
-        reason = "recording takes most of the time"
+        """Yield advice on recording fewer calls, or reusing recorded ones, if that costs most."""
+        by_mxnet = sum(launches for _, launches, *_ in self.by_mxnet.values())
+        others: float = FLUSH[0] * len(report.flushes) + LAUNCH[0] * report.launches
+        others += (CALL[0] - LAUNCH[0]) * by_mxnet + self.work / WORK_PER_MICROSECOND
+        if report.traced.known or RECORDED[0] * report.nodes <= others:
+            return
+        launches = f"{report.launches} launch{'es' * (report.launches != 1)}"
+        reason = f"to record {report.nodes} calls costs more than {launches}"
         operators = {where: sum(line.operators.values()) for where, line in self.lines.items()}
         total, where = sum(operators.values()), max(operators, key=operators.__getitem__)
-        if total > report.nodes / 4 and not report.found_of("idle"):
-            names = ", ".join(sorted(self.lines[where].operators)[:3])
-            share = f"{reason}; {total} of {report.nodes} calls are operators outside of cells"
-            advice = "put operators that always run together into one HybridBlock: its call is one"
-            yield Finding("recording", names, share, operators[where], where, advice)
-        if not (report.traced.known or report.found_of("unkept") or report.forced):
-            advice = (
+        names, calls, advice = "", operators[where], []
+        if total > report.nodes / 4 and not report.found_of("idle", "forward"):
+            names = ", ".join(sorted(set(map(signed, self.lines[where].operators)))[:3])
+            reason += f"; {total} of these calls are operators outside of cells"
+            advice = [TOGETHER]
+        else:
+            where, line = max(self.lines.items(), key=lambda item: item[1].calls)
+            calls = line.calls
+        if not (report.found_of("unkept") or report.forced):
+            advice.append(
                 "if samples repeat their structures, make the outer block a DynamicHybridBlock: "
                 "net.hybridize(trace_once=True) then runs its forward once per structure"
             )
-            where, line = max(self.lines.items(), key=lambda item: item[1].calls)
-            yield Finding("recording", "", reason, line.calls, where, advice)
+        if advice:
+            yield Finding("recording", names, reason, calls, where, "; and ".join(advice))
 
 
 def short(where: Where) -> str:
@@ -271,13 +272,13 @@ class Observer:
             is_user = STATE.recorder is not None or STATE.at_once
             if not is_user or self._is_making:
                 return make(*args, **kwargs)
-            started = time.perf_counter()
+            started = time.thread_time()
             self._is_making = True
             try:
                 return make(*args, **kwargs)
             finally:
                 self._is_making = False
-                spent = 1e3 * (time.perf_counter() - started)
+                spent = 1e3 * (time.thread_time() - started)
                 self.site.array_ms[user_line(), name].append(spent)
 
         create.timed = make  # type: ignore[attr-defined]

@@ -15,20 +15,27 @@ from .advice import (
     LARGER_BUDGET,
     NOTHING,
     SEARCH,
+    SECTIONS,
     STILL_PENDING,
+    address,
     rows_of,
     wrapped,
 )
 from .errors import Where
 from .findings import NO_LINE, READS, Finding, Findings, Traced
 from .native.recording import Place
-from .show.html import Bar, html_page, table
+from .show.html import Bar, PageLink, html_page, table
 from .show.plot import plot
 from .summary import FlushReport, Row, counted, flush_table, summary
 
 
 def _not_known() -> None:
     """Return nothing."""
+
+
+def _linked(label: str) -> PageLink:
+    """Return the label of a row, with a link to what it means if there is a site."""
+    return PageLink(label, address(SECTIONS.get(label, "guides/reports#the-report")))
 
 
 class Report:
@@ -121,9 +128,13 @@ class Report:
 
     @property
     def causes(self) -> List[Finding]:
-        """The findings that are about some calls, and say why they cost time."""
+        """The findings that are about some calls, and say why they cost time, one per cause."""
         unrecorded = self.unrecorded
-        others = (finding for finding in self._all() if finding.kind != "ordinary")
+        others = (
+            finding
+            for finding in self._all()
+            if finding.kind != "ordinary" and not self.found.is_explained(finding)
+        )
         return [*others] if unrecorded is None else [unrecorded, *others]
 
     def of_all_calls(self, causes: List[Finding]) -> Iterator[Finding]:
@@ -220,13 +231,12 @@ class Report:
     def _repr_html_(self) -> str:
         rows = [*self._rows()]
         if not self.flushes:
-            return html_page(
-                "Report", [table((label, "\n".join(text)) for label, text in rows)], str(self)
-            )
+            linked = table((_linked(label), "\n".join(text)) for label, text in rows)
+            return html_page("Report", [linked], str(self))
         times = self.stage_times
         longest, told = max(times.values()), ("calls", "time")  # in the title, and as bars
         tables = [
-            table((label, "\n".join(lines)) for label, lines in rows if label not in told),
+            table((_linked(label), "\n".join(lines)) for label, lines in rows if label not in told),
             table((name, Bar(ms, longest), f"{ms:.1f} ms") for name, ms in times.items()),
         ]
         if len(self.flushes) > 1:

@@ -16,6 +16,8 @@ from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
 from .record.operators import PART
+from .rules.spelling import signed
+from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
 
@@ -63,6 +65,13 @@ STEPS = (
 )
 
 
+#: Launches in a row, and share of all launches, from which on calls in a row are told.
+MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
+#: Most units on the way from one call in a row to the next.
+MOST_APART = 4
+IN_A_ROW = "each waits for the one before, so each is a launch of its own"
+
+
 class Unplaced(NamedTuple):
     """A finding of a plan, with the numbers of its calls in place of their lines."""
 
@@ -92,16 +101,22 @@ def at_lines(unmerged: Sequence[Unplaced], places: Sequence[Place]) -> Tuple[Fin
             variants[here.key].add(variant)
     uneven = {key for key, seen in variants.items() if len(seen) > 1}
     to_change = {callees[key] for key in uneven}
-    return tuple(x for x in found if x.key in uneven or callees[x.key] not in to_change)
+    return tuple(
+        x
+        for x in found
+        if x.key in uneven
+        or callees[x.key] not in to_change
+        and (x.kind != "chain" or x.calls >= MANY_LAUNCHES)
+    )
 
 
 def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tuple[Unplaced, ...]:
-    """Return the calls that did not merge, and those that merged only in several launches.
+    """Return the calls that did not merge, those that merged only in several launches, and chains.
 
     The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
     second, of kind "split", are calls of one callee that need several launches, but would merge
-    after a small change.  `entries` has the entries of the calls, in the order of their numbers in
-    the graph.
+    after a small change.  The third, of kind "chain", wait for each other.  `entries` has the
+    entries of the calls, in the order of their numbers in the graph.
     """
     alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
@@ -119,7 +134,44 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
         found += _split_by_count(plan.graph, entries, granularity)
-    return tuple(found)
+    return (*found, *_in_a_row(plan))
+
+
+def _in_a_row(plan: Plan) -> Iterator[Unplaced]:
+    """Yield the calls of which each waits for the one before, if there are many."""
+    graph, first = plan.graph, plan.members.first
+    lone = np.sort(plan.members.units[first[:-1][np.diff(first) == 1]])
+    launches = len(plan.segment)
+    least = max(MANY_LAUNCHES, int(LARGE_SHARE * launches))
+    signature = graph.dependencies.signature[lone]
+    nodes: DefaultDict[str, Set[int]] = defaultdict(set)
+    chained = 0
+    for number in np.flatnonzero(np.bincount(signature) >= least).tolist():
+        units = lone[signature == number]
+        merges = graph.segments[graph.segment[units[0]]].layout != "unbatched"
+        if merges and np.count_nonzero(_waits(graph.dependencies, units)) >= 0.9 * (len(units) - 1):
+            chained += len(units)
+            nodes[signed(graph.name(int(units[0])))].update(graph.node[units].tolist())
+    # If hardly any other call merges, other findings say why.
+    others = len(graph.entry) - len(set().union(*nodes.values()))
+    if nodes and others >= 2 * (launches - chained) > 0:
+        names = ", ".join(sorted(nodes)[:3])
+        yield _unplaced("chain", names, IN_A_ROW, sorted(set().union(*nodes.values())))
+
+
+def _waits(graph: Dependencies, units: Array) -> Array:
+    """Return for each unit but the first whether it depends on the one before; not if far away."""
+    waits = np.zeros(len(units) - 1, dtype=bool)
+    owner, front = np.arange(len(waits)), units[1:]
+    for _ in range(MOST_APART + 1):
+        sizes = graph.offsets[front + 1] - graph.offsets[front]
+        begins = graph.offsets[front] - (np.cumsum(sizes) - sizes)
+        owner = np.repeat(owner, sizes)
+        front = graph.preds[np.repeat(begins, sizes) + np.arange(len(owner))]
+        waits[owner[front == units[owner]]] = True
+        between = (front > units[owner]) & ~waits[owner]  # all units on the way have such numbers
+        owner, front = owner[between], front[between]
+    return waits
 
 
 def _unplaced(

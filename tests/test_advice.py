@@ -254,8 +254,8 @@ CASES = {
             with scope() as batch:
                 results = [sum([(cell(x) ** 2).sum() for x in xs])]
         """),
-        ("each waits for the one before: 24 of 30 launches -> if they add up arrays, call "
-         "mx.nd.add_n(*arrays) once", None),
+        "each waits for the one before, so each is a launch of its own -> if they add up arrays, "
+        "call mx.nd.add_n(*arrays) once",
         whole("""
             with scope() as batch:
                 results = [mx.nd.add_n(*[(cell(x) ** 2).sum() for x in xs])]
@@ -267,12 +267,70 @@ CASES = {
                 losses = [cell(x).sum() for x in xs * 5]
                 results = [sum(losses[1:], losses[0])]
         """),
-        ("each waits for the one before: 118 of 122 launches", None),
+        "in a row",
         whole("""
             with scope() as batch:
                 losses = [cell(x).sum() for x in xs * 5]
                 results = [mx.nd.add_n(*losses)]
         """),
+    ),
+    "a block that overrides forward": (
+        script("""
+            class Gate(gluon.HybridBlock):
+                def forward(self, x, h):
+                    gate = mx.nd.sigmoid(x + h)
+                    return gate * x + (1 - gate) * h
+            gate = Gate()
+            gate.hybridize()
+            work = lambda x: head(gate(cell(x), x))
+        """),
+        "it overrides forward, so its 6 operators are calls of their own; each call of Gate makes "
+        "the same ones -> if it needs neither shapes nor values, override hybrid_forward",
+        script("""
+            class Gate(gluon.HybridBlock):
+                def hybrid_forward(self, F, x, h):
+                    gate = F.sigmoid(x + h)
+                    return gate * x + (1 - gate) * h
+            gate = Gate()
+            gate.hybridize()
+            work = lambda x: head(gate(cell(x), x))
+        """),
+    ),
+    "a plain block": (
+        script("""
+            class Gate(gluon.Block):
+                def forward(self, x, h):
+                    return mx.nd.tanh(x) * h
+            gate = Gate()
+            work = lambda x: head(gate(cell(x), x))
+        """, samples="rows"),
+        "override hybrid_forward(self, F, ...) of a HybridBlock instead",
+        script("""
+            class Gate(gluon.HybridBlock):
+                def hybrid_forward(self, F, x, h):
+                    return F.tanh(x) * h
+            gate = Gate()
+            gate.hybridize()
+            work = lambda x: head(gate(cell(x), x))
+        """, samples="rows"),
+    ),
+    "a fused layer of one length that is not hybridized": (
+        script("""
+            gru = gluon.rnn.GRU(4, input_size=4)
+            gru.initialize(mx.init.Constant(0.3))
+            def work(x):
+                y = cell(x)
+                return head(gru(y.expand_dims(1), [mx.nd.zeros((1, 1, 4))])[0])
+        """, samples="rows"),
+        " is not hybridized: its operators are",
+        script("""
+            gru = gluon.rnn.GRU(4, input_size=4)
+            gru.initialize(mx.init.Constant(0.3))
+            gru.hybridize()
+            def work(x):
+                y = cell(x)
+                return head(gru(y.expand_dims(1), [mx.nd.zeros((1, 1, 4))])[0])
+        """, samples="rows"),
     ),
     "a fused layer that is not hybridized": (
         script("""
@@ -280,7 +338,7 @@ CASES = {
             gru.initialize(mx.init.Constant(0.3))
             work = lambda x: head(gru(cell(x).expand_dims(1)))
         """),
-        "hybridize the layer: it joins its parameters anew for each call",
+        " is not hybridized: its operators are",
         script("""
             gru = gluon.rnn.GRU(4, input_size=4)
             gru.initialize(mx.init.Constant(0.3))
@@ -353,7 +411,7 @@ for shape, old, new in (
 total = "with scope() as batch:\n    results = [{}]\n"
 CASES["a sum of losses in mx.np"] = (
     tuple(map(numpy, whole(total.format("sum([cell(x).sum() for x in arrays])")))),
-    ("or mx.np.stack(arrays).sum(axis=0)", None),
+    "or mx.np.stack(arrays).sum(axis=0)",
     tuple(map(numpy, whole(
         total.format("mx.np.stack([cell(x).sum() for x in arrays]).sum(axis=0)")
     ))),

@@ -293,7 +293,7 @@ def test_print():
     del report.flushes[1:]
     report.found.add([Finding("change", "+=", "", 7, Where("a.py", 3, "f"))])
     report.choice = "later scopes"
-    _, reason, advice = KINDS["change"]
+    _, reason, advice, _ = KINDS["change"]
     assert str(report).splitlines() == [
         *SUMMARY,
         "ran alone   2 x rnn at a.py:1 in f",
@@ -357,6 +357,10 @@ def test_advice_links_to_the_site_if_there_is_one(monkeypatch):
             data["Project-URL"] = url
         monkeypatch.setattr(importlib.metadata, "metadata", lambda name, data=data: data)
         assert wanted in advice.completed(finding).advice
+        report = gdb.Report()
+        report.found.add([finding])
+        link = 'href="https://d.org/en/guides/not-merged.html#an-operator-has-no-rule"'
+        assert (link in report._repr_html_()) == (known is not None)
 
 
 def test_scopes_of_one_sample_get_advice(net):

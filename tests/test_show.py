@@ -14,7 +14,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.draw import BAR_FILL, bars
-from tests.cells import dense, heads_of, inputs, ready
+from tests.cells import cell, dense, heads_of, inputs, ready
 from tests.test_plan import PLANS, plan_of
 
 
@@ -94,6 +94,56 @@ def test_many_launches_of_one_segment_are_one_node():
     merged = plan.picture(1).nodes
     assert [group.name for group in merged.values()] == ["cell", "other calls"]
     assert sum(sum(group.widths) for group in merged.values()) == plan.graph.dependencies.size
+
+
+def test_only_connected_launches_share_a_node():
+    """Two chains of one cell on arrays of other sizes, and one operator before and after them."""
+    net = dense(4, prefix="cell_")
+
+    def sample(x, length):
+        x = mx.nd.cumsum(x, axis=0)
+        for _ in range(length):
+            x = net(x)
+        return mx.nd.cumsum(x, axis=0)
+
+    with autograd.record(), gdb.batching(None, "block", "depth") as batch:
+        results = [sample(mx.nd.ones((1, 4)), 20) for _ in range(2)]
+        results += [net(results[0])]
+    del results
+    # The first needs no gradient.
+    for plan, ends in ((batch.plan, 2), (batch.backward_plan, 1)):
+        nodes = plan.picture(12).nodes.values()
+        numbers = sorted((node.name, len(node.widths)) for node in nodes)
+        assert numbers == [("cell", 21)] + [("cumsum", 1)] * ends
+
+
+def test_launches_that_do_not_fit_are_the_smallest():
+    cells = [dense(4, prefix=f"cell{i}_") for i in range(6)]
+    with gdb.batching(None, "block", "depth") as batch:
+        results = [cells[i](x) for i in range(6) for x in inputs(2 + i)]
+    nodes = [*batch.plan.picture(4).nodes.values()]
+    assert [node.name for node in nodes] == ["cell2", "cell3", "cell4", "cell5", "other calls"]
+    assert sum(sum(node.widths) for node in nodes) == len(results)
+
+
+def test_pieces_of_several_cells_are_nodes_of_their_own():
+    """At granularity "operator", equal pieces fold along each chain, not across layers."""
+    layers = [dense(4, prefix=f"layer{i}_") for i in range(2)]
+    step = cell(lambda F, x, h: F.tanh(x * h) + x)
+
+    def sample(x, length):
+        for layer in layers:
+            h = x
+            for _ in range(length):
+                h = step(layer(x), h)
+            x = h
+        return x
+
+    with gdb.batching(None, "operator", "depth") as batch:
+        results = [sample(x, 9) for x in inputs(3)]
+    picture = batch.plan.picture(12)
+    assert len(results) == 3 and len(picture.nodes) <= 13
+    assert all(node.title for node in picture.nodes.values())
 
 
 def test_the_backward_pass_can_be_drawn():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.advice import keeping
 from gluon_dynbatch.record.state import STATE
 from tests.cells import WIDTH, dense
 from tests.common import FIXED, in_thread, named_lines
@@ -32,6 +33,7 @@ def not_kept(block, *samples, because):
         reasons = [refusal.reason for refusal in account.refused]
         assert any(because in reason for reason in reasons), reasons
         assert all(refusal.where.filename.endswith(".py") for refusal in account.refused)
+        assert all(keeping(refusal.reason) for refusal in account.refused), "each has a remedy"
 
 
 def reading(block, x):

@@ -26,6 +26,17 @@ cdef class Callee:
         return unchanged and <size_t>self.identity == <size_t><PyObject *>block
 
 
+cdef class ClassCalls:
+    """The calls, in one scope, of a class of blocks that override ``forward``.
+
+    Base of `record.forwards.Overridden`.  Owned by the recorder, and by the report.
+    """
+
+    #: Number of calls, and that of the next call to look at; -1 if none is worth it.
+    cdef public Py_ssize_t calls
+    cdef public Py_ssize_t next_look
+
+
 cdef class Calls:
     """The native part of a recorder: base of `record.recorder.Recorder`.
 
@@ -40,10 +51,13 @@ cdef class Calls:
     cdef public object watch
     #: The `Trace` of the innermost ``forward`` that is being traced, or None.
     cdef public object tracing
+    #: By class of blocks that override ``forward``, their calls.
+    cdef readonly dict forwards
     #: The attributes of `numpy_scopes` in the thread of the recorder.
     cdef dict numpy_settings
 
     def __cinit__(self, *args, **kwargs):
+        self.forwards = {}
         self.numpy_settings = numpy_scopes.__dict__
 
     def close(self, reason):
@@ -80,6 +94,15 @@ cdef class Calls:
         return results
 
 
+cdef object run_forward(Calls recorder, original, block, tuple args):
+    """Run a block whose calls are not recorded as a whole; `original` runs its hooks, too."""
+    cdef ClassCalls forward = recorder.forwards.get(type(block))
+    if forward is None or forward.calls + 1 == forward.next_look:
+        return (<object>recorder).look_at_forward(forward, original, block, args)
+    forward.calls += 1
+    return block.forward(*args) if original is None else original(block, *args)
+
+
 @cython.binding(True)
 def call_hook(original):
     """Return the replacement of ``Block.__call__``: a block is entered before its Python code runs."""
@@ -99,17 +122,19 @@ def call_hook(original):
                     pass  # the original may still accept the arguments; if not, it raises
             if is_cell:
                 return recorder.run_idle(original, block, args)
-            return original(block, *args)
+            return run_forward(<Calls?>recorder, original, block, args)
         if fields.get("_scope_defaults") is not None:
             state.scope.use_defaults(fields["_scope_defaults"])
         if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
-            return original(block, *args)
+            if (<tuple>classify_forward(type(block)))[0]:
+                return original(block, *args)
+            return run_forward(<Calls?>recorder, original, block, args)
         pieces = fields.get("_pieces")
         if pieces is not None:
             return (<Known?>pieces).call(<Calls?>recorder, block, args)
         if (<tuple>classify_forward(type(block)))[0]:
             return Calls.call_block(<Calls?>recorder, block, args)
-        return block.forward(*args)
+        return run_forward(<Calls?>recorder, None, block, args)
 
     return __call__
 

@@ -7,7 +7,8 @@ cdef class Place:
     Owned by the table of its code object, which is never freed, nor is that code.
     """
 
-    cdef object code, line
+    cdef readonly object code
+    cdef object line
     cdef int instruction
 
     def __init__(self, code, int instruction):

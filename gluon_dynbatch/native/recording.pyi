@@ -119,6 +119,8 @@ class FlatTape(Owner):
 class Place:
     def __init__(self, code: CodeType, instruction: int) -> None: ...
     @property
+    def code(self) -> CodeType: ...
+    @property
     def where(self) -> Where: ...
 
 class Callee:
@@ -129,11 +131,17 @@ class Callee:
     older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
+class ClassCalls:
+    calls: int
+    next_look: int
+
 class Calls:
     tape: Any
     scope: Any
     watch: Any
     tracing: Any
+    @property
+    def forwards(self) -> Dict[type, Any]: ...
     def close(self, reason: str) -> None: ...
     def refuse(self, reason: str, where: Optional[Where] = None) -> None: ...
 

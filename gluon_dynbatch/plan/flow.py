@@ -39,6 +39,9 @@ WHOLE, OUTSIDE = ("whole", 0), ("outside", 0)
 REST = ("rest", 0)
 #: MXNet's names of variables and copies, and most operators in the name of a piece.
 NO_WORK, MOST_NAMED = ("null", "_copy"), 3
+#: Most launches on the way from one to the next that share a node; and most nodes of equal
+#: launches to which another one may belong.
+MOST_BETWEEN, MOST_BRANCHES = 4, 16
 
 #: Rows on each edge, from writer to reader, by their length in elements.
 Edges = Dict[Tuple[Any, Any], Counter[int]]
@@ -89,9 +92,11 @@ def piece_of(graph: Graph, launch: Launch) -> str:
 def groups(launches: Sequence[Launch], graph: Graph, limit: int) -> Dict[Any, Group]:
     """Group launches for a picture with at most `limit` nodes, and one for all others.
 
-    Up to the limit, each launch is a node.  If there are more, equal ones share a node: those of
-    one family of segments, or else of one name.
+    Up to the limit, each launch is a node.  If there are more, equal ones share a node if few
+    launches are between them: those of one family of segments, or else of one name.  If there are
+    still more nodes, the largest are shown.
     """
+    before = _before(launches, graph)
     keys: Tuple[Callable[[Launch], Any], ...] = (
         lambda launch: launch.number,
         lambda launch: (graph.name(int(launch.units[0])), launch.segment.family),
@@ -99,16 +104,52 @@ def groups(launches: Sequence[Launch], graph: Graph, limit: int) -> Dict[Any, Gr
     )
     for key_of in keys:
         nodes: Dict[Any, Group] = {}
-        for launch in launches:
+        #: Per key, its nodes.
+        alike: DefaultDict[Any, List[Any]] = defaultdict(list)
+        for launch in sorted(launches, key=lambda launch: launch.number):
             name, key = graph.name(int(launch.units[0])), key_of(launch)
-            piece = "" if isinstance(key, str) else piece_of(graph, launch)
-            nodes.setdefault(key, Group(name, piece, [])).launches.append(launch)
+            recent = reversed(alike[key][-MOST_BRANCHES:])
+            near = (x for x in recent if _is_near(before, nodes[x].launches[-1], launch))
+            node = next(near, (key, len(alike[key])) if alike[key] else key)
+            if node not in nodes:
+                alike[key].append(node)
+                piece = "" if isinstance(key, str) else piece_of(graph, launch)
+                nodes[node] = Group(name, piece, [])
+            nodes[node].launches.append(launch)
         if len(nodes) <= limit:
             break
-    for key in [*nodes][limit:]:
+    largest = sorted(nodes, key=lambda node: -sum(len(x.units) for x in nodes[node].launches))
+    for node in largest[limit:]:
         rest = nodes.setdefault(REST, Group("other calls", "", []))
-        rest.launches.extend(nodes.pop(key).launches)
-    return nodes
+        rest.launches.extend(nodes.pop(node).launches)
+    position = {launch.number: at for at, launch in enumerate(launches)}
+    for group in nodes.values():
+        group.launches.sort(key=lambda launch: position[launch.number])
+    order = sorted(nodes, key=lambda node: (node == REST, position[nodes[node].launches[0].number]))
+    return {node: nodes[node] for node in order}
+
+
+def _before(launches: Sequence[Launch], graph: Graph) -> Dict[int, List[int]]:
+    """Return for each launch those that it depends on, in the forward pass."""
+    launch_of = np.zeros(graph.dependencies.size, dtype=np.int64)
+    for launch in launches:
+        launch_of[launch.units] = launch.number
+    offsets, preds = graph.dependencies.offsets, graph.dependencies.preds
+    readers = np.repeat(launch_of, np.diff(offsets))
+    before: DefaultDict[int, List[int]] = defaultdict(list)
+    for reader, writer in np.unique(np.stack([readers, launch_of[preds]]), axis=1).T.tolist():
+        before[reader].append(writer)
+    return before
+
+
+def _is_near(before: Dict[int, List[int]], first: Launch, last: Launch) -> bool:
+    """Return whether a launch depends on an earlier one, with few others between them."""
+    front = {last.number}
+    for _ in range(MOST_BETWEEN + 1):
+        front = {x for number in front for x in before.get(number, ()) if x >= first.number}
+        if first.number in front:
+            return True
+    return False
 
 
 def flow(

@@ -221,8 +221,8 @@ class Plan(NamedTuple):
         Parameters
         ----------
         limit : int
-            Largest number of nodes.  If there are more launches, equal ones are one node, such as
-            the steps of a chain, with a row of bars for their widths.
+            Largest number of nodes.  If there are more launches, equal ones that follow each other
+            are one node, such as the steps of a chain, with a row of bars for their widths.
 
         Returns
         -------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import weakref
 from typing import Any, Callable, List, Optional, Tuple
 
 from mxnet.gluon.block import _flatten
 
+from ..advice import OWN_PARAMETERS
 from ..errors import Where
 from ..findings import Finding
 from ..native import recording
@@ -37,6 +39,7 @@ class IdleCell:
     ):
         self.block, self.arguments, self.where = weakref.ref(block), _described(block, args), where
         self._names = type(block).__name__, block.name
+        self._code = getattr(type(block).hybrid_forward, "__code__", None)
         #: The cell that was running: hybridizing it, or one around it, is enough.
         self._outer = outer
         self._helps = helps
@@ -60,6 +63,16 @@ class IdleCell:
                 outer = outer._outer
             self._is_told = outer is None and self._helps(self)
         return self._is_told
+
+    def explains(self, other: Finding) -> bool:
+        """Return whether the cell is or calls a layer that joins its parameters for each call."""
+        if other.kind != "alone" or OWN_PARAMETERS not in other.reason:
+            return False
+        where, code = other.where, self._code
+        if where == self.where or code is None:
+            return where == self.where
+        lines = [line for _, line in dis.findlinestarts(code) if line]
+        return where.filename == code.co_filename and min(lines) <= where.line <= max(lines)
 
     def finding(self, calls: int) -> Finding:
         """Return the finding for a call that recorded as many calls."""

@@ -26,6 +26,7 @@ from ..modes import FLOATS
 from ..native import recording
 from ..report import Report
 from .constants import constant_number, constant_of
+from .forwards import Overridden
 from .idle import IdleCell
 from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
@@ -94,6 +95,8 @@ class Recorder(recording.Calls):
         #: is running.
         self._idle_cells: Dict[type, IdleCell] = {}
         self._idle: Optional[IdleCell] = None
+        #: Number of operators on ordinary arrays.
+        self._ordinary = 0
 
     def compute(self, lazy: Lazy) -> None:
         """Compute the value of a lazy array that is being read."""
@@ -139,6 +142,7 @@ class Recorder(recording.Calls):
     def count_ordinary(self, name: str) -> None:
         """Count an operator on ordinary arrays, which runs at once."""
         in_cell = self._idle is not None
+        self._ordinary += 1
         self.report.found.count(
             ("ordinary", name, in_cell), lambda: ordinary(name, user_line(), in_cell)
         )
@@ -150,7 +154,7 @@ class Recorder(recording.Calls):
         """
         if not args or isinstance(args[0], mx.sym.Symbol):
             return original(block, *args)
-        outer, tape = self._idle, self.tape
+        outer, tape, ordinary = self._idle, self.tape, self._ordinary
         before = len(tape.node_entry)
         cell = self._idle_cells.get(type(block))
         if cell is None:
@@ -163,9 +167,31 @@ class Recorder(recording.Calls):
         finally:
             self._idle = outer
         calls = len(tape.node_entry) - before
+        ordinary = self._ordinary - ordinary
         # A flush means that it has read a value.
-        if calls != 1 and tape is self.tape:
-            self.report.found.count(cell.key, partial(cell.finding, calls), cell.is_told)
+        if (calls != 1 or ordinary) and tape is self.tape:
+            find = partial(cell.finding, calls + ordinary if calls else 0)
+            self.report.found.count(cell.key, find, cell)
+        return result
+
+    def look_at_forward(
+        self,
+        calls: Optional[Overridden],
+        original: Optional[Callable[..., Any]],
+        block: Any,
+        args: Tuple[Any, ...],
+    ) -> Any:
+        """Call a block that overrides ``forward``, the first of its class or one to look at."""
+        if calls is None:
+            calls = self.forwards[type(block)] = Overridden(block)
+            self.report.found.sources.append(calls.findings)
+        looks, tape = calls.begin(), self.tape
+        first = len(tape.node_entry)
+        result = block.forward(*args) if original is None else original(block, *args)
+        if looks and tape is self.tape:
+            calls.see(tape, first)
+        elif looks:  # it has read a value
+            calls.give_up()
         return result
 
     def run_ahead(self) -> None:

@@ -98,3 +98,13 @@ def written(op: str) -> str:
         return SIGNS[op[len("elemwise_") :]]
     name = spelling(op)
     return name if name.startswith("_backward_") else name.lstrip("_")
+
+
+def signed(name: str) -> str:
+    """Return a sign for the name of an operator that users mostly write as one.
+
+    >>> signed("broadcast_sub"), signed("np.add"), signed("+"), signed("np.exp")
+    ('-', '+', '+', 'np.exp')
+    """
+    known = re.match(r"(?:broadcast_|np\.)(\w+)$", name)
+    return SIGNS.get(known[1], name) if known else name

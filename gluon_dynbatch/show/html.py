@@ -25,7 +25,22 @@ class Bar(NamedTuple):
         return f'<div style="width:12em"><div style="{style}"></div></div>'
 
 
-def table(rows: Iterable[Sequence[Union[str, Bar]]], folded: str = "") -> str:
+class PageLink(NamedTuple):
+    """A text, and the address to which it is a link, unless that is empty."""
+
+    text: str
+    address: str
+
+    def __str__(self) -> str:
+        text = escape(self.text)
+        return f'<a href="{escape(self.address)}">{text}</a>' if self.address else text
+
+
+#: What a cell of a table may contain.
+Content = Union[str, Bar, PageLink]
+
+
+def table(rows: Iterable[Sequence[Content]], folded: str = "") -> str:
     """Return HTML of a table; with `folded`, below a title that opens it."""
     cells = ((_cell(row[0], "nowrap"), *map(_cell, row[1:])) for row in rows)
     text = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
@@ -42,6 +57,6 @@ def html_page(title: str, tables: Iterable[str], text: str) -> str:
     )
 
 
-def _cell(content: Union[str, Bar], wrapping: str = "pre-wrap") -> str:
-    text = str(content) if isinstance(content, Bar) else escape(content)
+def _cell(content: Content, wrapping: str = "pre-wrap") -> str:
+    text = escape(content) if isinstance(content, str) else str(content)
     return f'<td style="{CELL}{wrapping}">{text}</td>'

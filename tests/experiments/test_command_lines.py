@@ -285,6 +285,13 @@ def test_checkpoints_of_other_models_and_folders_above_are_refused(tmp_path, cap
     assert "--on-bad-sample is only for" in refusal(capsys, training.main, command)
 
 
+def test_a_service_that_cannot_save_says_so_before_it_trains(tmp_path, capsys, monkeypatch):
+    decoder = PROGRAMS["serve_decoder"]
+    monkeypatch.setattr(decoder, "trained", None)
+    line = refusal(capsys, decoder.main, ["--port", "0", "--save", str(tmp_path)])
+    assert line == f"error: {tmp_path}: a folder, not a file to write\n"
+
+
 def test_a_service_whose_port_is_taken_says_so_before_it_trains(capsys, monkeypatch):
     monkeypatch.setattr(serve, "trained", None)
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -259,3 +259,28 @@ def test_calls_that_do_not_merge_are_reported_and_refused_by_strict(net, name, g
     with gdb.batching(strict=True) as batch:
         got = [mx.nd.relu(net(x)) for x in SAMPLES]
     assert batch.report.alone == [] and len(got) == len(SAMPLES)
+
+
+#: Functions of a net and three arrays of other sizes, whose calls need several launches.
+SPLIT = {
+    "sizes": lambda net, xs: [mx.nd.cumsum(net(x), axis=0) for x in xs],  # wrong
+    "numbers": lambda net, xs: [
+        mx.nd.concat(*[net(x)] * n, dim=1) for n, x in enumerate(xs, 1)  # wrong
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_calls_that_need_several_launches_are_refused_by_strict(net, name):
+    xs = [array(n, 4) for n in (1, 2, 3)]
+    with gdb.batching(**FIXED) as batch:
+        results = SPLIT[name](net, xs)
+    (row,) = batch.report.split
+    assert len(results) == 3 and not batch.report.alone
+    texts = f"{row.calls} calls merged only in several launches", row.name, row.reason, row.advice
+    with refused(gdb.NotMergedError, *texts, "strict=False to run them so", late=True):
+        with gdb.batching(**FIXED, strict=True):
+            SPLIT[name](net, xs)
+    with gdb.batching(**FIXED, strict=True) as batch:
+        results = SPLIT[name](net, xs[1:2])
+    assert len(results) == 1 and not batch.report.split
