@@ -26,7 +26,7 @@ from tests.strategies import PROGRAMS, examples
 
 
 class FunctionBlock(gdb.DynamicHybridBlock):
-    """A dynamic block that applies a function; each run of ``forward`` is listed in `RUNS`."""
+    """A dynamic block that applies a function; `RUNS` lists the names of those that have run."""
 
     def __init__(self, fn, net=None, **attributes):
         super().__init__(prefix="function_")
@@ -38,7 +38,7 @@ class FunctionBlock(gdb.DynamicHybridBlock):
         self.hybridize(trace_once=True)
 
     def forward(self, *args):
-        RUNS.append(self)
+        RUNS.append(self.name)
         return self._fn(self, *args)
 
 
