@@ -88,6 +88,10 @@ class Findings:
                 self._holds[key] = holds
         self._calls[key] += 1
 
+    def count_again(self, key: Any, calls: int) -> None:
+        """Count more calls of a finding that `count` has counted before."""
+        self._calls[key] += calls
+
     def add(self, findings: Iterable[Finding]) -> Findings:
         """Add all calls of other findings, and return itself."""
         for finding in findings:
