@@ -177,6 +177,9 @@ class Outbox:
         resting = self._resting
         if everything:
             self._due += [each for due, each in resting if each.has_news and each.due == due]
+            # Nothing is kept of streams that have ended, however long no request comes.
+            resting = deque([(due, each) for due, each in resting if each.end is None])
+            self._resting = resting
         now = time.monotonic() if resting else 0.0
         while resting and resting[0][0] <= now:
             due, mailbox = resting.popleft()

@@ -409,6 +409,19 @@ def test_a_client_that_does_not_look_is_not_told_again_before_its_time():
     assert times["slow"] == [100, 108, 118, 128]
 
 
+def test_the_outbox_keeps_nothing_of_a_stream_that_has_ended():
+    """Its client has been told of a value, and is not to be told again for a long time."""
+    outbox, mailbox = clients.Outbox(pytest.fail, 1000), clients.Mailbox(8, None)
+    outbox.put(mailbox, 1)
+    outbox.send()
+    outbox.answer(clients.Request(mailbox, None, 0, 0), None)
+    outbox.send()
+    outbox.send(everything=True)  # no request can go on
+    reference = weakref.ref(mailbox)
+    del mailbox
+    assert reference() is None
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
     """But not for long: here not at all if the loop does not run."""
