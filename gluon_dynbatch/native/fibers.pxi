@@ -161,7 +161,7 @@ cdef bint park_at_known_place(Tape tape, Calls recorder) except -1:
     Return False if this is no such read.  Such reads are counted when the tape is computed, all at
     once.
     """
-    if state.recorder is not recorder or recorder.tracing is not None:
+    if recorder is None or state.recorder is not recorder or recorder.tracing is not None:
         return False  # another thread, or nothing is being recorded; or a trace has to end
     place = user_place()
     if place not in recorder.read_places:
