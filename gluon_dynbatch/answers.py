@@ -10,6 +10,9 @@ from . import errors
 from .clients import Request
 from .native import recording
 
+#: Types of values that are no arrays, and hold none.
+PLAIN = frozenset((str, bytes, bool, int, float, type(None)))
+
 
 class Office(Protocol):
     """Where requests come from, and go when they have ended: a `worker.Queue`."""
@@ -43,17 +46,9 @@ class Answers:
         #: Requests whose results have arrays, with the nesting around these, and all leaves.
         self._pending: List[Tuple[Request, Any, List[Any]]] = []
         #: Whether a stream has got its first value since the last `send`.
-        self._has_firsts = False
+        self.has_firsts = False
         #: Number of values of all streams so far.
         self.values = 0
-
-    def put(self, request: Request, value: Any) -> None:
-        """Put a value into the stream of a request."""
-        leaves, spec = recording.flatten(value, object)
-        request.client.values.append(recording.unflatten(spec, _to_numpy(leaves)))
-        self._has_firsts |= not request.delivered
-        request.delivered += 1
-        self.values += 1
 
     def send_known(self) -> None:
         """Answer requests that returned no arrays, or failed; wake streams that have got values."""
@@ -76,7 +71,7 @@ class Answers:
 
     def send_computed(self, error: Optional[BaseException]) -> None:
         """Answer all others; their arrays have been handed to the engine, or a flush failed."""
-        if self.returned or self._has_firsts:
+        if self.returned or self.has_firsts:
             self.send_known()
         answers: List[Tuple[Request, Any]] = []
         while self._pending:
@@ -95,8 +90,14 @@ class Answers:
         if answers:
             self._office.answer(answers)
             answers.clear()
-        self._has_firsts = False
+        self.has_firsts = False
         self._send()
+
+
+def without_mxnet_arrays(value: Any) -> Any:
+    """Return a value with NumPy arrays, which own their memory, in place of MXNet arrays."""
+    leaves, spec = recording.flatten(value, object)
+    return recording.unflatten(spec, _to_numpy(leaves))
 
 
 def _to_numpy(leaves: List[Any]) -> List[Any]:

@@ -46,10 +46,15 @@ class Mailbox:
     def __init__(self, size: int, loop: Optional[asyncio.AbstractEventLoop]):
         self._size, self.loop = size, loop
         self.values: Deque[Any] = deque()
+        #: With so many values, its client is told of them though it is not yet due.
+        self.urgent = size // 2 + 1
+        #: With so many values, it may be full.
+        self.full = size
         #: Whether its request waits, or is about to wait, for the client.
         self.blocked = False
-        #: Before this time, its client is not told of more values; see `Outbox`.
-        self.due = 0.0
+        #: Whether its client has not been told of what is here; and whether it is not to be told
+        #: before the time `due`; see `Outbox`.
+        self.has_news, self.rests, self.due = False, False, 0.0
         #: Whether its client has been told of its first value.
         self.told = False
         #: The error that ends the stream, `END` if there is none; None before the end.
@@ -72,10 +77,6 @@ class Mailbox:
         is_closed = self.loop is not None and self.loop.is_closed()
         most = self._size // 2 if self.blocked else self._size - 1
         return len(self.values) <= most or is_closed
-
-    def is_urgent(self) -> bool:
-        """Return whether the client is told at once: of the end, or before there is no room."""
-        return self.end is not None or len(self.values) > self._size // 2
 
     def finish(self, error: Optional[BaseException]) -> None:
         """End the stream after its values, unless it has ended."""
@@ -108,17 +109,30 @@ class Mailbox:
 
 
 class Outbox:
-    """Answers to be sent, those to all clients of an event loop in one call.
+    """Values of streams, and answers to be sent, those to all clients of an event loop in one call.
 
     `drop` is called for each client that has gone with its loop.  The client of a stream is told of
-    values at most once in `interval_s` seconds, except of the first and of the end: to wake it
-    costs more than to compute a value.
+    values at most once in `interval_s` seconds, except of the first, of the end, and once when half
+    of the buffer is full: to wake it costs more than to compute a value.
     """
 
     def __init__(self, drop: Callable[[Any], None], interval_s: float = 0.0) -> None:
         self._drop, self._interval_s = drop, interval_s
         self._answers: List[Tuple[Request, Any]] = []
-        self._mailboxes: Dict[Mailbox, None] = {}
+        #: Streams whose clients are told of values next.
+        self._due: List[Mailbox] = []
+        #: Streams whose clients have been told, and when they may be told again, in this order.
+        self._resting: Deque[Tuple[float, Mailbox]] = deque()
+
+    def put(self, mailbox: Mailbox, value: Any) -> None:
+        """Put a value into a stream."""
+        mailbox.values.append(value)
+        if mailbox.rests:
+            if len(mailbox.values) == mailbox.urgent:
+                self._due.append(mailbox)
+        elif not mailbox.has_news:
+            self._due.append(mailbox)
+        mailbox.has_news = True
 
     def answer(self, request: Request, outcome: Any) -> None:
         """Send a result, or an exception, to a client."""
@@ -127,16 +141,14 @@ class Outbox:
         if isinstance(request.client, Mailbox):
             failed = isinstance(outcome, BaseException)
             request.client.finish(for_client(outcome) if failed else None)
-            self.wake(request.client)
+            request.client.has_news = True
+            self._due.append(request.client)
         else:
             self._answers.append((request, outcome))
 
-    def wake(self, mailbox: Mailbox) -> None:
-        """Tell the client of a stream to look for values."""
-        self._mailboxes[mailbox] = None
-
     def send(self, everything: bool = False) -> None:
         """Send what is due, or everything."""
+        self.find_due(everything)
         by_loop: Dict[Any, Tuple[List[Any], List[Mailbox]]] = {}
         while self._answers:  # emptied, as the traceback of an outcome may hold the caller's frame
             request, outcome = self._answers.pop(0)
@@ -144,7 +156,7 @@ class Outbox:
             loop = client.get_loop() if asyncio.isfuture(client) else None
             by_loop.setdefault(loop, ([], []))[0].append((client, outcome))
             del request, outcome, client
-        for mailbox in self._due(everything):
+        for mailbox in self._take_due():
             by_loop.setdefault(mailbox.loop, ([], []))[1].append(mailbox)
         for loop, letters in by_loop.items():
             if loop is None:
@@ -160,18 +172,35 @@ class Outbox:
             if looked is not None:
                 looked.wait(LOOK_S)
 
-    def _due(self, everything: bool) -> List[Mailbox]:
+    def find_due(self, everything: bool = False) -> bool:
+        """Return whether there is anything to send; with `everything`, all that is here is due."""
+        resting = self._resting
+        if everything:
+            self._due += [each for due, each in resting if each.has_news and each.due == due]
+            # Nothing is kept of streams that have ended, however long no request comes.
+            resting = deque([(due, each) for due, each in resting if each.end is None])
+            self._resting = resting
+        now = time.monotonic() if resting else 0.0
+        while resting and resting[0][0] <= now:
+            due, mailbox = resting.popleft()
+            if mailbox.due == due:
+                mailbox.rests = False
+                if mailbox.has_news:
+                    self._due.append(mailbox)
+        return bool(self._due or self._answers)
+
+    def _take_due(self) -> List[Mailbox]:
         """Remove and return the streams whose clients are told of values now."""
-        mailboxes, interval_s = self._mailboxes, self._interval_s
-        if everything or not interval_s:
-            due = list(mailboxes)
-            mailboxes.clear()
-            return due
-        now = time.monotonic()
-        due = [each for each in mailboxes if each.due <= now or each.is_urgent()]
-        for mailbox in due:
-            mailbox.due = now + interval_s
-            del mailboxes[mailbox]
+        due: List[Mailbox] = []
+        again = time.monotonic() + self._interval_s if self._interval_s else 0.0
+        for mailbox in self._due:
+            if mailbox.has_news:  # it may be here twice
+                mailbox.has_news = False
+                due.append(mailbox)
+                if self._interval_s and mailbox.end is None:
+                    mailbox.rests, mailbox.due = True, again
+                    self._resting.append((again, mailbox))
+        self._due.clear()
         return due
 
 

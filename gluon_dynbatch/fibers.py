@@ -17,6 +17,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where, hide_frames
+from .native import recording
 from .native.recording import set_mode, thread_settings
 from .record.state import STATE, Scope
 from .record.where import user_line
@@ -30,7 +31,6 @@ PER_THREAD = (
     _BlockScope._current,
     _NumpyArrayScope._current,
 )
-MISSING = object()
 #: Limit on the idle fibers of a thread: to start and end one takes as long as several calls.
 MOST_RESTING = 512
 
@@ -44,30 +44,50 @@ def _fiber_loop() -> None:
         greenlet.getcurrent().parent.switch()
 
 
-class Fibers:
+class Fiber(greenlet.greenlet):
+    """A greenlet that runs the samples of one `Fibers` after another.
+
+    Its parent is the greenlet that called `Fibers.start`.
+    """
+
+    __slots__ = (
+        *("mapper", "view", "awaits", "thread_settings"),
+        *("ending", "calls", "request", "ahead"),
+    )
+    #: The `Fibers`, or None.
+    mapper: Optional[Fibers]
+    #: What its sample sees, or None between samples.
+    view: Optional[View]
+    #: None while it waits for a value; otherwise, what it waits for.
+    awaits: Any
+    #: The `thread_settings` in which it goes on.
+    thread_settings: Optional[List[Any]]
+    #: Whether it gets no more values.
+    ending: bool
+    #: The calls that it made when it ran last, if they are noted, as bytes of ids of entries.
+    calls: bytes
+    #: Of a batcher: its `Request`, and whether it has got its first value since the last flush.
+    request: Any
+    ahead: bool
+
+
+recording.connect_fibers(Fiber)
+
+
+class Fibers(recording.Switches):
     """Runs samples in one scope, each in a fiber.
 
-    A fiber is a greenlet that runs one sample after another for the `Fibers` in its attribute
-    ``mapper``.  Its parent is the greenlet that called `start`.  A sample that never waits costs no
-    switch.  Its attribute ``awaits`` is None while it waits for a value; otherwise, what it waits
-    for.  If ``ending`` is set, it gets no more values.
+    A sample that never waits costs no switch.
     """
 
     def __init__(self, scope: Scope, program: Any):
         self._scope, self._program = scope, program
-        #: Whether the next sample is being made: a read there flushes instead of parking.
-        self.fetching = False
-        #: Fibers that wait, in the order of their samples.
-        self._parked: Deque[Any] = deque()
-        self.ending = False
-        #: What the samples see that have begun, and those before them have not all ended.
+        self._parked: Deque[Fiber] = deque()
         self.views: Deque[View] = deque()
-        #: Guards of the attributes that samples may change, from the first read on.
         self._guards: Optional[Guards] = None
         #: The attributes of `PER_THREAD` in this thread.
         self._thread_state = [vars(local) for local in PER_THREAD]
-        #: The thread_settings of the greenlet that maps, restored whenever a fiber stops.
-        self._thread_settings: List[Any] = thread_settings(self._thread_state, MISSING)
+        self._thread_settings = thread_settings(self._thread_state)
 
     def take(self) -> Any:
         """Return the next sample to start; this object if there is none now."""
@@ -77,29 +97,9 @@ class Fibers:
         """Run a sample in the current fiber."""
         raise NotImplementedError
 
-    def resume_parked(self, error: Optional[BaseException], most: Optional[int] = None) -> int:
-        """Resume parked fibers, all or the first ones, after a flush that may have failed.
-
-        Returns how many were resumed; those that have to wait longer do not count.
-        """
-        resumed = 0
-        for _ in range(len(self._parked)):
-            if resumed == most:
-                break
-            fiber = self._parked.popleft()
-            if fiber.awaits is None:
-                self._resume(fiber, error)
-            elif self.may_resume(fiber):
-                self._resume(fiber)
-            else:
-                self._parked.append(fiber)
-                continue
-            resumed += 1
-        return resumed
-
     def flush(self) -> Optional[BaseException]:
         """Compute what parked fibers wait for; return the exception of a flush that fails."""
-        waiting = sum(fiber.awaits is None for fiber in self._parked)
+        waiting = self.waiting()
         try:
             if waiting:
                 self._scope.await_flush(waiting)
@@ -124,13 +124,14 @@ class Fibers:
         """Start fibers until so many are parked, or until no sample is left."""
         while concurrency is None or len(self._parked) < concurrency:
             idle = STATE.idle_fibers
-            fiber: Any = idle.pop() if idle else greenlet.greenlet(_fiber_loop)
+            fiber: Fiber = idle.pop() if idle else Fiber(_fiber_loop)
             fiber.parent, fiber.mapper = greenlet.getcurrent(), self
             fiber.thread_settings = self._thread_settings
             fiber.gr_context = contextvars.copy_context()
-            fiber.view = fiber.awaits = None
-            fiber.ending = False
-            if not self._resume(fiber):
+            fiber.view = fiber.awaits = fiber.request = None
+            fiber.ending = fiber.ahead = False
+            fiber.calls = b""
+            if not self.resume(fiber):
                 break
 
     def work(self) -> None:
@@ -164,40 +165,21 @@ class Fibers:
             while self.views and self.views[0].ended:
                 self.views.popleft().swap()
 
-    def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
-        """Run a fiber in its own thread_settings; return whether it parked."""
-        try:
-            if fiber.thread_settings != self._thread_settings:
-                self._restore(*fiber.thread_settings)
-            if fiber.view is not None and fiber.view.changes:
-                fiber.view.swap()
-                if fiber.view is self.views[0]:
-                    fiber.view.changes = {}
-            if error is None:
-                fiber.switch()
-            else:
-                fiber.throw(error)
-        finally:
-            parked = not fiber.dead and fiber.mapper is self
-            fiber.thread_settings = thread_settings(self._thread_state, MISSING)
-            if fiber.thread_settings != self._thread_settings:
-                self._restore(*self._thread_settings)
-            if parked and fiber.view is not None:
-                fiber.view.swap()
-        if parked:
-            self._parked.append(fiber)
-            if self._guards is None:
-                self._guards = Guards(self._program)
-        elif not fiber.dead and len(STATE.idle_fibers) < MOST_RESTING:
+    def guard(self) -> None:
+        """Guard the attributes that samples may change, as a sample has parked."""
+        self._guards = Guards(self._program)
+
+    def rest_fiber(self, fiber: Fiber) -> None:
+        """Keep a fiber that has no sample for the next ones."""
+        if not fiber.dead and len(STATE.idle_fibers) < MOST_RESTING:
             fiber.gr_context = fiber.thread_settings = None
             STATE.idle_fibers.append(fiber)
-        return parked
 
-    def _restore(self, mode: int, *values: Any) -> None:
+    def restore(self, mode: int, *values: Any) -> None:
         """Restore autograd's mode, and the state that MXNet keeps for the thread."""
         for attributes, value in zip(self._thread_state, values):
             attributes.pop("value", None)
-            if value is not MISSING:
+            if value is not recording.absent:
                 attributes["value"] = value
         set_mode(mode)
 
@@ -207,7 +189,7 @@ class Fibers:
         try:
             while self._parked:
                 with contextlib.suppress(Exception):
-                    self._resume(self._parked.popleft(), greenlet.GreenletExit())
+                    self.resume(self._parked.popleft(), greenlet.GreenletExit())
         finally:
             if self._parked:  # after an interrupt
                 self.end()
@@ -284,18 +266,3 @@ def name_sample(error: Exception, sample: str, place: Where, advice: Optional[st
     if error.__cause__ is None:
         message = f"sample {sample} raised the exception"
         error.__cause__ = SampleError(message, place, None, advice)
-
-
-def park() -> bool:
-    """Park the current fiber until pending calls are computed; return False if it cannot park.
-
-    Raises the exception of the flush if it fails.
-    """
-    fiber: Any = greenlet.getcurrent()
-    mapper = getattr(fiber, "mapper", None)
-    if mapper is None or mapper.fetching or STATE.recorder is None:
-        return False
-    if mapper.ending or fiber.ending:
-        raise greenlet.GreenletExit
-    fiber.parent.switch()
-    return True

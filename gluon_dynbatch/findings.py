@@ -126,6 +126,10 @@ class Findings:
             for key, condition in self._conditions.items()
         )
 
+    def count_again(self, key: Any, calls: int) -> None:
+        """Count more calls of a finding that `count` has counted before."""
+        self._calls[key] += calls
+
     def add(self, findings: Iterable[Finding]) -> Findings:
         """Add all calls of other findings, and return itself."""
         for finding in findings:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 import greenlet
 import mxnet as mx
 
-from .answers import Answers, Office
+from .answers import PLAIN, Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
 from .fibers import Fibers
@@ -101,6 +101,7 @@ class Rounds(Fibers):
                 self._refuse(error)
                 return
             self._scope = self._batch.scope
+            self.notes = self._scope.recorder
         self._rounds += 1
         for cohort in list(self._cohorts):
             self._advance(cohort)
@@ -123,7 +124,8 @@ class Rounds(Fibers):
 
     def send(self, everything: bool = False) -> None:
         """Send what is in the outbox; callbacks of clients are no part of the scope."""
-        self._scope.unrecorded(lambda: self._outbox.send(everything))
+        if self._outbox.find_due(everything):
+            self._scope.unrecorded(self._outbox.send)
 
     def take(self) -> Any:
         """Return the next request that begins, with its argument."""
@@ -171,17 +173,6 @@ class Rounds(Fibers):
             return other
         return error
 
-    def _resume(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
-        """Run a fiber, and note the calls that it makes."""
-        if fiber.ending:
-            return super()._resume(fiber, error)
-        calls = self._scope.recorder.tape.node_entry
-        first = len(calls)
-        parked = super()._resume(fiber, error)
-        if parked:
-            fiber.calls = bytes(calls[first:])
-        return parked
-
     def _settle(self) -> None:
         """Close the scope if it is old, or if "auto" is to decide again when requests come."""
         if self._scope is ENDED_SCOPE:
@@ -195,7 +186,7 @@ class Rounds(Fibers):
         report = self._scope.report
         waited_ms, self._counted = report.waiting_ms, len(report.flushes)
         self._resume_all(cohort)
-        waiting = sum(fiber.awaits is None for fiber in self._parked)
+        waiting = self.waiting()
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
         error = self._flush(cohort)
@@ -254,7 +245,7 @@ class Rounds(Fibers):
             fiber = parked.popleft()
             is_new = isinstance(fiber.request.client, Mailbox) and not fiber.request.delivered
             if is_new and fiber.awaits is None:
-                fiber.ahead = self._resume(fiber) and fiber.awaits is None
+                fiber.ahead = self.resume(fiber) and fiber.awaits is None
             else:
                 parked.append(fiber)
 
@@ -349,7 +340,7 @@ class Rounds(Fibers):
                 continue
             self._blocked.discard(fiber)
             fiber.ending = True
-            self._resume(fiber, greenlet.GreenletExit())
+            self.resume(fiber, greenlet.GreenletExit())
 
     def _run_generator(self, request: Request, generator: Any) -> Any:
         """Put what a generator yields into the stream of its request, or else into a list."""
@@ -366,8 +357,13 @@ class Rounds(Fibers):
     def _put(self, request: Request, value: Any) -> None:
         """Put a value into a stream, and wait until there is room for another one."""
         mailbox = request.client
-        self._answers.put(request, value)
-        self._outbox.wake(mailbox)
+        self._outbox.put(mailbox, value if type(value) in PLAIN else without_mxnet_arrays(value))
+        if not request.delivered:
+            self._answers.has_firsts = True
+        request.delivered += 1
+        self._answers.values += 1
+        if len(mailbox.values) < mailbox.full:
+            return
         while not self._has_room(mailbox):
             mailbox.blocked = True  # from here on, the client tells if it makes room
             self._blocked.add(greenlet.getcurrent())
@@ -384,7 +380,7 @@ class Rounds(Fibers):
 
     def _close_scope(self) -> None:
         """Close the scope: values that requests still hold become plain arrays."""
-        self._scope, self._rounds = ENDED_SCOPE, 0
+        self._scope, self._rounds, self.notes = ENDED_SCOPE, 0, None
         # Only calls of requests that have been ended are pending, those in ``finally`` clauses.
         with contextlib.suppress(Exception):
             self._batch.__exit__(None, None, None)

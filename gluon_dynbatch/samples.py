@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
 import types
@@ -17,6 +18,7 @@ from .native import recording
 from .native.recording import part
 from .record.stock import FORWARDS
 from .record.where import user_line
+from .run.pool import address_of, allocate
 
 #: Results that have not run yet, by type: the test for functions that return one, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
@@ -75,6 +77,7 @@ def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any],
     return apply
 
 
+CPU = mx.cpu()
 #: Arrays that a sample may be, or have.
 ARRAYS = np.ndarray, mx.nd.NDArray
 #: Data types that `mx.nd.from_numpy` accepts.
@@ -94,7 +97,7 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
                 by_dtype.setdefault(x.dtype, {})[id(x)] = x
     converted: Dict[int, Any] = {}
     for by_id in by_dtype.values():
-        flat = mx.nd.from_numpy(np.concatenate([x.reshape(-1) for x in by_id.values()]))
+        flat = _array_of(np.concatenate([x.reshape(-1) for x in by_id.values()]))
         flat, start = flat.as_in_context(mx.context.current_context()), 0
         for key, x in by_id.items():
             view = part(flat, start, start + x.size)
@@ -107,6 +110,16 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
         else converted.get(id(sample), sample)
         for sample in samples
     ]
+
+
+def _array_of(values: Any) -> mx.nd.NDArray:
+    """Return a copy of an array of NumPy, in the memory of the host.
+
+    `mx.nd.from_numpy` copies nothing, but takes three times as long for small arrays.
+    """
+    array = allocate(values.shape, values.dtype, CPU)
+    ctypes.memmove(address_of(array), values.ctypes.data, values.nbytes)
+    return array
 
 
 def shapes_of(sample: Any) -> Tuple[Any, ...]:

@@ -13,12 +13,12 @@ import mxnet as mx
 
 from .auto import MOST_PLACES, Account
 from .debug import Watch
-from .fibers import park
 from .flush import Runtime, flush
 from .idle import helps
 from .native.recording import (
     current_mode,
     free_spares,
+    park,
     set_mode,
     user_place,
     without_collector,
@@ -286,6 +286,8 @@ class OpenScope:
             if tape.node_entry:
                 options = self._completed_options.with_defaults(self._environment_options)
                 result = flush(RUNTIME, options, tape, self._account, self._chain, waiting)
+            if tape.awaited_places:
+                recorder.count_reads(tape.awaited_places)
             tape.close()
             if mode:
                 set_mode(mode)

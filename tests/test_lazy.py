@@ -288,3 +288,26 @@ def test_hash_and_identity():
         names = {y: "y"}
         y.asnumpy()
         assert names[y] == "y" and y in names and SHIFT(real(), 1) not in names
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
+def test_a_single_element_is_read_as_mxnet_reads_it(front, shape, dtype):
+    """By samples of a map, of a pending array and of one that an earlier flush has computed."""
+    if front == "nd" and not shape:
+        shape = (1, 1, 1)
+    names = ["item", "__float__", "__bool__"] if front == "np" else ["asscalar", "__bool__"]
+
+    def read(number):
+        x = SHIFT(create(np.full(shape, number, dtype)), 1)
+        found = [getattr(x, name)() for name in names for _ in range(2)]
+        return found + [getattr(SHIFT(x, 1), name)() for name in names]
+
+    for got, wanted in zip(gdb.map(read, range(3)), map(read, range(3))):
+        assert [type(value) for value in got] == [type(value) for value in wanted]
+        assert [np.shape(value) for value in got] == [np.shape(value) for value in wanted]
+        assert [getattr(value, "dtype", 0) for value in got] == [
+            getattr(value, "dtype", 0) for value in wanted
+        ]
+        assert got == wanted

@@ -8,6 +8,7 @@ the time at which a request is due.
 import asyncio
 import json
 import random
+import threading
 import time
 from itertools import islice
 from typing import NamedTuple
@@ -94,7 +95,7 @@ def _answer(model, vocab, words):
 def arrivals(rate, seconds, seed, lengths=LENGTHS):
     """Draw requests: `rate` a second on average, of uniform lengths.
 
-    They are due in whole milliseconds, as the timers of an event loop are.
+    They are due in whole milliseconds.
     """
     rng, due, requests = random.Random(seed), 0.0, []
     while True:
@@ -152,10 +153,16 @@ async def run(port, requests, sentences):
     for _, sentence, words in requests:
         content = {"words": _of(sentences, sentence)[0], "limit": words}
         bodies[sentence, words] = request_of("/generate", json.dumps(content).encode())
-    start = loop.time() + 0.05
+    start, due = time.monotonic() + 0.05, [loop.create_future() for _ in requests]
 
-    async def ask(request):
-        await asyncio.sleep(start + request.due - loop.time())
+    def ring():
+        """Wake requests when they are due: the loop's own timers are up to a millisecond late."""
+        for number in sorted(range(len(requests)), key=lambda number: requests[number].due):
+            time.sleep(max(start + requests[number].due - time.monotonic(), 0))
+            loop.call_soon_threadsafe(due[number].set_result, None)
+
+    async def ask(request, is_due):
+        await is_due
         answer, body = b"", bodies[request.sentence, request.words]
         while idle and not answer:  # the service closes connections that are idle for long
             connection = idle.pop()
@@ -169,7 +176,8 @@ async def run(port, requests, sentences):
         begin = start + request.due
         return Answer(request, first - begin, last - begin, int(head[9:12] or 0), content)
 
-    tasks = [asyncio.ensure_future(ask(request)) for request in requests]
+    tasks = [asyncio.ensure_future(ask(*each)) for each in zip(requests, due)]
+    threading.Thread(target=ring).start()
     _, late = await asyncio.wait(tasks, timeout=requests[-1].due + PATIENCE_S)
     for task in late:
         task.cancel()

@@ -53,12 +53,15 @@ cdef class Calls:
     cdef public object tracing
     #: By class of blocks that override ``forward``, their calls.
     cdef readonly dict forwards
+    #: The places at which the report knows that samples of a map read values.
+    cdef readonly set read_places
     #: The attributes of `numpy_scopes` in the thread of the recorder.
     cdef dict numpy_settings
 
     def __cinit__(self, *args, **kwargs):
         self.forwards = {}
         self.numpy_settings = numpy_scopes.__dict__
+        self.read_places = set()
 
     def close(self, reason):
         """Drop the scope and the tape, as the three would form a reference cycle.

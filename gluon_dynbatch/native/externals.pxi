@@ -12,9 +12,12 @@ cdef class Keeper(Owner):
     cdef array sizes
     #: Whether the arrays may get gradients.
     cdef public bint recorded
+    #: By arena, its elements as an array of NumPy, from the first read on.
+    cdef dict elements
 
     def __init__(self, array handles, array addresses, list sizes):
         self.lazies, self.handles, self.addresses = [], handles, addresses
+        self.elements = {}
         self.sizes = array("q", sizes)
 
     cdef object member(self, lazy):
@@ -22,6 +25,13 @@ cdef class Keeper(Owner):
         # For the same reason as in `new_lazy`.
         PyObject_GC_UnTrack(<PyObject *>reference)
         return reference
+
+    cpdef object elements_of(self, arena):
+        """Return the elements of an arena; the first read waits for it."""
+        elements = self.elements.get(arena)
+        if elements is None:
+            elements = self.elements[arena] = (<object>self).wait_for(arena)
+        return elements
 
 
 cdef inline void *content_of(PyObject *handle) noexcept:

@@ -30,7 +30,7 @@ from bisect import bisect_right
 from types import MemberDescriptorType
 
 import numpy as np
-from greenlet import getcurrent
+from greenlet import GreenletExit, getcurrent
 
 
 cdef extern from "structmember.h":
@@ -123,6 +123,9 @@ ignored = frozenset()
 check_array = type_of = classify_forward = is_one_call = describe = number_of = give = None
 check_call = ended_scope = realise_constant = store_constant = as_numpy = without_axes = None
 describe_type = type_of_parts = current_context = context_type = None
+#: Array types, and numbers of elements, by type id.
+cdef object array_types
+cdef array element_counts
 #: Offset and type id of views by `view_key`; `TypeTable.view` fills it.
 known_views = {}
 #: The same for arrays of ``mx.np``, whose single elements have no axes.
@@ -159,6 +162,12 @@ def connect(
     probe = handle(12345)
     if <size_t>content_of(<PyObject *>probe) != 12345:
         raise ImportError("the handles of ctypes have another layout than in Python 3.8 to 3.11")
+
+
+def connect_types(types not None, array counts not None):
+    """Set the table of array types, and the numbers of elements; once per process."""
+    global array_types, element_counts
+    array_types, element_counts = types, counts
 
 
 def current_mode():
@@ -207,9 +216,13 @@ def set_mode(int mode):
         numpy_scopes.value = numpy_choices[1 if arrays else 0]
 
 
-def thread_settings(list dictionaries not None, missing):
-    """Return autograd's mode, and the ``value`` in each of some dictionaries."""
-    return [current_mode()] + [(<dict?>each).get("value", missing) for each in dictionaries]
+#: In `thread_settings`, instead of a ``value`` that is missing.
+absent = object()
+
+
+def thread_settings(list dictionaries not None):
+    """Return autograd's mode, and the ``value`` in each of some dictionaries, or else `absent`."""
+    return [current_mode()] + [(<dict?>each).get("value", absent) for each in dictionaries]
 
 
 cdef Py_ssize_t slot_offset(type owner, str name) except -1:
@@ -266,3 +279,4 @@ include "numbers.pxi"
 include "structures.pxi"
 include "pieces.pxi"
 include "statement.pxi"
+include "fibers.pxi"

@@ -50,6 +50,8 @@ cdef class FlatTape(Owner):
     cdef readonly dict entries
     #: Per node: the `Place` of the user's call.
     cdef readonly list places
+    #: The places in `Calls.read_places` at which samples read values and wait for this tape.
+    cdef readonly list awaited_places
     #: Per external array: the array that was passed, held so that its id is not reused.
     cdef readonly list originals
     #: Per external array: the array that a flush reads, see `external`; and its value.
@@ -73,7 +75,7 @@ cdef class FlatTape(Owner):
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
         self.places, self.lazies, self.externals, self.originals = [], [], [], []
-        self.kept = []
+        self.kept, self.awaited_places = [], []
         self.next_check = CALLS_PER_CHECK
 
     def __init__(self, recorder=None):
@@ -94,7 +96,9 @@ cdef class FlatTape(Owner):
 
     def realise(self, lazy):
         """Compute a lazy array: from then on, its owner is a `Keeper`, or it is real."""
-        self.recorder.compute(lazy)
+        parked = self.open and park_at_known_place(self, <Calls?>self.recorder)
+        if not parked or slot(lazy, owner_at)[0] is <PyObject *>self:
+            self.recorder.compute(lazy)
 
     def close(self, error=None):
         """Stop recording and drop the arrays; `error` says why lazy arrays have no values."""

@@ -41,7 +41,7 @@ class LazyNDArray(Lazy, NDArray):
     """A lazy array of ``mx.nd``."""
 
     __slots__ = _slots(NDArray)
-    _class = NDArray
+    _class, _reader = NDArray, "asscalar"
 
     # MXNet's own methods go through `mx.nd`, which takes several times as long.
     __add__ = recording.arithmetic(NDArray.__add__, "_plus_scalar", "broadcast_add")
@@ -52,6 +52,7 @@ class LazyNDArray(Lazy, NDArray):
     __rtruediv__ = recording.arithmetic(NDArray.__rtruediv__, "_rdiv_scalar")
     # Looks up slices and numbers that were used before; calls `_index` for all other keys.
     __getitem__ = recording.index
+    asscalar = recording.scalar_reader(NDArray.asscalar)
 
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
@@ -123,7 +124,7 @@ class LazyNumPy(Lazy, mx.np.ndarray):
     """A lazy array of ``mx.np``."""
 
     __slots__ = _slots(mx.np.ndarray)
-    _class = mx.np.ndarray
+    _class, _reader = mx.np.ndarray, "item"
 
     __add__ = recording.arithmetic(mx.np.ndarray.__add__, "_npi_add_scalar", "_npi_add", True)
     __sub__ = recording.arithmetic(
@@ -140,6 +141,7 @@ class LazyNumPy(Lazy, mx.np.ndarray):
         mx.np.ndarray.__rtruediv__, "_npi_rtrue_divide_scalar", None, True
     )
     __getitem__ = recording.index
+    item = recording.item_reader(mx.np.ndarray.item)
 
     def _index(self, key: Any) -> Any:
         parts = key if type(key) is tuple else (key,)

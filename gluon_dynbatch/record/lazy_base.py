@@ -45,8 +45,9 @@ class Lazy:
     #: Of a detached array, or of a part of a `Constant`, the array whose memory it shares.
     _detached_from: Optional[Any]
 
-    #: MXNet's class of such arrays.
+    #: MXNet's class of such arrays, and its function that reads single elements.
     _class: Any
+    _reader: str
     stype = "default"
     writable = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from functools import partial
 from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -109,7 +110,7 @@ class Recorder(recording.Calls):
                     advice="call batch.flush() in the scope's own thread first",
                 )
             self.refuse("it reads a value")
-            self._count_forced(self.scope.await_flush)
+            self._count_forced(self.scope.await_flush, reader=lazy._reader)
         if lazy._owner is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -124,20 +125,28 @@ class Recorder(recording.Calls):
             self._count_forced(self.scope.flush, changes=True)
             self.scope.connect()
 
-    def _count_forced(self, compute: Any, changes: bool = False) -> None:
+    def _count_forced(self, compute: Any, changes: bool = False, reader: str = "") -> None:
         """Compute pending calls by `compute`, and count this for the user's line.
 
         `compute` returns whether a sample of ``map`` has waited.  With `changes`, an array is about
-        to change; otherwise a value is read.
+        to change; otherwise a value is read, if from no function in Python, by `reader`.
         """
         where = user_line()
         in_map = bool(compute())
 
         def found() -> Finding:
-            kind, call = read_by(user_call(), changes, in_map)
+            call = user_call()
+            kind, call = read_by(reader if call == "compute" else call, changes, in_map)
             return Finding(kind, call, "", 1, where)
 
         self.report.found.count(("line", where), found)
+        if in_map:
+            self.read_places.add(recording.user_place())
+
+    def count_reads(self, places: List[recording.Place]) -> None:
+        """Count reads of samples of a map at places in `read_places`, several at a time."""
+        for place, times in Counter(places).items():
+            self.report.found.count_again(("line", place.where), times)
 
     def count_ordinary(self, name: str) -> None:
         """Count an operator on ordinary arrays, which runs at once."""

@@ -210,4 +210,5 @@ MOST_VIEWS = 100_000
 
 #: Array types of this process.  Scopes may share them, as they are immutable.
 TYPES = TypeTable()
+recording.connect_types(TYPES, TYPES.sizes)
 recording.type_of = TYPES.of

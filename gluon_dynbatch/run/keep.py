@@ -252,9 +252,12 @@ class Kept(recording.Keeper):
         key = lazy._value, lazy._type
         windows = self._windows.get(key)
         if windows is None:
-            elements = _elements(self._arenas[lazy._value])
-            windows = self._windows[key] = _windows(elements, lazy.shape)
+            windows = self._windows[key] = _windows(self.elements_of(lazy._value), lazy.shape)
         return np.array(windows[lazy._offset])
+
+    def wait_for(self, arena: int) -> Array:
+        """Wait for an arena and return its elements, for `elements_of`."""
+        return _elements(self._arenas[arena])
 
     def hand_out(self) -> None:
         """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
@@ -325,6 +328,10 @@ class Detached(recording.Keeper):
     def read(self, lazy: Lazy) -> Array:
         """Return the values of an array, as `Kept.read`."""
         return self._kept.read(lazy)
+
+    def wait_for(self, arena: int) -> Array:
+        """Wait for an arena and return its elements, as `Kept.wait_for`."""
+        return self._kept.elements_of(arena)
 
     def detached(self) -> None:
         """Return None: no graph has these arrays."""

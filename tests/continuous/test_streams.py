@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
@@ -83,8 +84,7 @@ def test_values_that_are_held_are_delivered_when_their_time_has_come():
     mailbox.wake = lambda: told.append(list(mailbox.values))
 
     def put(value, **send):
-        mailbox.values.append(value)
-        outbox.wake(mailbox)
+        outbox.put(mailbox, value)
         outbox.send(**send)
 
     with patch.object(clients.time, "monotonic", lambda: now):
@@ -111,6 +111,37 @@ def test_values_that_are_held_are_delivered_when_their_time_has_come():
         assert told[4:] == [[6]]
 
 
+def test_a_client_that_does_not_look_is_not_told_again_before_its_time():
+    """Not even if its buffer is more than half full; one that looks is told again in time."""
+    outbox, told = clients.Outbox(pytest.fail, 10), []
+    quick, slow = (clients.Mailbox(8, None) for _ in range(2))
+    for name, mailbox in (("quick", quick), ("slow", slow)):
+        mailbox.wake = lambda name=name: told.append((now, name))
+    with patch.object(clients.time, "monotonic", lambda: now):
+        for now in range(100, 132, 2):
+            for mailbox in (quick, slow):
+                outbox.put(mailbox, now)
+            outbox.send()
+            if told[-2:].count((now, "quick")):
+                quick.values.clear()
+    times = {name: [at for at, whose in told if whose == name] for name in ("quick", "slow")}
+    assert times["quick"] == [100, 110, 120, 130]
+    assert times["slow"] == [100, 108, 118, 128]
+
+
+def test_the_outbox_keeps_nothing_of_a_stream_that_has_ended():
+    """Its client has been told of a value, and is not to be told again for a long time."""
+    outbox, mailbox = clients.Outbox(pytest.fail, 1000), clients.Mailbox(8, None)
+    outbox.put(mailbox, 1)
+    outbox.send()
+    outbox.answer(clients.Request(mailbox, None, 0, 0), None)
+    outbox.send()
+    outbox.send(everything=True)  # no request can go on
+    reference = weakref.ref(mailbox)
+    del mailbox
+    assert reference() is None
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
     """But not for long: here not at all if the loop does not run."""
@@ -128,8 +159,7 @@ def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
         await task
 
     def send():
-        mailbox.values.append(1)
-        outbox.wake(mailbox)
+        outbox.put(mailbox, 1)
         outbox.send()
         passed.append("sent")
 

@@ -1,0 +1,16 @@
+from typing import Any, Callable, Optional
+
+class GreenletExit(BaseException): ...
+
+class greenlet:
+    dead: bool
+    parent: Any
+    gr_context: Any
+    gr_frame: Any
+    def __init__(
+        self, run: Optional[Callable[..., Any]] = None, parent: Optional[greenlet] = None
+    ) -> None: ...
+    def switch(self, *args: Any, **kwargs: Any) -> Any: ...
+    def throw(self, *args: Any) -> Any: ...
+
+def getcurrent() -> Any: ...
