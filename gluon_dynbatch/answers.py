@@ -11,7 +11,7 @@ from .clients import Request
 from .native import recording
 
 #: Types of values that are no arrays, and hold none.
-PLAIN = frozenset((str, bytes, bool, int, float, type(None)))
+PLAIN_VALUES = frozenset((str, bytes, bool, int, float, type(None)))
 
 
 class Office(Protocol):

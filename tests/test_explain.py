@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import mxnet as mx
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import __main__, advice, explain
+from gluon_dynbatch import __main__, advice, explain, observe
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT, semantics
 

@@ -60,7 +60,7 @@ cdef class Switches:
 
     cpdef bint resume(self, fiber, error=None) except -1:
         """Run a fiber in its own settings; return whether it parked."""
-        cdef Tape tape = None
+        cdef FlatTape tape = None
         cdef Py_ssize_t first = 0
         cdef bint parked = False
         try:
@@ -155,7 +155,7 @@ def park():
     return True
 
 
-cdef bint park_at_known_place(Tape tape, Calls recorder) except -1:
+cdef bint park_at_known_place(FlatTape tape, Calls recorder) except -1:
     """Park the current fiber to read a value where the report knows that samples read one.
 
     Return False if this is no such read.  Such reads are counted when the tape is computed, all at
@@ -183,8 +183,8 @@ cdef object scalar_of(object lazy):
     cdef Py_ssize_t kind = <object>slot(lazy, type_at)[0]
     if element_counts.data.as_longlongs[kind] != 1:
         return None
-    if isinstance(owner, Tape) and (<Tape>owner).open:
-        (<Tape>owner).realise(lazy)
+    if isinstance(owner, FlatTape) and (<FlatTape>owner).open:
+        (<FlatTape>owner).realise(lazy)
         owner = owner_of(lazy)
     if isinstance(owner, Keeper):
         elements = (<Keeper>owner).elements_of(<object>slot(lazy, value_at)[0])
