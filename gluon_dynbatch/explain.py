@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 from .advice import COLUMNS, NOT_MERGED, page, rows_of, wrapped
 from .errors import Where
 from .observe import Observer, ScopeSite, short
+from .record.lazy import LazyNDArray, LazyNumPy
 from .record.lazy_base import Lazy
 from .record.recorder import Recorder
 from .report import Report
@@ -146,6 +147,7 @@ def run_script(script: str, arguments: List[str], lines: Optional[int] = MOST_LI
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     watched: Tuple[Tuple[Any, str, Callable[[Any], Any]], ...] = (
         (Lazy, "asnumpy", observer.noting),
+        *((each, each._reader, observer.noting) for each in (LazyNDArray, LazyNumPy)),
         (Recorder, "lift_number", observer.calculating),
     )
     originals = [getattr(owner, name) for owner, name, _ in watched]

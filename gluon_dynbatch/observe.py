@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any, DefaultDict, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from .advice import NOT_MERGED, page
 from .auto import CALL, FLUSH, LAUNCH, RECORDED
@@ -285,20 +286,22 @@ class Observer:
         return create
 
     def noting(self, original: Any) -> Any:
-        """Wrap ``Lazy.asnumpy`` to note which line reads which numbers in scopes."""
+        """Wrap a method that reads arrays to note which line reads which numbers in scopes."""
 
         @functools.wraps(original)
-        def asnumpy(array: Any) -> Any:
+        def read(array: Any, *args: Any) -> Any:
             pending = STATE.recorder is not None and array.pending
-            values = original(array)
-            if pending and STATE.scope is not None and values.size <= FEW_ELEMENTS:
+            values = original(array, *args)
+            if pending and STATE.scope is not None and np.size(values) <= FEW_ELEMENTS:
                 where = user_line()
                 # Whole numbers may be equal by chance.
-                fractions = (x for x in map(float, values.flat) if not x.is_integer())
+                fractions = (x for x in map(float, np.ravel(values)) if not x.is_integer())
                 self.site.numbers.update(dict.fromkeys(fractions, where))
             return values
 
-        return asnumpy
+        # Reports name the function that the user's line calls.
+        read.__code__ = read.__code__.replace(co_name=original.__name__)
+        return read
 
     def calculating(self, lift_number: Any) -> Any:
         """Wrap ``Recorder.lift_number`` to find which numbers were read before."""

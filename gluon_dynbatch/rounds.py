@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 import greenlet
 import mxnet as mx
 
-from .answers import PLAIN, Answers, Office, without_mxnet_arrays
+from .answers import PLAIN_VALUES, Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
 from .fibers import Fibers
@@ -357,7 +357,8 @@ class Rounds(Fibers):
     def _put(self, request: Request, value: Any) -> None:
         """Put a value into a stream, and wait until there is room for another one."""
         mailbox = request.client
-        self._outbox.put(mailbox, value if type(value) in PLAIN else without_mxnet_arrays(value))
+        is_plain = type(value) in PLAIN_VALUES
+        self._outbox.put(mailbox, value if is_plain else without_mxnet_arrays(value))
         if not request.delivered:
             self._answers.has_firsts = True
         request.delivered += 1

@@ -228,7 +228,7 @@ def test_operators_of_several_lines_belong_in_a_cell(explained):
 COUNTED = {
     "recording": "y = [mx.nd.tanh(apply(x, 1 + n % 3)) for n, x in enumerate(xs * 5)]",
     "arrays": "y = [cell(mx.nd.full((1, 4), k)) for k in range(20)]",
-    "by MXNet": "y = [mx.nd.sort(mx.nd.ones((200, 500)) * 2) for _ in range(20)]",
+    "by MXNet": "y = [mx.nd.sort(mx.nd.ones((70, 1500)) * 2) for _ in range(20)]",
     "analysis": "y = [cell(x) for x in xs[: 2 + next(lengths)]]",
     "at once": "y = [cell(x) for x in xs[:2]]",
 }
