@@ -288,7 +288,6 @@ class Observer:
     def noting(self, original: Any) -> Any:
         """Wrap a method that reads arrays to note which line reads which numbers in scopes."""
 
-        @functools.wraps(original)
         def read(array: Any, *args: Any) -> Any:
             pending = STATE.recorder is not None and array.pending
             values = original(array, *args)

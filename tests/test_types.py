@@ -16,7 +16,10 @@ SOURCE = "".join(
     if path.suffix in (".pyx", ".pxi")
 )
 #: Methods of subclasses in Python, of which native code and others know the native base.
-OF_SUBCLASSES = {"Owner.realise", "Keeper.read", "Keeper.detached", "Keeper.wait_for", "Switches.restore"}
+OF_SUBCLASSES = {
+    *("Owner.realise", "Keeper.read", "Keeper.detached", "Keeper.wait_for"),
+    *("Switches.restore", "Switches.guard", "Switches.rest_fiber", "Switches.may_resume"),
+}
 
 
 def definitions(body):
