@@ -81,7 +81,8 @@ def panel(figures: Figures, name: str, left: float, top: float) -> Iterator[str]
     low, high = decades(values)
     most = max(point.words for points in figures.values() for point in points)
     step = 10 ** math.floor(math.log10(most))
-    step = step if most / step >= 3 else step / 2
+    # Three to five numbers fit below a panel.
+    step *= next(factor for factor in (0.5, 1, 2) if most / step / factor < 6)
 
     def at(words: float, seconds: float) -> Tuple[float, float]:
         across = words / (1.05 * most)
