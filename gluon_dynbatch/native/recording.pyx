@@ -33,6 +33,9 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent
 
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
         Py_ssize_t offset
