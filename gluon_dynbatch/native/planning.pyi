@@ -47,20 +47,27 @@ class Inputs(Protocol):
 
 def port_table(ports: Sequence[Port], kinds: Iterable[int]) -> bytes: ...
 def order(graph: Any, ports: List[Tuple[bytes, bytes]], groups: Array) -> Dict[str, Array]: ...
-def ancestors(offsets: Array, preds: Array, through: Array, reached: Array) -> None: ...
+def ancestors(
+    offsets: Array, preds: Array, segment: Array, recorded: Array, reached: Array
+) -> int: ...
 def externals_read(
     units: Array, input0: Array, term0: Array, terms: Array, read: Array
 ) -> None: ...
 def descendants(
     offsets: Array,
     preds: Array,
-    through: Array,
+    segment: Array,
+    recorded: Array,
     input0: Array,
     term0: Array,
     terms: Array,
     externals: Array,
     reached: Array,
 ) -> None: ...
+def find_ranges(
+    starts: Array, sizes: Array, first: Array, count: Array
+) -> Tuple[Array, Array]: ...
+def sums_of_heads(given: Array, heads: int, filled: Array, counts: Array) -> Array: ...
 def spread_reach(
     inputs: Inputs,
     reads: Reads,

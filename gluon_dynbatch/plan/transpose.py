@@ -175,8 +175,7 @@ def _some(reads: Reads, selected: Array) -> Reads:
 
 def recorded_segments(graph: Graph) -> Array:
     """Return per segment whether its calls were recorded for a backward pass."""
-    modes: Array = np.array([segment.mode for segment in graph.segments], dtype=np.int64)
-    return modes & RECORDING > 0
+    return np.array([segment.mode & RECORDING > 0 for segment in graph.segments], dtype=bool)
 
 
 class Reach(NamedTuple):
@@ -188,19 +187,18 @@ class Reach(NamedTuple):
     #: and the parameters of those launches, get a gradient of zeros unless they get another one.
     others: Tuple[int, ...]
     launches: Tuple[int, ...]
-    #: How many units lie on a path to a head.
+    #: Which units lie on a path to a head, and how many do.
+    live: Array
     units: int
 
 
-def live_units(plan: Plan, heads: Heads) -> Array:
-    """Return which units lie on a path of recorded calls to one of the heads."""
-    graph = plan.graph
-    reached = np.zeros(graph.dependencies.size, dtype=bool)
-    reached[graph.slot_unit[heads.term]] = True
-    recorded = recorded_segments(graph)[graph.segment]
-    planning.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
-    live: Array = reached & recorded
-    return live
+def live_units(plan: Plan, heads: Heads) -> Tuple[Array, int]:
+    """Return which units lie on a path of recorded calls to one of the heads, and how many do."""
+    graph, dependencies = plan.graph, plan.graph.dependencies
+    live: Array = np.zeros(dependencies.size, dtype=bool)
+    live[graph.slot_unit[heads.term]] = True
+    columns = dependencies.offsets, dependencies.preds, graph.segment
+    return live, planning.ancestors(*columns, recorded_segments(graph), live)
 
 
 def externals_of(graph: Graph, units: Array, count: int) -> Array:
@@ -213,10 +211,9 @@ def externals_of(graph: Graph, units: Array, count: int) -> Array:
 def touched_units(plan: Plan, units: Array, externals: Array) -> Array:
     """Return which units share a part of their graph with marked units or external arrays."""
     graph, touched = plan.graph, units.copy()
-    recorded = recorded_segments(graph)[graph.segment]
     dependencies = graph.dependencies
     planning.descendants(
-        *(dependencies.offsets, dependencies.preds, recorded),
+        *(dependencies.offsets, dependencies.preds, graph.segment, recorded_segments(graph)),
         *(graph.input0, graph.term0, graph.term, externals, touched),
     )
     return touched
@@ -224,7 +221,7 @@ def touched_units(plan: Plan, units: Array, externals: Array) -> Array:
 
 def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
-    units = live_units(plan, heads)
+    units, count = live_units(plan, heads)
     # Per external array: whether it gets a gradient; and whether it gets one, but not from a fill.
     wanted = externals_of(plan.graph, units, len(heads.in_graph)) & heads.in_graph
     others = wanted.copy()
@@ -243,5 +240,6 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
         tuple(filled),
         tuple(np.flatnonzero(others).tolist()),
         tuple(np.flatnonzero(skipped).tolist()),
-        int(units.sum()),
+        units,
+        count,
     )
