@@ -68,15 +68,37 @@ def find_ranges(
     starts: Array, sizes: Array, first: Array, count: Array
 ) -> Tuple[Array, Array]: ...
 def sums_of_heads(given: Array, heads: int, filled: Array, counts: Array) -> Array: ...
+def find_heads(
+    places: array[int],
+    sizes: array[int],
+    kinds: array[int],
+    graph: Any,
+    recorded: Array,
+    region_of: Array,
+    element_of: Array,
+    regions: Array,
+) -> Array: ...
 def spread_reach(
     inputs: Inputs,
+    outputs: Inputs,
     reads: Reads,
+    operands: Array,
+    segment: Array,
     recorded: Array,
-    maker: Array,
-    passing: Array,
-    flowing: Array,
-    reached: Array,
-) -> None: ...
+    trained: Array,
+    in_graph: Array,
+    filled: Tuple[Tuple[Array, Array], ...],
+    heads: Array,
+) -> Tuple[Array, Array, Array]: ...
+def gradients_wanted(
+    inputs: Inputs,
+    outputs: Inputs,
+    forward: Array,
+    operands: Array,
+    regions: Array,
+    in_graph: Array,
+    order: Array,
+) -> List[Tuple[bytes, bytes]]: ...
 def reserve_rows(
     regions: Array, kind: Array, order: Union[array[int], Array]
 ) -> Dict[Tuple[int, int], int]: ...

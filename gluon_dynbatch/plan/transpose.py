@@ -50,8 +50,7 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     The fills of the result are the gradients of heads, its launches those that take part, in
     reverse order, and its results the gradients of the fills of `plan`.
     """
-    maker = _makers(plan, heads)
-    live, passing = _find_live(plan, heads, maker)
+    live, passing, maker = _find_live(plan, heads)
     filled, kind, from_heads = _fills(plan, heads)
     operands = empty_places(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
     regions = empty_places(
@@ -80,45 +79,18 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     )
 
 
-def _makers(plan: Plan, heads: Heads) -> Array:
-    """Return per region the launch that writes it.
+def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
+    """Return which makers take part, which inputs pass a gradient on, and the maker of each region.
 
-    Fills have one of two further numbers: the first if a gradient may flow on to one of their
-    arrays, else the second.
+    See `planning.spread_reach`.
     """
-    launches = len(plan.order)
-    fills = [launches + (not heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
-    outputs = np.repeat(np.arange(launches), np.diff(plan.outputs.first))
-    return np.concatenate([outputs, np.array(fills, dtype=np.int64)])
-
-
-def read_outside(plan: Plan, in_graph: Array) -> Array:
-    """Return per operand whether it is a whole external array to which a gradient may flow."""
-    is_whole = plan.operands[:, TYPE] == planning.WHOLE
-    wanted: Array = is_whole & (plan.inputs.differentiable > 0)
-    wanted[wanted] = in_graph[plan.operands[wanted, FIRST]]
-    return wanted
-
-
-def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
-    """Return which makers take part, and which inputs pass a gradient on.
-
-    A launch takes part if it was recorded, something that is trained lies behind it, and a head
-    depends on it.  The maker of external arrays in MXNet's graph takes part as well.
-    """
-    segments, launches = plan.graph.segments, len(plan.order)
-    recorded = recorded_segments(plan.graph)[plan.segment]
+    segments = plan.graph.segments
     trained = [any([p.grad_req != "null" for p in s.parameters]) for s in segments]
-    live, reached = np.zeros((2, launches + 2), dtype=bool)
-    live[:launches] = np.array(trained, dtype=bool)[plan.segment]
-    outside = np.flatnonzero(read_outside(plan, heads.in_graph))
-    live[np.searchsorted(plan.inputs.first, outside, "right") - 1] = True
-    live[:launches] &= recorded
-    live[launches] = True
-    reached[maker[plan.region_of[heads.term]]] = True
-    passing = np.zeros(len(plan.operands), dtype=bool)
-    planning.spread_reach(plan.inputs, plan.reads, recorded, maker, passing, live, reached)
-    return live, passing
+    return planning.spread_reach(
+        *(plan.inputs, plan.outputs, plan.reads, plan.operands, plan.segment),
+        *(recorded_segments(plan.graph), np.array(trained, dtype=bool), heads.in_graph),
+        *(plan.filled, plan.region_of[heads.term]),
+    )
 
 
 def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array, Reads]:
