@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-import mxnet as mx
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
@@ -88,19 +87,18 @@ def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Opti
 
     The gradients of those that are not `reached` are left as they are.
     """
-    found, seen = Variables([], []), {0}
-    for i, (array, node) in enumerate(zip(arrays, recording.nodes_of(arrays))):
-        gradient = array.grad if node else None
+    found, seen, own = Variables([], []), {0}, recording.gradients_of(arrays)
+    if own is None:
+        return None
+    for i, (array, node, gradient) in enumerate(zip(arrays, recording.nodes_of(arrays), own)):
         if gradient is None and node and not is_leaf(node):
             return None  # an operator has computed it
         grad_req = GRAD_NULL if gradient is None else _GRAD_REQ.get(node)
         gradient = array if gradient is None else gradient
-        if grad_req is None or gradient.stype != "default":
+        if grad_req is None:
             return None
         if reached is not None and not reached[i]:
             grad_req = GRAD_NULL
-        if isinstance(gradient, mx.np.ndarray):
-            gradient = gradient.as_nd_ndarray()
         target = gradient if grad_req not in (GRAD_NULL, GRAD_ADD) and node not in seen else None
         found.requests.append(GradientRequest(grad_req != GRAD_NULL, target))
         found.gradients.append(gradient)
