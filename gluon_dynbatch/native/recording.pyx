@@ -83,6 +83,9 @@ cdef struct Functions:
     int (*is_numpy_shape)(int *) noexcept
     int (*set_numpy_shape)(int, int *) noexcept
     int (*share)(void *, void **) noexcept
+    int (*gradient)(void *, void **) noexcept
+    int (*storage)(void *, int *) noexcept
+    int (*mark_fresh)(void *, int) noexcept
 
 
 #: C functions of MXNet.
