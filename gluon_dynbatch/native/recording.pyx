@@ -93,6 +93,7 @@ cdef struct Functions:
     int (*share)(void *, void **) noexcept
     int (*gradient)(void *, void **) noexcept
     int (*storage)(void *, int *) noexcept
+    int (*mark_fresh)(void *, int) noexcept
 
 
 #: C functions of MXNet.

@@ -256,27 +256,6 @@ def sizes_of(list arrays not None):
     return found
 
 
-def gradients_of(list arrays not None):
-    """Return per real array its gradient, a plain array, or None without one.
-
-    Returns None for all of them if a gradient is sparse.
-    """
-    cdef list gradients = []
-    cdef void *gradient
-    cdef int storage
-    for array_ in arrays:
-        gradient, storage, found = NULL, 0, None
-        if has_node(<size_t>handle_of(array_)):
-            check_call(mxnet.gradient(handle_of(array_), &gradient))
-        if gradient is not NULL:
-            found = new_array(gradient)
-            check_call(mxnet.storage(gradient, &storage))
-        if storage:
-            return None
-        gradients.append(found)
-    return gradients
-
-
 def distinct(list objects not None):
     """Return the different ones of some objects, and per object its number among these."""
     cdef dict known = {}

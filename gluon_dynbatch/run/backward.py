@@ -7,7 +7,7 @@ run backward one by one, see `operators.py`.
 from __future__ import annotations
 
 from itertools import compress
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -30,6 +30,8 @@ KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
+#: The gradient of an input, if it is wanted: all of an array, or some elements.
+Found = Union[NDArray, Elements, None]
 
 
 class HeadGradients:
@@ -153,7 +155,7 @@ class BackwardPass:
 
     def pull(
         self, arriving: HeadGradients, requests: List[GradientRequest], live: Optional[Array]
-    ) -> List[Optional[Elements]]:
+    ) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs.
 
         Launches of MXNet's operators run for `live` units only, for all units if this is None.
@@ -195,7 +197,7 @@ class Pull(Pass):
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
         self._live = live
 
-    def run(self, arriving: HeadGradients) -> List[Optional[Elements]]:
+    def run(self, arriving: HeadGradients) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs."""
         self._add_up(arriving)
         self._backward.targets.clear()
@@ -224,16 +226,16 @@ class Pull(Pass):
             fills[number] = shaped(gradient, (region.rows, arena.row_size))
         return fills
 
-    def _input_gradients(self, fills: Dict[int, NDArray]) -> List[Optional[Elements]]:
+    def _input_gradients(self, fills: Dict[int, NDArray]) -> List[Found]:
         """Return the gradient of each input, in the order of `inputs`."""
-        gradients: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
+        gradients: List[Found] = [*self._gradients]
         others = slice(len(gradients), None)
         inputs, places = self._backward.inputs[others], self._backward.places
         for array, is_wanted, place in zip(inputs, self._wanted[others], places):
             if not is_wanted:
                 gradients.append(None)
             elif place is None:
-                gradients.append((_zeros_like(array), 0, array.size))
+                gradients.append(_zeros_like(array))
             else:
                 fill = fills[place[0]]
                 gradients.append((fill, place[1] * fill.shape[1], array.size))

@@ -8,11 +8,13 @@ one, its gradient is added to the gradient of that head.
 from __future__ import annotations
 
 import weakref
+from itertools import islice
 from typing import (
     Any,
     Callable,
     Dict,
     Iterable,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -33,7 +35,7 @@ from .engine import FLIGHT
 from .gradient import record_function
 from .keep import SHARING, Kept, Memories, find_memories, find_spots
 from .tape_node import Outputs, Route, Share, TapeNode, Within
-from .variables import find_variables
+from .variables import Variables, find_variables
 
 
 class Link(NamedTuple):
@@ -145,14 +147,19 @@ class Chain:
             return False
         gradients = node.backward(given, variables.requests, training)
         variables.deliver(inputs, gradients)
-        FLIGHT.went_backward(
-            gradient.handle.value
-            for gradient, request in zip(variables.gradients, variables.requests)
-            if request.wanted
-        )
+        FLIGHT.went_backward(self._one_each(variables))
         if not retain_graph:
             self._free(node)
         return True
+
+    def _one_each(self, variables: Variables) -> Iterator[int]:
+        """Yield the handle of a gradient that the backward pass of each flush writes, if any."""
+        columns = zip(variables.gradients, variables.requests)
+        for link in self._links:
+            count = sum(isinstance(route, NDArray) for route in link.routes)
+            gradients = [gradient for gradient, request in islice(columns, count) if request.wanted]
+            if gradients:
+                yield gradients[0].handle.value
 
     def _outputs(self, heads: List[Lazy]) -> Optional[Outputs]:
         """Return where arrays are among the results at which gradients may arrive.

@@ -28,7 +28,7 @@ from ..plan.transpose import externals_of
 from ..record.lazy_base import Lazy
 from ..record.where import user_line
 from ..schedule.dependencies import Array
-from .backward import BackwardPass, HeadGradients
+from .backward import BackwardPass, Found, HeadGradients
 from .buffers import view
 from .keep import view_in
 from .variables import GradientRequest
@@ -257,13 +257,17 @@ class TapeNode:
             live = self._live_units(self._starts()).units
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
-            (backward, routes), gradients = self._passes[number], []
+            backward, routes = self._passes[number]
+            gradients: List[Optional[NDArray]] = []
             ranges = backward.pull(arriving[number], requests_of[number], live[number])
-            for route, elements in zip(routes, ranges):
-                if isinstance(route, Within) and elements is not None:
+            for route, request, found in zip(routes, requests_of[number], ranges):
+                if isinstance(route, Within) and found is not None:
+                    elements = found if isinstance(found, tuple) else (found, 0, found.size)
                     arriving[route.flush].add(elements, route.head, route.offset)
                 elif isinstance(route, NDArray):
-                    gradients.append(elements and _shaped_like(route, *elements))
+                    # Without a gradient, there is no target; most gradients are their targets.
+                    is_target = found is None or found is request.target
+                    gradients.append(request.target if is_target else _shaped_like(route, found))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
 
@@ -301,6 +305,8 @@ class TapeNode:
         return Live(live[::-1], are_all)
 
 
-def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
-    """Return elements of an array in the shape of another one, itself if it has that shape."""
+def _shaped_like(other: NDArray, found: Found) -> NDArray:
+    """Return a gradient in the shape of another array; its array, if that has that shape."""
+    assert found is not None
+    array, first, _ = found if isinstance(found, tuple) else (found, 0, 0)
     return array if array.shape == other.shape else view(array, first, other.shape)
