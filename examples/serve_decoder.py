@@ -141,13 +141,14 @@ class Begin(gdb.DynamicHybridBlock):
 def decoder(model, vocab):
     """Return the function of one request: a generator of words."""
     begin, step, end = Begin(model), Step(model), vocab[END]
+    first = mx.nd.array([len(vocab)])
     # What it records depends on the number of words only: it runs once for each.
     begin.hybridize(trace_once=True)
     step.hybridize()
 
     def decode(source, limit):
         memory, padding, attentional, h, c = begin(source)
-        token = mx.nd.array([len(vocab)])
+        token = first
         for _ in range(limit):
             token, attentional, h, c = step(token, memory, padding, attentional, h, c)
             number = int(token.asscalar())  # waits here for a flush, together with other requests
