@@ -47,7 +47,7 @@ PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
 
 
 #: Bytes of a plan besides its arrays, without and with a backward pass.
-OBJECT_BYTES = 8 << 10, 32 << 10
+OBJECT_BYTES = 16 << 10, 32 << 10
 
 
 class ScopeWatch(Protocol):
