@@ -14,15 +14,27 @@
  * The factor is the kernel, turned round for the gradient of the data. For the gradient of the
  * kernel it is the gradient of the result, and the positions are the elements of the kernel.
  */
+/* Return the operations of vectors of a convolution if lanes are positions, or maps. */
+static int64_t F(work_by_positions)(const gdb_geometry *g) {
+    return g->out_maps * ((g->stretch + LANES - 1) / LANES) * g->factor_maps * gdb_area(g->taps);
+}
+
+static int64_t F(work_by_maps)(const gdb_geometry *g) {
+    const int64_t work = (g->out_maps + LANES - 1) / LANES * g->factor_maps * gdb_area(g->taps);
+    return gdb_area(g->positions) * (work + g->out_maps * GDB_STORE_WORK / LANES);
+}
+
 /* Return whether lanes are positions. */
 static int F(by_positions)(const gdb_geometry *g, int of_kernel) {
-    const int64_t taps = g->factor_maps * gdb_area(g->taps), positions = gdb_area(g->positions);
-    const int64_t maps = (g->out_maps + LANES - 1) / LANES * LANES;
-    const int64_t lanes = (g->stretch + LANES - 1) / LANES * LANES;
     if (of_kernel || g->position_step[0] != 1 || g->position_step[1] != 1 || g->stretch < LANES)
         return 0;
-    return g->out_maps * lanes * taps
-        < positions * (maps * taps + g->out_maps * GDB_STORE_WORK);
+    return F(work_by_positions)(g) < F(work_by_maps)(g);
+}
+
+/* Return whether a convolution is computed by tiles, as winograd.h has it. */
+static int F(is_tiled)(const gdb_maps *m, const gdb_geometry *g) {
+    const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
+    return F(by_tiles)(m, g, by_positions ? F(work_by_positions)(g) : F(work_by_maps)(g));
 }
 
 /* Copy input maps to their planes, which are zero elsewhere. */
@@ -208,7 +220,7 @@ static int64_t F(tables_size)(const gdb_geometry *g) {
 /* Scratch has the tables, the planes, and the packed factors of all groups or stretches. */
 static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const gdb_geometry g = gdb_geometry_of(m);
-    if (F(by_tiles)(m, &g)) return F(tiles_scratch)(m, &g);
+    if (F(is_tiled)(m, &g)) return F(tiles_scratch)(m, &g);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
     const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
     const int64_t wide = F(packed_elements)(1, MR * g.stretch);
@@ -265,7 +277,7 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
                         const void *right, int64_t right_row, const void *bias, void *result,
                         int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
-    if (F(by_tiles)(m, &g)) {
+    if (F(is_tiled)(m, &g)) {
         F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, result,
                              result_row, scratch);
         return;

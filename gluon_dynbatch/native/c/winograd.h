@@ -56,14 +56,16 @@ static void F(copy_to_halves)(const gdb_geometry *g, const gdb_tiling *t, const 
             /* The halves for even and odd columns of `from`. */
             T *even = to + (first & 1) * t->half + first / 2;
             T *odd = to + (~first & 1) * t->half + (first + 1) / 2;
-            int64_t x = 0;
-            for (; x + 8 <= width; x += 8) {
-                const QUAD a = *(const QUAD *)(from + x), b = *(const QUAD *)(from + x + 4);
-                *(QUAD *)(even + x / 2) = SHUFFLE(a, b, 0, 2, 4, 6);
-                *(QUAD *)(odd + x / 2) = SHUFFLE(a, b, 1, 3, 5, 7);
+            const int64_t pairs = width / 2, quads = pairs >= 4 ? pairs : 0;
+            for (int64_t i = 0; i < quads; i += 4) {
+                const int64_t x = i + 4 < quads ? i : quads - 4; /* the last overlap */
+                const QUAD a = *(const QUAD *)(from + 2 * x), b = *(const QUAD *)(from + 2 * x + 4);
+                *(QUAD *)(even + x) = SHUFFLE(a, b, 0, 2, 4, 6);
+                *(QUAD *)(odd + x) = SHUFFLE(a, b, 1, 3, 5, 7);
             }
-            for (; x + 2 <= width; x += 2) even[x / 2] = from[x], odd[x / 2] = from[x + 1];
-            if (x < width) even[x / 2] = from[x];
+            for (int64_t x = quads; x < pairs; x++)
+                even[x] = from[2 * x], odd[x] = from[2 * x + 1];
+            if (width & 1) even[pairs] = from[width - 1];
         }
 }
 
@@ -74,13 +76,13 @@ INLINE void F(transform_tiles)(const gdb_tiling *t, const T *halves, int64_t ste
         UNROLL for (int y = 0; y < 4; y++)
             rows[y] = LOAD(halves + (2 * (y & 1) + (x & 1)) * t->half + y / 2 * t->line + x / 2);
         d[x][0] = rows[0] - rows[2], d[x][1] = rows[1] + rows[2];
-        d[x][2] = rows[2] - rows[1], d[x][3] = rows[1] - rows[3];
+        d[x][2] = rows[2] - rows[1], d[x][3] = rows[3] - rows[1];
     }
     UNROLL for (int y = 0; y < 4; y++) {
         *(VECTOR *)(to + y * step) = d[0][y] - d[2][y];
         *(VECTOR *)(to + (4 + y) * step) = d[1][y] + d[2][y];
         *(VECTOR *)(to + (8 + y) * step) = d[2][y] - d[1][y];
-        *(VECTOR *)(to + (12 + y) * step) = d[1][y] - d[3][y];
+        *(VECTOR *)(to + (12 + y) * step) = d[3][y] - d[1][y];
     }
 }
 
@@ -149,15 +151,17 @@ INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t step, co
                 VECTOR *even2 = even + 2 * tiles, *odd2 = odd + 2 * tiles;
                 if (AT_ONCE == 4) {
                     first = sum[0][i] + sum[1][i] + sum[AT_ONCE - 2][i];
-                    last = sum[1][i] - sum[AT_ONCE - 2][i] - sum[AT_ONCE - 1][i];
+                    last = sum[1][i] - sum[AT_ONCE - 2][i] + sum[AT_ONCE - 1][i];
                 } else if (y) {
-                    first = sum[0][i], last = -sum[0][i] - sum[1][i];
+                    first = sum[0][i], last = sum[1][i] - sum[0][i];
                 } else {
                     first = sum[0][i] + sum[1][i], last = sum[1][i];
                 }
                 if (x < 3) *even += first, *even2 += last;
-                if (x == 1) *odd += first, *odd2 += last;
-                if (x > 1) *odd -= first, *odd2 -= last;
+                if (x == 2)
+                    *odd -= first, *odd2 -= last;
+                else if (x)
+                    *odd += first, *odd2 += last;
             }
         }
 }
@@ -226,11 +230,17 @@ static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const 
     }
 }
 
-/* Return whether a convolution is computed by tiles. */
-static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g) {
+/* Return whether a convolution is computed by tiles, if it takes `direct` operations of vectors
+ * otherwise. Loads and stores of the transforms take as long as products. */
+static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct) {
     for (int i = 0; i < 2; i++)
         if (m->kernel[i] != 3 || m->stride[i] != 1 || m->dilate[i] != 1) return 0;
-    return m->of != GDB_OF_KERNEL && g->in_maps >= 4;
+    const gdb_tiling t = F(tiling_of)(g);
+    const int64_t vectors = (g->out_maps + LANES - 1) / LANES;
+    const int64_t stretches = (t.tiles[0] * t.line + LANES - 1) / LANES;
+    const int64_t work = vectors * gdb_area(t.tiles) * (GDB_TILE_ELEMENTS * g->in_maps + 28)
+        + g->in_maps * (4 * GDB_TILE_ELEMENTS * stretches + gdb_area(g->in_size) / 4);
+    return m->of != GDB_OF_KERNEL && 6 * work < 5 * direct;
 }
 
 static int64_t F(halves_size)(const gdb_geometry *g, const gdb_tiling *t) {
