@@ -140,9 +140,12 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
 def _in_a_row(plan: Plan) -> Iterator[Unplaced]:
     """Yield the calls of which each waits for the one before, if there are many."""
     graph, first = plan.graph, plan.members.first
-    lone = np.sort(plan.members.units[first[:-1][np.diff(first) == 1]])
+    lone = plan.members.units[first[:-1][np.diff(first) == 1]]
     launches = len(plan.segment)
     least = max(MANY_LAUNCHES, int(LARGE_SHARE * launches))
+    if len(lone) < least:
+        return
+    lone = np.sort(lone)
     signature = graph.dependencies.signature[lone]
     nodes: DefaultDict[str, Set[int]] = defaultdict(set)
     chained = 0

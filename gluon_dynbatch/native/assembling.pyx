@@ -113,6 +113,7 @@ cdef class Assembler(Addressing):
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
         self.code, self.pieces = Code(), plan.pieces
+        self.code.reserve(self.pieces.shape[0] * sizeof(gdb_piece))
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
             base, size = self.base(("arena", number)), itemsize(arena.dtype)

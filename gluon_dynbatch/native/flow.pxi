@@ -19,14 +19,16 @@ def ancestors(
 
 
 def externals_read(
-    const uint8_t[::1] units, const int32_t[::1] input0, const int32_t[::1] term0,
-    const int32_t[::1] terms, uint8_t[::1] read,
+    const uint8_t[::1] units, const int64_t[::1] offsets, const int32_t[::1] input0,
+    const int32_t[::1] term0, const int32_t[::1] terms, uint8_t[::1] read,
 ):
     """Mark the external arrays that marked units read; terms of these are negative numbers."""
-    cdef Py_ssize_t unit, i
+    cdef Py_ssize_t unit, i, first, stop
     for unit in range(units.shape[0]):
-        if units[unit]:
-            for i in range(term0[input0[unit]], term0[input0[unit + 1]]):
+        first, stop = term0[input0[unit]], term0[input0[unit + 1]]
+        # The other terms are those of predecessors.
+        if units[unit] and stop - first > offsets[unit + 1] - offsets[unit]:
+            for i in range(first, stop):
                 if terms[i] < 0:
                     read[-1 - terms[i]] = True
 
@@ -46,6 +48,54 @@ def descendants(
         for k in range(term0[input0[unit]], term0[input0[unit + 1]]):
             if terms[k] < 0:
                 reached[unit] |= externals[-1 - terms[k]]
+
+
+def exchange_reads(
+    reads, tuple filled, term, offset, size, const int64_t[:] region_of,
+    const int64_t[:] element_of, int64_t operands, const int64_t[::1] inputs,
+    const uint8_t[::1] wanted,
+):
+    """Return the columns of the reads of a backward plan, as those of `plan.plan.Reads`.
+
+    Operands of the backward plan are the regions of the forward plan, and its regions are the
+    operands, and then the fills with gradients of heads.  First come the reads of fills, then those
+    of the gradients of `inputs`, in their order.  Only `wanted` regions get gradients.  `term`,
+    `offset` and `size` are columns of `plan.transpose.Heads`.
+    """
+    cdef const int64_t[:] terms = term, offsets = offset, sizes = size, numbers
+    cdef const int64_t[::1] operand = reads.operand, region = reads.region
+    cdef const int64_t[::1] target = reads.target, length = reads.length, element = reads.element
+    #: Per operand its rank among the inputs, counted from 1; per rank, where its reads begin.
+    cdef int64_t[::1] rank = clone(LONG, operands, True)
+    cdef int64_t[::1] first = clone(LONG, inputs.shape[0] + 2, True)
+    cdef int64_t i, k, head, done, row, count = 0
+    for i in range(inputs.shape[0]):
+        rank[inputs[i]] = i + 1
+    for k in range(operand.shape[0]):
+        if rank[operand[k]] and wanted[region[k]]:
+            first[rank[operand[k]] + 1] += 1
+    for i in range(inputs.shape[0] + 1):
+        first[i + 1] += first[i]
+    columns = numpy.empty((5, terms.shape[0] + first[inputs.shape[0] + 1]), numpy.int64)
+    cdef int64_t[:, ::1] found = columns
+    for i, (externals, _) in enumerate(filled):
+        numbers, done = externals, 0
+        for k in range(numbers.shape[0]):
+            head = numbers[k]
+            if wanted[region_of[terms[head]]]:
+                found[0, count], found[1, count] = region_of[terms[head]], operands + i
+                found[2, count] = element_of[terms[head]] + offsets[head]
+                found[3, count], found[4, count] = sizes[head], done
+                count += 1
+            done += sizes[head]
+    for k in range(operand.shape[0]):
+        i = rank[operand[k]]
+        if i and wanted[region[k]]:
+            row = count + first[i]
+            first[i] += 1
+            found[0, row], found[1, row], found[2, row] = region[k], operand[k], element[k]
+            found[3, row], found[4, row] = length[k], target[k]
+    return columns[:, :count + first[inputs.shape[0] + 1]]
 
 
 def find_ranges(

@@ -118,59 +118,58 @@ cdef class Ordering:
         self.begins[launch] -= 1
         self.units[self.begins[launch]] = unit
 
-    cdef int sort(self, int64_t *members, int64_t count) except -1:
-        """Sort members by segment and by number of terms; stable."""
-        cdef int64_t i, most = 0
-        cdef bint equal = True
-        for i in range(count):
-            most = max(most, self.count_terms(members[i]))
-            equal = equal and self.segment[members[i]] == self.segment[members[0]]
-            equal = equal and most == self.count_terms(members[i]) == self.count_terms(members[0])
-        if equal:
-            return 0
-        cdef bytearray scratch = bytearray(2 * count * sizeof(Keyed))
-        cdef Keyed *items = <Keyed *><char *>scratch
+    cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
+        """Sort members by segment and by number of terms; stable.  `items` is scratch."""
+        cdef int64_t i
         for i in range(count):
             items[i].unit = members[i]
-            items[i].key = self.rank[self.segment[members[i]]] * (most + 1)
-            items[i].key += most - self.count_terms(members[i])
+            items[i].key = (self.rank[self.segment[members[i]]] << 32) + INT32_MAX
+            items[i].key -= self.count_terms(members[i])
         radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
-        return 0
 
     cdef int follow(
         self, const int32_t[::1] term, const int32_t[::1] slot_unit, const char *leads,
     ) except -1:
         """Order all launches, from the last to the first: each after those that read it."""
-        cdef array scratch = clone(LONG, self.units.shape[0], False)
-        cdef int64_t *led = <int64_t *>scratch.data.as_longlongs
+        cdef array of_led = clone(LONG, self.units.shape[0], False)
+        cdef array of_items = clone(LONG, 4 * self.units.shape[0], False)
+        cdef array of_inputs = clone(LONG, self.units.shape[0], False)
+        cdef int64_t *led = <int64_t *>of_led.data.as_longlongs
+        #: The first input of each member of the launch at hand.
+        cdef int64_t *inputs = <int64_t *>of_inputs.data.as_longlongs
         cdef int64_t *end
         cdef int64_t *members
-        cdef int64_t launch, count, port
+        cdef int64_t launch, count, port, i
         for launch in range(self.launches - 1, -1, -1):
             members = &self.units[self.first[launch]]
             count = self.first[launch + 1] - self.first[launch]
-            self.sort(members, count)
+            self.sort(members, count, <Keyed *>of_items.data.as_longlongs)
+            for i in range(count):
+                inputs[i] = self.input0[members[i]]
             end = led
             for port in range(self.input0[members[0] + 1] - self.input0[members[0]]):
-                end = self.list_led(port, members, count, term, slot_unit, leads, end)
+                end = self.list_led(port, inputs, count, term, slot_unit, leads, end)
             while end > led:
                 end -= 1
                 self.put(end[0])
         return 0
 
     cdef int64_t *list_led(
-        self, int64_t port, const int64_t *members, int64_t count, const int32_t[::1] term,
+        self, int64_t port, const int64_t *inputs, int64_t count, const int32_t[::1] term,
         const int32_t[::1] slot_unit, const char *leads, int64_t *led,
     ) noexcept:
-        """List the units that members lead by what an input reads: by term, then by member."""
+        """List the units that members lead by what an input reads: by term, then by member.
+
+        `inputs` has the first input of each member.
+        """
         cdef int64_t level = 0, last, i, at, end
         while count:
             last = 0
             for i in range(count):
-                at = self.term0[self.input0[members[i]] + port] + level
-                end = self.term0[self.input0[members[i]] + port + 1]
+                at = self.term0[inputs[i] + port] + level
+                end = self.term0[inputs[i] + port + 1]
                 if at < end and leads[at]:
                     led[0] = slot_unit[term[at]]
                     led += 1

@@ -51,7 +51,7 @@ def ancestors(
     offsets: Array, preds: Array, segment: Array, recorded: Array, reached: Array
 ) -> int: ...
 def externals_read(
-    units: Array, input0: Array, term0: Array, terms: Array, read: Array
+    units: Array, offsets: Array, input0: Array, term0: Array, terms: Array, read: Array
 ) -> None: ...
 def descendants(
     offsets: Array,
@@ -64,6 +64,18 @@ def descendants(
     externals: Array,
     reached: Array,
 ) -> None: ...
+def exchange_reads(
+    reads: Reads,
+    filled: Tuple[Tuple[Array, Array], ...],
+    term: Array,
+    offset: Array,
+    size: Array,
+    region_of: Array,
+    element_of: Array,
+    operands: int,
+    inputs: Array,
+    wanted: Array,
+) -> Array: ...
 def find_ranges(
     starts: Array, sizes: Array, first: Array, count: Array
 ) -> Tuple[Array, Array]: ...
@@ -126,4 +138,4 @@ class Reader:
     @property
     def sizes(self) -> List[int]: ...
     @property
-    def reads(self) -> Dict[str, Array]: ...
+    def reads(self) -> Array: ...

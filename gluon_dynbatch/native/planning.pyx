@@ -7,7 +7,7 @@ Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
 
 cimport cython
 from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
 import numpy
 

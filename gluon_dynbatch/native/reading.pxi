@@ -83,6 +83,7 @@ cdef class Reader:
     #: Output: per term its region, or -1, and its first element there.
     cdef int64_t[:, ::1] places
     #: The columns of `plan.plan.Reads`, longer than the number of reads.
+    cdef object columns
     cdef int64_t[::1] operand, region, target, length, element
     #: Numbers of fills by row size and number of the kind.
     cdef readonly dict fill_of
@@ -102,22 +103,16 @@ cdef class Reader:
         self.shared, self.concat = inputs.shared, inputs.concat
         self.output0, self.output_size = outputs.first, outputs.row_size
         self.operands, self.places = operands, places
-        self.operand, self.region, self.target, self.length, self.element = numpy.empty(
-            (5, self.term.shape[0]), numpy.int64)
+        self.columns = numpy.empty((5, self.term.shape[0]), numpy.int64)
+        self.operand, self.region, self.target, self.length, self.element = self.columns
         self.fill_of, self.filled, self.sizes = {}, [], []
         self.read_launches(
             members.units, members.first, graph.input0, graph.slot0, graph.dependencies.rows)
 
     @property
     def reads(self):
-        """The columns of `plan.plan.Reads` by name."""
-        return {
-            "operand": numpy.array(self.operand[:self.count]),
-            "region": numpy.array(self.region[:self.count]),
-            "target": numpy.array(self.target[:self.count]),
-            "length": numpy.array(self.length[:self.count]),
-            "element": numpy.array(self.element[:self.count]),
-        }
+        """The columns of `plan.plan.Reads`."""
+        return numpy.array(self.columns[:, :self.count])
 
     cdef int read_launches(
         self, const int64_t[::1] units, const int64_t[::1] first, const int32_t[::1] input0,

@@ -30,15 +30,23 @@ cdef class Code:
     def __dealloc__(self):
         free(self.numbers)
 
-    cdef void *grow(self, int64_t bytes) except NULL:
-        """Append uninitialized bytes; return their address, which is valid until the next call."""
-        cdef int64_t count = numbers_in(bytes), capacity = 2 * (self.size + count) + 64
+    cdef int reserve(self, int64_t bytes) except -1:
+        """Make room for some bytes, and for half as many more."""
+        cdef int64_t count = numbers_in(bytes), capacity = count + count // 2 + 1024
         cdef int64_t *moved
         if self.size + count > self.capacity:
+            capacity += self.size
             moved = <int64_t *>realloc(self.numbers, capacity * sizeof(int64_t))
             if moved == NULL:
                 raise MemoryError("no memory for a program")
             self.numbers, self.capacity = moved, capacity
+        return 0
+
+    cdef void *grow(self, int64_t bytes) except NULL:
+        """Append uninitialized bytes; return their address, which is valid until the next call."""
+        cdef int64_t count = numbers_in(bytes)
+        if self.size + count > self.capacity:
+            self.reserve(self.size * sizeof(int64_t) + bytes)
         self.size += count
         return self.numbers + self.size - count
 

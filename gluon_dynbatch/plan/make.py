@@ -51,7 +51,7 @@ def make_plan(
     terms = len(graph.slot_unit) + len(outside.size)
     places = np.full((terms, 2), -1, dtype=np.int64)
     reader = planning.Reader(graph, members, inputs, outputs, outside, operands, places)
-    reads = Reads(**reader.reads)
+    reads = Reads(*reader.reads)
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T
     fills = empty_places(np.array(reader.sizes, dtype=np.int64) // row_size, row_size)
     regions, kind = np.concatenate([results, fills]), np.concatenate([outputs.kind, kind])

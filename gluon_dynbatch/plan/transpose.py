@@ -51,7 +51,7 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     reverse order, and its results the gradients of the fills of `plan`.
     """
     live, passing, maker = _find_live(plan, heads)
-    filled, kind, from_heads = _fills(plan, heads)
+    filled, kind = _fills(plan, heads)
     operands = empty_places(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
     regions = empty_places(
         np.append(plan.operands[:, ROWS], [len(numbers) for numbers, _ in filled]),
@@ -61,9 +61,11 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     # The gradients of heads come first.
     order = np.concatenate([np.arange(len(plan.operands), len(regions)), inputs])
     kind = np.concatenate([plan.inputs.kind, kind])
-    wanted = live[maker]
-    parts = _some(from_heads, wanted[from_heads.operand]), _from_operands(plan, inputs, wanted)
-    reads = Reads._make(map(np.concatenate, zip(*parts)))
+    columns = planning.exchange_reads(
+        *(plan.reads, filled, heads.term, heads.offset, heads.size),
+        *(plan.region_of, plan.element_of, len(plan.operands), inputs, live[maker]),
+    )
+    reads = Reads(*columns)
     arenas, sizes, pieces = place_operands(operands, regions, reads, kind, order, plan.kinds)
     return plan._replace(
         order=np.flatnonzero(live[: len(plan.order)])[::-1],
@@ -93,26 +95,13 @@ def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
     )
 
 
-def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array, Reads]:
-    """Return the fills with gradients of heads, the kind of each fill, and the reads of them.
-
-    There is a fill for each size and kind of heads.
-    """
+def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array]:
+    """Return the fills with gradients of heads, one for each size and kind, and their kinds."""
     pairs = heads.size * len(plan.kinds) + heads.kind
     distinct, fill = np.unique(pairs, return_inverse=True)
     by_fill = [np.flatnonzero(fill == number) for number in range(len(distinct))]
-    position = np.empty(len(pairs), dtype=np.int64)
-    for numbers in by_fill:
-        position[numbers] = np.arange(len(numbers))
-    reads = Reads(
-        operand=plan.region_of[heads.term],
-        region=len(plan.operands) + fill,
-        target=plan.element_of[heads.term] + heads.offset,
-        length=heads.size,
-        element=position * heads.size,
-    )
     filled = tuple((numbers, heads.size[numbers]) for numbers in by_fill)
-    return filled, distinct % len(plan.kinds), _some(reads, np.argsort(fill, kind="stable"))
+    return filled, distinct % len(plan.kinds)
 
 
 def _order_inputs(operands: Array, passing: Array) -> Array:
@@ -126,23 +115,6 @@ def _order_inputs(operands: Array, passing: Array) -> Array:
     keys = (np.where(gathered, 0, places[:, column]) for column in (SECOND, FIRST))
     order: Array = inputs[np.lexsort([*keys, gathered])]
     return order
-
-
-def _from_operands(plan: Plan, inputs: Array, wanted: Array) -> Reads:
-    """Return the reads of the gradients of inputs, in the order of these, by wanted regions."""
-    rank = np.full(len(plan.operands), -1)
-    rank[inputs] = np.arange(len(inputs))
-    reads = plan.reads
-    selected = np.flatnonzero((rank[reads.operand] >= 0) & wanted[reads.region])
-    selected = selected[np.argsort(rank[reads.operand[selected]], kind="stable")]
-    exchanged = reads._replace(
-        operand=reads.region, region=reads.operand, target=reads.element, element=reads.target
-    )
-    return _some(exchanged, selected)
-
-
-def _some(reads: Reads, selected: Array) -> Reads:
-    return Reads._make(column[selected] for column in reads)
 
 
 def recorded_segments(graph: Graph) -> Array:
@@ -176,7 +148,8 @@ def live_units(plan: Plan, heads: Heads) -> Tuple[Array, int]:
 def externals_of(graph: Graph, units: Array, count: int) -> Array:
     """Return per external array, of `count`, whether marked units read it."""
     read = np.zeros(count, dtype=bool)
-    planning.externals_read(units, graph.input0, graph.term0, graph.term, read)
+    offsets = graph.dependencies.offsets
+    planning.externals_read(units, offsets, graph.input0, graph.term0, graph.term, read)
     return read
 
 

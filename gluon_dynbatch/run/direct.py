@@ -63,14 +63,18 @@ def go_backward(
     kinds = {number: TYPES[number] for number in set(numbers)}
     if any(kind.dtype not in FLOATS for kind in kinds.values()):
         return False  # it has no gradient
-    given = [None] * len(heads) if given is None else given
-    if len(given) != len(heads) or not all(map(_fits, given, map(kinds.__getitem__, numbers))):
+    if given is not None and (
+        len(given) != len(heads) or not all(map(_fits, given, map(kinds.__getitem__, numbers)))
+    ):
         return False
     mode = current_mode()
     set_mode(0)
     try:
         ones = {number: ones_of(kind) for number, kind in kinds.items()}
-        gradients = [ones[n] if each is None else each for each, n in zip(given, numbers)]
+        gradients = [ones[number] for number in numbers]
+        for i, each in enumerate(given or ()):
+            if each is not None:
+                gradients[i] = each
         with PROFILER.backward_pass():
             return chain.backward(list(heads), gradients, retain_graph, bool(train_mode))
     finally:
