@@ -1,5 +1,10 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
+cdef enum:
+    #: MXNet's number for the storage of arrays that are not sparse.
+    DENSE = 0
+
+
 cdef class Keeper(Owner):
     """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
@@ -353,6 +358,37 @@ def nodes_of(list arrays not None):
     for i, array_ in enumerate(arrays):
         nodes[i] = <size_t>(<void **>(<char *>handle_of(array_) + node_at))[0]
     return nodes
+
+
+def gradients_of(list arrays not None):
+    """Return the gradient of each of some real arrays as one of ``mx.nd``, None without one.
+
+    Returns None if one of them is sparse.
+    """
+    cdef list gradients = []
+    cdef void *handle
+    cdef void *gradient
+    cdef int storage, failed
+    for array_ in arrays:
+        handle, gradient, storage = handle_of(array_), NULL, DENSE
+        failed = mxnet.gradient(handle, &gradient) if has_node(<size_t>handle) else 0
+        gradients.append(None if gradient is NULL else new_array(gradient))
+        if gradient is not NULL:
+            failed |= mxnet.storage(gradient, &storage)
+        if failed:
+            check_call(failed)
+        if storage != DENSE:
+            return None
+    return gradients
+
+
+def mark_fresh(list arrays not None):
+    """Mark the gradients of some real arrays as new, for ``Trainer.step``."""
+    cdef int failed
+    for array_ in arrays:
+        failed = mxnet.mark_fresh(handle_of(array_), 1)
+        if failed:
+            check_call(failed)
 
 
 def in_graph(list arrays not None):

@@ -32,6 +32,9 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent
 
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
         Py_ssize_t offset
@@ -87,6 +90,9 @@ cdef struct Functions:
     int (*is_numpy_shape)(int *) noexcept
     int (*set_numpy_shape)(int, int *) noexcept
     int (*share)(void *, void **) noexcept
+    int (*gradient)(void *, void **) noexcept
+    int (*storage)(void *, int *) noexcept
+    int (*mark_fresh)(void *, int) noexcept
 
 
 #: C functions of MXNet.

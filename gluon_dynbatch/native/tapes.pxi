@@ -130,6 +130,7 @@ cdef class FlatTape(Owner):
         # Backwards, as a detached array references an earlier one.  Python code, such as callbacks
         # of weak references, runs only once the list is complete.
         for i in range(count - 1, first - 1, -1):
+            fetch(lazies, i - AHEAD)
             item = PyList_GET_ITEM(lazies, i)
             if Py_REFCNT(item) > 1:
                 held.append(<object>item)

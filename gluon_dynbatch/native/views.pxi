@@ -259,6 +259,21 @@ def sizes_of(list arrays not None):
     return found
 
 
+def distinct(list objects not None):
+    """Return the different ones of some objects, and per object its number among these."""
+    cdef dict known = {}
+    cdef array numbers = clone(array("q"), len(objects), False)
+    cdef Py_ssize_t i
+    cdef int64_t number = 0
+    last = known  # no object of the list
+    for i, item in enumerate(objects):
+        if item is not last:
+            last = item
+            number = known.setdefault(<size_t><PyObject *>item, len(known))
+        numbers.data.as_longlongs[i] = number
+    return [<object><PyObject *><size_t>identity for identity in known], numbers
+
+
 def shared_array(array_):
     """Return an array of ``mx.np`` with the memory and the gradient of a real array."""
     cdef void *handle = NULL
