@@ -49,6 +49,9 @@ cdef class Calls:
     cdef public object scope
     #: With ``debug=True``, the `debug.Watch` of the arrays that pending calls read, else None.
     cdef public object watch
+    #: The library of callees, and those of operators with their attributes, by token.
+    cdef public object library
+    cdef public dict operators
     #: The `Trace` of the innermost ``forward`` that is being traced, or None.
     cdef public object tracing
     #: By class of blocks that override ``forward``, their calls.
@@ -90,7 +93,7 @@ cdef class Calls:
             return (<object>self).run_at_once(block, args, why)
         callee = current_callee(block, fields)
         if callee is None:
-            callee = (<object>self).library.callee(block)
+            callee = self.library.callee(block)
         return self.call_callee(block, <Callee>callee, args)
 
     cdef inline object call_callee(self, block, Callee callee, tuple args):
@@ -181,12 +184,12 @@ def cached_op_hook(original):
 
     @cython.binding(True)  # becomes a method
     def _call_cached_op(block, *args):
-        recorder = state.recorder
+        cdef Calls recorder = recorder_here()
         if recorder is None and state.at_once:
             recorder = state.scope.recorder_of(block)
         if recorder is None:
             return original(block, *args)
-        return Calls.call_block(<Calls?>recorder, block, args)
+        return recorder.call_block(block, args)
 
     return _call_cached_op
 
@@ -208,20 +211,21 @@ def arithmetic(
     while the operator is new, it calls `original`, MXNet's own method.
     """
     kind = "np" if numpy else "op"
+    of_arrays = kind, array_operator, (), ()
 
     @cython.binding(True)  # becomes a method
     def apply(self, other):
-        recorder = state.recorder
+        cdef Calls recorder = recorder_here()
         if recorder is not None:
-            if isinstance(other, (int, float)):
+            if array_operator is not None and is_operand(other, numpy):
+                token, args = of_arrays, (self, other)
+            elif isinstance(other, (int, float)):
                 token = kind, scalar_operator, ("scalar",), (str(float(other)),)
-                token, args = recorder.lift_number(token, [self])
-            elif array_operator is not None and is_operand(other, numpy):
-                token, args = (kind, array_operator, (), ()), (self, other)
+                token, args = (<object>recorder).lift_number(token, [self])
             else:
                 return original(self, other)
             callee = recorder.operators.get(token)
-            results = None if callee is None else call(recorder, callee, args)
+            results = None if callee is None else call(recorder, <Callee?>callee, args)
             if type(results) is list:
                 return (<list>results)[0]
         return original(self, other)
@@ -298,7 +302,7 @@ cpdef call(Calls recorder, Callee callee, args):
 
 cdef int register(FlatTape tape, object lazy, Py_ssize_t value) except -1:
     """Make a new lazy array a value of the tape; runs no Python code."""
-    change_slot(lazy, value_at, value)
+    change_slot(lazy, value_at, integer(value))
     tape.lazies.append(lazy)
     return 0
 

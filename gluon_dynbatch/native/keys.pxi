@@ -52,11 +52,13 @@ cdef KnownCall *known_call(
     Callee callee, object args, int mode, FlatTape tape, Arguments *found
 ) except? NULL:
     """Find out the key and the operands of a call, and return what is kept of it, or NULL."""
-    cdef uint64_t version = version_of(<PyObject *>callee.entries)
+    cdef uint64_t version
     found.tokens[0], found.count, found.arrays = mode, 1, 0
     for arg in args:
         if not add_tokens(found, arg, tape, 0):
             return NULL
+    # Python code may have run up to here; the caller takes references at once.
+    version = version_of(<PyObject *>callee.entries)
     known = place_of_key(version, found.tokens, found.count)
     if known.version != version or known.count != found.count:
         return NULL

@@ -30,6 +30,22 @@ cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
     Py_DECREF(old)
 
 
+cdef enum:
+    #: Integers that are made once: the values and offsets of a minibatch would be made and freed.
+    MOST_COUNTED = 16384
+
+cdef list counted = []
+
+
+cdef inline object integer(int64_t number):
+    """Return a number as an object; runs no Python code."""
+    if 0 <= number < MOST_COUNTED:
+        while len(counted) <= number:
+            counted.append(len(counted))
+        return <object>PyList_GET_ITEM(counted, number)
+    return number
+
+
 cdef inline object owner_of(object lazy):
     """Return the owner of a lazy array, or the real array that it has become.
 

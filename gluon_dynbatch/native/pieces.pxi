@@ -165,7 +165,8 @@ cdef class Piece:
         reserve(tape.sources, self.operands)
         reserve(tape.offsets, self.operands)
         reserve(tape.value_type, self.values + 1)
-        PyDict_Update(tape.entries, self.entries)
+        for number, entry in self.entries.items():
+            tape.note_entry(number, entry)
         tape.trained = tape.trained or self.trained
         tape.places += self.places
         # Eight of its calls take as long as one that is recorded.

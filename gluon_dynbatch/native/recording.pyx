@@ -9,7 +9,6 @@ class: its slots are read and written directly in memory.
 cimport cython
 from cpython.array cimport array, clone, extend, resize_smart
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_Update
 from cpython.exc cimport PyErr_Clear
 from cpython.list cimport PyList_SetSlice
 from cpython.long cimport PyLong_AsLongLongAndOverflow
@@ -58,7 +57,6 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *item)
     PyObject *PyDict_GetItem(dict items, object key)
     PyObject *PyThreadState_GetDict() noexcept
-    Py_ssize_t size_of "PyDict_Size"(PyObject *items) noexcept
     PyTypeObject *type_pointer "Py_TYPE"(object item) noexcept
     PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
@@ -68,6 +66,7 @@ cdef extern from "Python.h":
     ctypedef struct PyCodeObject
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
     ctypedef struct PyDictObject:
+        Py_ssize_t ma_used
         uint64_t ma_version_tag
 
 

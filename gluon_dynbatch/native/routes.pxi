@@ -67,7 +67,8 @@ cdef inline CallRoute *route_of(object block, dict fields) noexcept:
         return NULL
     if route.class_ is not type_pointer(block):
         return NULL
-    return NULL if size_of(route.hooks) or size_of(route.earlier_hooks) else route
+    hooks, earlier_hooks = <PyDictObject *>route.hooks, <PyDictObject *>route.earlier_hooks
+    return NULL if hooks.ma_used or earlier_hooks.ma_used else route
 
 
 cdef int keep_route(object block, dict fields, object target, bint is_cell) except -1:

@@ -64,7 +64,7 @@ cdef class FlatTape(Owner):
     #: See `next_serial`.
     cdef uint64_t serial
     #: One more than the numbers of some of the entries that `entries` has.
-    cdef int64_t[64] noted
+    cdef int64_t[256] noted
     #: By dtype and device, the chunk that takes the next constant; and, by value, the chunk or
     #: constant that it is.
     cdef dict chunks, holders
@@ -86,7 +86,7 @@ cdef class FlatTape(Owner):
     cdef inline int note_entry(self, object number, object entry) except -1:
         """Add an entry to those of all nodes, given its number."""
         cdef int64_t wanted = <int64_t>number + 1
-        noted = &self.noted[<size_t>wanted % 64]
+        noted = &self.noted[<size_t>wanted % 256]
         if noted[0] != wanted:
             self.entries[number] = entry
             noted[0] = wanted

@@ -65,10 +65,13 @@ cdef object known_rows(object array_, FlatTape tape, object key):
     cdef unsigned char recording = 0
     cdef int64_t start, count, offset
     cdef bint numpy = type(array_) is lazy_numpy_type
-    if slot(array_, detached_from_at)[0] is not <PyObject *>None or not has_views(tape):
+    cdef Calls recorder = recorder_here()
+    if recorder is None or recorder.tape is not tape or not tape.open:
+        return None
+    if slot(array_, detached_from_at)[0] is not <PyObject *>None:
         return None
     mxnet.is_recording(&recording)
-    if not recording and (tape.trained or (<Calls>tape.recorder).tracing is not None):
+    if not recording and (tape.trained or recorder.tracing is not None):
         return None  # see `leaves_graph`
     if not read_rows(key, &start, &count):
         return None
@@ -80,9 +83,9 @@ cdef object known_rows(object array_, FlatTape tape, object key):
         return None
     offset = <int64_t><object>slot(array_, offset_at)[0] + start * rows.size
     value, type_id = <object>slot(array_, value_at)[0], <object>rows.type
-    lazy = new_lazy(tape, value, offset, type_id, numpy)
+    lazy = new_lazy(tape, value, integer(offset), type_id, numpy)
     # As in `view_of`.
-    if owner_of(array_) is not tape or not has_views(tape):
+    if owner_of(array_) is not tape or recorder.tape is not tape or not tape.open:
         return None
     tape.lazies.append(lazy)
     return lazy

@@ -13,6 +13,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, array, dense, inputs
 from tests.common import FIXED
 from tests.test_trace_once import FunctionBlock, chain, traced
@@ -68,6 +69,11 @@ def record(batch, pending, x):
     NET(pending)
 
 
+def forget(batch, pending, x):
+    """Drop the entries of a block, as the library does with those that were not used for long."""
+    RUNTIME.library.callee(NET).entries.clear()
+
+
 def write(batch, pending, x):
     with autograd.pause():
         x[:] = x * 1  # pending calls read it
@@ -85,7 +91,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("act", [read, flush, record, write])
+@pytest.mark.parametrize("act", [read, flush, record, forget, write])
 @pytest.mark.parametrize("name", CALLS)
 def test_code_that_the_collector_runs_during_a_call(name, act):
     """It computes pending calls, or records others: the results are right, and none is lost."""
