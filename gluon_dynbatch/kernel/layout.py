@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Iterator, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 
 class Slot(NamedTuple):
     """An array that a launch reads or writes.
@@ -253,8 +255,9 @@ class Order(Tuple[int, ...]):
 
     def inverse(self, width: int) -> Order:
         """Return the order that moves gradients back to a source of this width."""
-        columns = {source: column for column, source in enumerate(self)}
-        return Order(columns.get(source, -1) for source in range(width))
+        columns = np.full(width + 1, -1)  # the last one is that of zeros, which have no source
+        columns[np.array(self, dtype=np.int64)] = np.arange(len(self))
+        return Order(columns[:-1].tolist())
 
     def __str__(self) -> str:
         return f"{len(self)} columns"
