@@ -26,39 +26,16 @@ from typing import (
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..plan.plan import Plan
-from ..plan.transpose import Heads, recorded_segments
 from ..record.intercept import replace_for_good
 from ..record.lazy_base import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
-from ..schedule.dependencies import Array
 from .backward import BackwardPass
 from .engine import FLIGHT
 from .gradient import record_function
-from .keep import SHARING, Kept, Memories, Spots, find_memories, find_spots
+from .keep import SHARING, Kept, Memories, find_memories, find_spots
 from .tape_node import Outputs, Route, Share, TapeNode, Within
 from .variables import Variables, find_variables
-
-
-def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
-    """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
-
-    These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
-    """
-    _, kind = TYPES.columns(spots.kind)
-    graph = plan.graph
-    terms = graph.value_term[spots.container]
-    rows = np.flatnonzero(terms >= 0)
-    rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
-    if not rows.size:
-        return None
-    _, offset, size, _ = (column[rows] for column in spots)
-    terms, kind = terms[rows], kind[rows]
-    arena, first = plan.locate(terms)
-    order, begins, counts = Spots(arena, first + offset, size, kind).merged()
-    leading = order[begins]
-    return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
 
 
 class Link(NamedTuple):
