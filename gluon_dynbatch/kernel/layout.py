@@ -241,13 +241,13 @@ class Order(Tuple[int, ...]):
     @classmethod
     def of_transpose(cls, rows: int, columns: int) -> Order:
         """Return the order that transposes a matrix of this shape."""
-        return cls(columns * i + j for j in range(columns) for i in range(rows))
+        return cls.of_transposes(1, rows, columns)
 
     @classmethod
     def of_transposes(cls, matrices: int, rows: int, columns: int) -> Order:
         """Return the order that transposes each of several matrices of this shape."""
-        size, one = rows * columns, cls.of_transpose(rows, columns)
-        return cls(first + source for first in range(0, matrices * size, size) for source in one)
+        sources = np.arange(matrices * rows * columns).reshape(matrices, rows, columns)
+        return cls(sources.transpose(0, 2, 1).ravel().tolist())
 
     def after(self, first: Sequence[int]) -> Order:
         """Return the order that has the effect of `first`, followed by this one."""
