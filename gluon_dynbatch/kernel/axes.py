@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any, Dict, List, Sequence
 
@@ -10,6 +9,7 @@ import numpy as np
 from mxnet import nd, sym
 from mxnet.base import MXNetError
 
+from ..cache import SizedCache
 from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
@@ -41,13 +41,21 @@ def move(call: Call) -> List[Tensor]:
     return results
 
 
-# Cached, because the cells of a tree make equal calls again and again.
-@lru_cache(maxsize=64)
-def _indices(site: Site) -> List[Array]:
-    """Return, per result, the index of each element among those of all inputs.
+#: Results of `_find_indices`, because cells of all sizes make equal calls again and again.
+_FOUND: SizedCache[List[Array]] = SizedCache(1 << 24)
 
-    Applies the operator to two rows of indices: it must treat the second row like the first.
-    """
+
+def _indices(site: Site) -> List[Array]:
+    """Return, per result, the index of each element among those of all inputs."""
+    found = _FOUND.find(site)
+    if found is None:
+        found = _find_indices(site)
+        _FOUND.keep(site, found, sum(indices.nbytes for indices in found))
+    return found
+
+
+def _find_indices(site: Site) -> List[Array]:
+    """Apply an operator to two rows of indices: it must treat the second row like the first."""
     arrays, sizes = [], [prod(shape) for shape in site.inputs]
     offset, start = sum(sizes), 0
     for shape, size, batched in zip(site.inputs, sizes, site.batched):

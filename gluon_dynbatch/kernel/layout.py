@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Iterator, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 
 class Slot(NamedTuple):
     """An array that a launch reads or writes.
@@ -239,13 +241,13 @@ class Order(Tuple[int, ...]):
     @classmethod
     def of_transpose(cls, rows: int, columns: int) -> Order:
         """Return the order that transposes a matrix of this shape."""
-        return cls(columns * i + j for j in range(columns) for i in range(rows))
+        return cls.of_transposes(1, rows, columns)
 
     @classmethod
     def of_transposes(cls, matrices: int, rows: int, columns: int) -> Order:
         """Return the order that transposes each of several matrices of this shape."""
-        size, one = rows * columns, cls.of_transpose(rows, columns)
-        return cls(first + source for first in range(0, matrices * size, size) for source in one)
+        sources = np.arange(matrices * rows * columns).reshape(matrices, rows, columns)
+        return cls(sources.transpose(0, 2, 1).ravel().tolist())
 
     def after(self, first: Sequence[int]) -> Order:
         """Return the order that has the effect of `first`, followed by this one."""
@@ -253,8 +255,9 @@ class Order(Tuple[int, ...]):
 
     def inverse(self, width: int) -> Order:
         """Return the order that moves gradients back to a source of this width."""
-        columns = {source: column for column, source in enumerate(self)}
-        return Order(columns.get(source, -1) for source in range(width))
+        columns = np.full(width + 1, -1)  # the last one is that of zeros, which have no source
+        columns[np.array(self, dtype=np.int64)] = np.arange(len(self))
+        return Order(columns[:-1].tolist())
 
     def __str__(self) -> str:
         return f"{len(self)} columns"

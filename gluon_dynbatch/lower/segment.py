@@ -116,9 +116,9 @@ class Segment:
     #: Per operator, the name of the one that the user called.
     called: Tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> Key:
-        """The key by which `intern` compares segments."""
+        """The key by which `intern` compares segments, which keeps it as long as the segment."""
         return Key(
             ops=tuple(map(_key_of, self.ops)),
             heads=self.heads,

@@ -7,6 +7,7 @@ MXNet has names of its own for what users write as ``x + 1``, ``mx.nd.contrib.fo
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 #: How Python writes some operators, by a part of their names.
 SIGNS = {
@@ -75,6 +76,7 @@ def spelling(op: str) -> str:
     return op
 
 
+@lru_cache(maxsize=1024)
 def written(op: str) -> str:
     """Return how users write an operator, in messages, given its canonical name.
 

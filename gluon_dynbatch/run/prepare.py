@@ -217,14 +217,15 @@ def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
         *(heads.in_graph, backward.order),
     )
     parameters = [
-        tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null")
+        tuple([j for j, p in enumerate(segment.parameters) if p.grad_req != "null"])
         for segment in plan.graph.segments
     ]
-    #: By segment and marks: most launches of a segment compute the same gradients.
-    found: Dict[Tuple[int, bytes, bytes], Wanted] = {}
+    #: By trained parameters and marks: most launches of equal cells compute the same gradients.
+    found: Dict[Tuple[Tuple[int, ...], bytes, bytes], Wanted] = {}
     for segment, (results, inputs) in zip(plan.segment[backward.order].tolist(), marks):
-        key = segment, results, inputs
-        if key not in found:
+        key = parameters[segment], results, inputs
+        wanted = found.get(key)
+        if wanted is None:
             heads_read, computed = (tuple(compress(count(), side)) for side in (results, inputs))
-            found[key] = Wanted(heads_read, computed, parameters[segment])
-        yield found[key]
+            wanted = found[key] = Wanted(heads_read, computed, parameters[segment])
+        yield wanted
