@@ -208,7 +208,8 @@ class Rounds(Fibers):
             self._after_failure(cohort, error)
         elif requests and self._rounds < MOST_ROUNDS:  # a scope that closes has no calls pending
             self._resume_firsts()
-        self._count(0)
+        if requests:
+            self._count(0)
         self._answers.send_computed(error)
         self._await_engine()
         self._split_suspects()

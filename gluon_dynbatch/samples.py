@@ -89,7 +89,7 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
 
     Arrays of one dtype become views of one array: one by one takes ten times as long.
     """
-    numpy = is_np_array()
+    numpy, context = is_np_array(), mx.context.current_context()
     by_dtype: Dict[Any, Dict[int, Any]] = {}
     for sample in samples:
         for x in sample if type(sample) is tuple else (sample,):
@@ -97,10 +97,10 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
                 by_dtype.setdefault(x.dtype, {})[id(x)] = x
     converted: Dict[int, Any] = {}
     for by_id in by_dtype.values():
-        flat = _array_of(np.concatenate([x.reshape(-1) for x in by_id.values()]))
-        flat, start = flat.as_in_context(mx.context.current_context()), 0
+        flat, start = _array_of(np.concatenate([x.reshape(-1) for x in by_id.values()])), 0
+        flat = flat if context == CPU else flat.as_in_context(context)
         for key, x in by_id.items():
-            view = part(flat, start, start + x.size)
+            view = part(flat, start, start + x.size) if len(by_id) > 1 else flat
             view = view if x.ndim <= 1 else view.reshape(x.shape)
             converted[key] = recording.as_numpy(view, x.shape) if numpy else view
             start += x.size

@@ -285,6 +285,8 @@ class Queue:
 
     def begin(self, room: int) -> List[Request]:
         """Return the requests that begin in this round, at most as many as there is room for."""
+        if not self.waiting:
+            return []
         with self.changed:
             begin = list(itertools.islice(self.waiting.values(), room if self._joins else 0))
             for request in begin:
