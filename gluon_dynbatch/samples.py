@@ -165,8 +165,8 @@ def _arguments_error(fn: Any, signature: inspect.Signature, sample: Any) -> Argu
     return ArgumentError(
         f"{_name(fn)} takes the arguments ({parameters}), but the sample is {description}",
         user_line(),
-        advice="make each sample a tuple of these arguments, or map a function of one sample: "
-        "map(lambda sample: net(sample[0], sample[1]), samples)",
+        advice="make each sample a tuple of these arguments, or pass a function of one sample: "
+        "lambda sample: net(sample[0], sample[1])",
     )
 
 
