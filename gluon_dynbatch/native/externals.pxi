@@ -1,5 +1,10 @@
 # External arrays, and lazy arrays that are kept in arenas; a part of `recording.pyx`.
 
+cdef enum:
+    #: MXNet's number for the storage of arrays that are not sparse.
+    DENSE = 0
+
+
 cdef class Keeper(Owner):
     """Arenas that hold the values of lazy arrays: base of the classes of `run.keep`.
 
@@ -55,12 +60,54 @@ cdef void *handle_of(object array_) except NULL:
     return handle
 
 
+cdef enum:
+    #: Types that are found without a dictionary, and the most axes of their arrays.
+    TYPES_KEPT = 128
+    FEW_AXES = 4
+
+cdef struct KeptType:
+    # A plain value: the properties of arrays, which begin with one more than the number of axes; the
+    # size of each axis, and 0 for those that are missing; and the type id.
+    int[4] properties
+    int64_t[FEW_AXES] sizes
+    int64_t type_id
+
+cdef KeptType[TYPES_KEPT] types_kept
+
+
 cdef int64_t type_id_of(object array_) except -1:
     """Return the type id of a real array."""
+    cdef KeptType found
+    cdef KeptType *kept
+    cdef const int64_t *sizes
+    cdef int axes = 0, i
+    cdef uint64_t mixed = 0
+    cdef void *handle = handle_of(array_)
+    memset(&found, 0, sizeof(found))
+    # The sizes are in memory of this thread that its next such call writes to.
+    if mxnet.shape(handle, &axes, &sizes) or axes < 0 or axes > FEW_AXES:
+        return find_type(array_, handle)
+    for i in range(axes):
+        found.sizes[i] = sizes[i]
+        mixed = (mixed ^ <uint64_t>sizes[i]) * <uint64_t>0x9E3779B97F4A7C15
+    found.properties[0] = axes + 1
+    if mxnet.dtype(handle, &found.properties[1]):
+        return find_type(array_, handle)
+    if mxnet.context(handle, &found.properties[2], &found.properties[3]):
+        return find_type(array_, handle)
+    kept = &types_kept[(mixed ^ mixed >> 32 ^ <uint64_t>found.properties[1]) % TYPES_KEPT]
+    if memcmp(kept, &found, sizeof(found.properties) + sizeof(found.sizes)):
+        found.type_id = find_type(array_, handle)
+        kept[0] = found
+        return found.type_id
+    return kept.type_id
+
+
+cdef int64_t find_type(object array_, void *handle) except -1:
+    """Do as `type_id_of` for any array, given its handle."""
     cdef int[4] properties  # number of dimensions, dtype, device type, device id
     cdef const int64_t *sizes
     cdef char *text
-    cdef void *handle = handle_of(array_)
     cdef int failed = mxnet.shape(handle, &properties[0], &sizes)
     failed = failed or mxnet.dtype(handle, &properties[1])
     if failed or mxnet.context(handle, &properties[2], &properties[3]) or properties[0] < 0:
@@ -311,6 +358,37 @@ def nodes_of(list arrays not None):
     for i, array_ in enumerate(arrays):
         nodes[i] = <size_t>(<void **>(<char *>handle_of(array_) + node_at))[0]
     return nodes
+
+
+def gradients_of(list arrays not None):
+    """Return the gradient of each of some real arrays as one of ``mx.nd``, None without one.
+
+    Returns None if one of them is sparse.
+    """
+    cdef list gradients = []
+    cdef void *handle
+    cdef void *gradient
+    cdef int storage, failed
+    for array_ in arrays:
+        handle, gradient, storage = handle_of(array_), NULL, DENSE
+        failed = mxnet.gradient(handle, &gradient) if has_node(<size_t>handle) else 0
+        gradients.append(None if gradient is NULL else new_array(gradient))
+        if gradient is not NULL:
+            failed |= mxnet.storage(gradient, &storage)
+        if failed:
+            check_call(failed)
+        if storage != DENSE:
+            return None
+    return gradients
+
+
+def mark_fresh(list arrays not None):
+    """Mark the gradients of some real arrays as new, for ``Trainer.step``."""
+    cdef int failed
+    for array_ in arrays:
+        failed = mxnet.mark_fresh(handle_of(array_), 1)
+        if failed:
+            check_call(failed)
 
 
 def in_graph(list arrays not None):

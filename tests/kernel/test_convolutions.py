@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet.gluon import nn
+from numpy.lib.stride_tricks import sliding_window_view
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Columns, Maps, Slot
@@ -112,6 +113,74 @@ def test_results_and_gradients_equal_numpy(dtype, maps, rows, has_bias, seed):
     for got, exact, magnitude in zip(results, wanted, magnitudes):
         bound = 2 * length * np.finfo(dtype).eps * flat(magnitude)
         assert (np.abs(got - flat(exact)) <= bound).all()
+
+
+def transformed(maps, data, kernel):
+    """Return the terms of results by tiles of 2 x 2, all of them added up, of arrays of one group.
+
+    These are the products of Lavin and Gray, with no sign.
+    """
+    of_data = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]], data.dtype)
+    of_kernel = np.array([[2, 0, 0], [1, 1, 1], [1, 1, 1], [0, 0, 2]], data.dtype) / 2
+    of_result = np.array([[1, 1, 1, 0], [0, 1, 1, 1]], data.dtype)
+    (top, left), (height, width) = maps.pad, maps.result
+    space = [(0, 0), (0, 0), (top, top + height % 2), (left, left + width % 2)]
+    tiles = sliding_window_view(np.pad(np.abs(data), space), (4, 4), (2, 3))[:, :, ::2, ::2]
+    tiles = np.einsum("ai,bj,rctuij->rctuab", of_data, of_data, tiles)
+    kernel = np.einsum("ai,bj,fcij->fcab", of_kernel, of_kernel, np.abs(kernel))
+    sums = np.einsum("rctuab,fcab->rftuab", tiles, kernel)
+    result = np.einsum("pa,qb,rftuab->rftpuq", of_result, of_result, sums)
+    rows, filters, down, _, across, _ = result.shape
+    return result.reshape(rows, filters, 2 * down, 2 * across)[..., :height, :width]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=40)
+@given(
+    st.tuples(st.integers(8, 20), st.integers(8, 20)),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.integers(0, 3),
+    st.integers(0, 9),
+)
+@pytest.mark.usefixtures("instruction_set")
+def test_convolutions_by_tiles_are_within_their_bound(dtype, data, pad, rows, seed):
+    """Each of a result's terms is rounded once per map, and 12 times in the transforms and sums."""
+    maps = Maps.of_sizes(1, 1, 19, 21, data, (3, 3), (1, 1), (1, 1), pad)
+    rng, wide = np.random.default_rng(seed), np.float64 if dtype == "float32" else np.longdouble
+    shapes = (rows, 19, *data), (21, 19, 3, 3), (21,), (rows, 21, *maps.result)
+    x, w, bias, gradient = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    arrays = [
+        array.astype(wide)
+        for array in (x[:, None, None], w[None], bias[None], gradient[:, None, None])
+    ]
+    result, of_data, *_ = expected(maps, *arrays)
+    turned = maps._replace(data=maps.result, result=maps.data, pad=tuple(2 - p for p in pad))
+    cases = [
+        (maps, x, w, bias, result),
+        (maps._replace(of=OF_DATA), gradient, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, of_data),
+    ]
+    for (case, left, kernel, shift, exact), sizes in zip(cases, (maps, turned)):
+        got = run(case, flat(left), w.ravel(), shift)
+        terms = transformed(sizes, left.astype(wide), kernel.astype(wide))
+        if shift is not None:
+            terms = terms + np.abs(bias.astype(wide))[:, None, None]
+        bound = (left.shape[1] + 12) * np.finfo(dtype).eps / 2 * flat(terms)
+        assert (np.abs(got - flat(exact)) <= bound).all()
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_convolutions_of_zeros_are_zero():
+    """A result is exactly zero if all that it depends on is, whatever is beside it."""
+    maps = Maps.of_sizes(1, 1, 16, 16, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1))
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
+    for value in (1.1, np.inf):
+        x = np.zeros((1, 16, 14, 14), np.float32)
+        x[:, :, 5, 6] = value
+        for of in (0, OF_DATA):
+            got = run(maps._replace(of=of), flat(x), w.ravel()).reshape(16, 14, 14)
+            got[:, 4:7, 5:8] = 0
+            assert (got == 0).all()
 
 
 @pytest.mark.usefixtures("instruction_set")

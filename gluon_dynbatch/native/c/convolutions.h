@@ -14,99 +14,27 @@
  * The factor is the kernel, turned round for the gradient of the data. For the gradient of the
  * kernel it is the gradient of the result, and the positions are the elements of the kernel.
  */
-#ifndef GDB_CONVOLUTIONS_H
-#define GDB_CONVOLUTIONS_H
-
-/* Sizes of a convolution per group, a plain value; arrays have a number per axis. */
-typedef struct {
-    int64_t in_maps, out_maps;
-    int64_t in_size[2];       /* of an input map */
-    int64_t spacing[2];       /* of its elements on the plane */
-    int64_t origin[2];        /* of its first element on the plane */
-    int64_t plane[2];         /* size of the plane */
-    int64_t taps[2];          /* of a map of the factor */
-    int64_t tap_step[2];      /* distance of taps on the plane */
-    int64_t positions[2];     /* of an output map */
-    int64_t position_step[2]; /* distance of positions on the plane */
-    int64_t factor_maps;      /* per output map */
-    int64_t factor_in_row;    /* elements of the factor from one of its maps to the next */
-    int64_t factor_out_row;   /* elements of the factor from one output map to the next */
-    int64_t stretch;          /* of the plane, from the first position to the last */
-    int channel_lines;        /* a line of positions is a channel, whose kernel has one line */
-} gdb_geometry;
-
-/* Operations of a lane in the time in which an element is stored whose lane is a map. */
-enum { GDB_STORE_WORK = 16 };
-
-static inline int64_t gdb_area(const int64_t *size) { return size[0] * size[1]; }
-
-static gdb_geometry gdb_geometry_of(const gdb_maps *m) {
-    const int of_data = m->of == GDB_OF_DATA, of_kernel = m->of == GDB_OF_KERNEL;
-    gdb_geometry g = {.in_maps = of_data ? m->filters : m->channels,
-                      .out_maps = of_data ? m->channels : m->filters};
-    for (int i = 0; i < 2; i++) {
-        const int64_t reach = (m->kernel[i] - 1) * m->dilate[i];
-        g.in_size[i] = of_data ? m->result[i] : m->data[i];
-        g.spacing[i] = of_data ? m->stride[i] : 1;
-        g.origin[i] = of_data ? reach - m->pad[i] : m->pad[i];
-        g.plane[i] = m->data[i] + (of_data ? reach : 2 * m->pad[i]);
-        g.taps[i] = of_kernel ? m->result[i] : m->kernel[i];
-        g.tap_step[i] = of_kernel ? m->stride[i] : m->dilate[i];
-        g.positions[i] = of_kernel ? m->kernel[i] : of_data ? m->data[i] : m->result[i];
-        g.position_step[i] = of_kernel ? m->dilate[i] : of_data ? 1 : m->stride[i];
-    }
-    g.channel_lines = of_kernel && m->kernel[0] == 1;
-    if (g.channel_lines) g.positions[0] = m->channels, g.position_step[0] = g.plane[0];
-    g.stretch = (g.positions[0] - 1) * g.plane[1] + g.positions[1];
-    g.factor_maps = of_kernel ? 1 : g.in_maps;
-    g.factor_in_row = gdb_area(g.taps) * (of_data ? m->channels : 1);
-    g.factor_out_row = gdb_area(g.taps) * (of_data ? 1 : g.factor_maps);
-    return g;
+/* Return the operations of vectors of a convolution if lanes are positions, or maps. */
+static int64_t F(work_by_positions)(const gdb_geometry *g) {
+    return g->out_maps * ((g->stretch + LANES - 1) / LANES) * g->factor_maps * gdb_area(g->taps);
 }
 
-/* Cut `count` into the fewest parts of at most `limit`; return the size of the largest, if they are
- * as equal as possible. */
-static inline int64_t gdb_equal_parts(int64_t count, int64_t limit) {
-    const int64_t parts = (count + limit - 1) / limit;
-    return (count + parts - 1) / parts;
+static int64_t F(work_by_maps)(const gdb_geometry *g) {
+    const int64_t work = (g->out_maps + LANES - 1) / LANES * g->factor_maps * gdb_area(g->taps);
+    return gdb_area(g->positions) * (work + g->out_maps * GDB_STORE_WORK / LANES);
 }
-
-/* Return whether input maps are planes as they are. */
-static inline int gdb_is_plane(const gdb_geometry *g) {
-    return g->plane[0] == g->in_size[0] && g->plane[1] == g->in_size[1]
-        && g->spacing[0] == 1 && g->spacing[1] == 1;
-}
-
-/* Fill in the distance on planes from a position to what each tap is multiplied with. If `turned`,
- * the taps are in reverse order. */
-static void gdb_fill_distances(const gdb_geometry *g, int turned, int64_t *distances) {
-    const int64_t line = g->tap_step[0] * g->plane[1], step = turned ? -1 : 1;
-    for (int64_t map = 0; map < g->factor_maps; map++) {
-        int64_t *to = distances + map * gdb_area(g->taps) + (turned ? gdb_area(g->taps) - 1 : 0);
-        for (int64_t y = 0; y < g->taps[0]; y++)
-            for (int64_t x = 0; x < g->taps[1]; x++, to += step)
-                *to = map * gdb_area(g->plane) + y * line + x * g->tap_step[1];
-    }
-}
-
-/* Fill in which element of the factor each tap is, for the first output map. */
-static void gdb_fill_elements(const gdb_geometry *g, int64_t *elements) {
-    for (int64_t map = 0; map < g->factor_maps; map++)
-        for (int64_t i = 0; i < gdb_area(g->taps); i++)
-            *elements++ = map * g->factor_in_row + i;
-}
-
-#endif
 
 /* Return whether lanes are positions. */
 static int F(by_positions)(const gdb_geometry *g, int of_kernel) {
-    const int64_t taps = g->factor_maps * gdb_area(g->taps), positions = gdb_area(g->positions);
-    const int64_t maps = (g->out_maps + LANES - 1) / LANES * LANES;
-    const int64_t lanes = (g->stretch + LANES - 1) / LANES * LANES;
     if (of_kernel || g->position_step[0] != 1 || g->position_step[1] != 1 || g->stretch < LANES)
         return 0;
-    return g->out_maps * lanes * taps
-        < positions * (maps * taps + g->out_maps * GDB_STORE_WORK);
+    return F(work_by_positions)(g) < F(work_by_maps)(g);
+}
+
+/* Return whether a convolution is computed by tiles, as winograd.h has it. */
+static int F(is_tiled)(const gdb_maps *m, const gdb_geometry *g) {
+    const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
+    return F(by_tiles)(m, g, by_positions ? F(work_by_positions)(g) : F(work_by_maps)(g));
 }
 
 /* Copy input maps to their planes, which are zero elsewhere. */
@@ -292,6 +220,7 @@ static int64_t F(tables_size)(const gdb_geometry *g) {
 /* Scratch has the tables, the planes, and the packed factors of all groups or stretches. */
 static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const gdb_geometry g = gdb_geometry_of(m);
+    if (F(is_tiled)(m, &g)) return F(tiles_scratch)(m, &g);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
     const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
     const int64_t wide = F(packed_elements)(1, MR * g.stretch);
@@ -348,6 +277,11 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
                         const void *right, int64_t right_row, const void *bias, void *result,
                         int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
+    if (F(is_tiled)(m, &g)) {
+        F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, result,
+                             result_row, scratch);
+        return;
+    }
     const int of_kernel = m->of == GDB_OF_KERNEL, by_positions = F(by_positions)(&g, of_kernel);
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t result_size = m->filters * gdb_area(m->result);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "geometry.h"
 #include "steps.h"
 
 /* Tiles of products leave registers for a row of B: SSE2 and AVX2 have 16 vector registers, NEON

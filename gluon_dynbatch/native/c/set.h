@@ -10,6 +10,7 @@
 #include "products.h"
 #include "gradients.h"
 #include "random.h"
+#include "winograd.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #define GDB_DOUBLE 0
@@ -18,6 +19,7 @@
 #include "products.h"
 #include "gradients.h"
 #include "random.h"
+#include "winograd.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #undef GDB_SET

@@ -1,0 +1,279 @@
+/* Convolutions with kernels of 3 x 3 by fewer multiplications, for one type and one instruction set.
+ *
+ * The algorithm is F(2 x 2, 3 x 3) of Lavin and Gray, "Fast algorithms for convolutional neural
+ * networks" (2016): tiles of 4 x 4 elements of the data, two apart, and kernels are transformed;
+ * a product of both, element by element, has 16 multiplications for 2 x 2 results instead of 36.
+ * Sums over maps are taken before the product is transformed back. An element of the result depends
+ * on the elements of the data on which it depends by definition, and on no others.
+ *
+ * Tiles are transformed with positions as lanes. So planes are split into four halves, of even and
+ * odd lines and columns, where tiles that follow each other are neighbours. Products have output
+ * maps as lanes. Each transform is one of rows after one of columns, and an *element* of a transformed
+ * tile is the number of its column times four plus that of its row.
+ */
+#ifndef GDB_WINOGRAD_H
+#define GDB_WINOGRAD_H
+
+enum {
+    GDB_TILE_ELEMENTS = 16,
+    GDB_TILES_AT_ONCE = 7,
+    GDB_GROUP_BYTES = 1 << 14 /* of transformed tiles that stay in the L1 cache */
+};
+
+/* How the tiles of a group of convolutions are laid out, a plain value. */
+typedef struct {
+    int64_t tiles[2];
+    int64_t line;        /* of a half plane */
+    int64_t half;        /* elements of a half plane */
+    int64_t lines;       /* of tiles that are transformed at once */
+    int64_t group;       /* elements of these, for each element of a tile */
+} gdb_tiling;
+
+#endif
+
+#define WIDE (MR * NV >= 24) /* whether there are 32 registers */
+#define GROUP_TILES (WIDE ? 7 : 6)
+#define ROWS_AT_ONCE (WIDE ? 4 : 2)
+
+static gdb_tiling F(tiling_of)(const gdb_geometry *g) {
+    gdb_tiling t = {.tiles = {(g->positions[0] + 1) / 2, (g->positions[1] + 1) / 2}};
+    const int64_t bytes = GDB_TILE_ELEMENTS * g->in_maps * (int64_t)sizeof(T);
+    t.line = t.tiles[1] + 1;
+    t.half = t.line * (t.tiles[0] + 1);
+    t.lines = GDB_GROUP_BYTES / bytes / t.line;
+    if (t.lines < 1) t.lines = 1;
+    t.group = (t.lines * t.line + LANES - 1) / LANES * LANES;
+    if (t.group / t.line > t.lines) t.lines = t.group / t.line;
+    return t;
+}
+
+/* Copy input maps to the halves of their planes, which are zero elsewhere. */
+static void F(copy_to_halves)(const gdb_geometry *g, const gdb_tiling *t, const T *from, T *halves) {
+    const int64_t width = g->in_size[1], first = g->origin[1];
+    for (int64_t map = 0; map < g->in_maps; map++, halves += 4 * t->half)
+        for (int64_t y = g->origin[0]; y < g->origin[0] + g->in_size[0]; y++, from += width) {
+            T *to = halves + (y & 1) * 2 * t->half + (y >> 1) * t->line;
+            /* The halves for even and odd columns of `from`. */
+            T *even = to + (first & 1) * t->half + first / 2;
+            T *odd = to + (~first & 1) * t->half + (first + 1) / 2;
+            const int64_t pairs = width / 2, quads = pairs >= 4 ? pairs : 0;
+            for (int64_t i = 0; i < quads; i += 4) {
+                const int64_t x = i + 4 < quads ? i : quads - 4; /* the last overlap */
+                const QUAD a = *(const QUAD *)(from + 2 * x), b = *(const QUAD *)(from + 2 * x + 4);
+                *(QUAD *)(even + x) = SHUFFLE(a, b, 0, 2, 4, 6);
+                *(QUAD *)(odd + x) = SHUFFLE(a, b, 1, 3, 5, 7);
+            }
+            for (int64_t x = quads; x < pairs; x++)
+                even[x] = from[2 * x], odd[x] = from[2 * x + 1];
+            if (width & 1) even[pairs] = from[width - 1];
+        }
+}
+
+/* Transform one vector of tiles of a map to `to`, where elements are `step` apart. */
+INLINE void F(transform_tiles)(const gdb_tiling *t, const T *halves, int64_t step, T *to) {
+    VECTOR d[4][4], rows[4];
+    UNROLL for (int x = 0; x < 4; x++) {
+        UNROLL for (int y = 0; y < 4; y++)
+            rows[y] = LOAD(halves + (2 * (y & 1) + (x & 1)) * t->half + y / 2 * t->line + x / 2);
+        d[x][0] = rows[0] - rows[2], d[x][1] = rows[1] + rows[2];
+        d[x][2] = rows[2] - rows[1], d[x][3] = rows[3] - rows[1];
+    }
+    UNROLL for (int y = 0; y < 4; y++) {
+        *(VECTOR *)(to + y * step) = d[0][y] - d[2][y];
+        *(VECTOR *)(to + (4 + y) * step) = d[1][y] + d[2][y];
+        *(VECTOR *)(to + (8 + y) * step) = d[2][y] - d[1][y];
+        *(VECTOR *)(to + (12 + y) * step) = d[3][y] - d[1][y];
+    }
+}
+
+/* Transform one vector of kernels of 3 x 3, `turned` if they are applied in reverse order. */
+INLINE void F(transform_kernels)(const T *taps, int turned, int64_t step, T *to) {
+    VECTOR rows[3][4];
+    UNROLL for (int x = 0; x < 3; x++) {
+        VECTOR tap[3];
+        UNROLL for (int y = 0; y < 3; y++)
+            tap[y] = LOAD(taps + (turned ? 8 - 3 * y - x : 3 * y + x) * LANES);
+        const VECTOR ends = (tap[0] + tap[2]) * C(0.5), middle = tap[1] * C(0.5);
+        rows[x][0] = tap[0], rows[x][1] = ends + middle;
+        rows[x][2] = ends - middle, rows[x][3] = tap[2];
+    }
+    UNROLL for (int y = 0; y < 4; y++) {
+        const VECTOR ends = (rows[0][y] + rows[2][y]) * C(0.5), middle = rows[1][y] * C(0.5);
+        *(VECTOR *)(to + y * LANES) = rows[0][y];
+        *(VECTOR *)(to + step + y * LANES) = ends + middle;
+        *(VECTOR *)(to + 2 * step + y * LANES) = ends - middle;
+        *(VECTOR *)(to + 3 * step + y * LANES) = rows[2][y];
+    }
+}
+
+/* Return the elements of the transformed kernels of a group. For each vector of output maps, these
+ * are its biases and, for each column of a tile and each input map, four vectors. */
+static int64_t F(transformed_elements)(const gdb_geometry *g) {
+    return F(packed_elements)(GDB_TILE_ELEMENTS * g->in_maps + 1, g->out_maps);
+}
+
+/* Transform the kernels of a group. */
+static void F(transform_factor)(const gdb_geometry *g, int turned, const T *factor, const T *bias,
+                                T *to) {
+    const int64_t step = 4 * g->in_maps * LANES;
+    T taps[9 * LANES];
+    for (int64_t j = 0; j < g->out_maps; j += LANES, to += 4 * step) {
+        const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
+        for (int i = 0; i < LANES; i++) *to++ = bias && i < count ? bias[j + i] : 0;
+        for (int64_t map = 0; map < g->in_maps; map++) {
+            F(pack_columns)(factor + j * g->factor_out_row + map * g->factor_in_row,
+                            g->factor_out_row, 9, count, LANES, taps);
+            F(transform_kernels)(taps, turned, step, to + 4 * map * LANES);
+        }
+    }
+}
+
+/* Multiply some tiles of a line, of all input maps, with one vector of output maps: compute two
+ * lines of sums. */
+INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t step, const T *left,
+                              const T *right, VECTOR bias, VECTOR *sums) {
+    enum { AT_ONCE = ROWS_AT_ONCE };
+    VECTOR sum[AT_ONCE][GDB_TILES_AT_ONCE], factor;
+    UNROLL for (int i = 0; i < 4 * tiles; i++) sums[i] = bias;
+    for (int x = 0; x < 4; x++, right += 4 * in_maps * LANES, left += 4 * step)
+        UNROLL for (int y = 0; y < 4; y += AT_ONCE) {
+            const T *from = left + y * step, *to = right + y * LANES;
+            UNROLL for (int a = 0; a < AT_ONCE; a++)
+                UNROLL for (int i = 0; i < tiles; i++) sum[a][i] = (VECTOR){0};
+            for (int64_t r = 0; r < in_maps; r++, from += 16 * step, to += 4 * LANES)
+                UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                    factor = LOAD(to + a * LANES);
+                    UNROLL for (int i = 0; i < tiles; i++)
+                        sum[a][i] += BROADCAST(from[a * step + i]) * factor;
+                }
+            UNROLL for (int i = 0; i < tiles; i++) {
+                VECTOR first, last, *even = sums + 2 * i, *odd = even + 1;
+                VECTOR *even2 = even + 2 * tiles, *odd2 = odd + 2 * tiles;
+                if (AT_ONCE == 4) {
+                    first = sum[0][i] + sum[1][i] + sum[AT_ONCE - 2][i];
+                    last = sum[1][i] - sum[AT_ONCE - 2][i] + sum[AT_ONCE - 1][i];
+                } else if (y) {
+                    first = sum[0][i], last = sum[1][i] - sum[0][i];
+                } else {
+                    first = sum[0][i] + sum[1][i], last = sum[1][i];
+                }
+                if (x < 3) *even += first, *even2 += last;
+                if (x == 2)
+                    *odd -= first, *odd2 -= last;
+                else if (x)
+                    *odd += first, *odd2 += last;
+            }
+        }
+}
+
+/* Store a line of sums, of which each vector is a position. */
+INLINE void F(store_line)(int64_t positions, const VECTOR *sums, int64_t maps, T *to,
+                          int64_t map_row) {
+    enum { FOUR = LANES >= 4 };
+    const T *from = (const T *)sums;
+    int64_t f = 0;
+    for (; FOUR && positions >= 4 && f < LANES && f + 4 <= maps; f += 4)
+        for (int64_t i = 0; i < positions; i += 4) {
+            const int64_t at = i + 4 < positions ? i : positions - 4; /* the last overlap */
+            F(transpose_block)(from + at * LANES + f, LANES, to + f * map_row + at, map_row);
+        }
+    for (; f < LANES && f < maps; f++)
+        for (int64_t i = 0; i < positions; i++) to[f * map_row + i] = from[i * LANES + f];
+}
+
+static void F(any_tiles)(int64_t tiles, int64_t in_maps, int64_t step, const T *left,
+                         const T *right, VECTOR bias, VECTOR *sums) {
+    switch (tiles) {
+    case 1: F(multiply_tiles)(1, in_maps, step, left, right, bias, sums); break;
+    case 2: F(multiply_tiles)(2, in_maps, step, left, right, bias, sums); break;
+    case 3: F(multiply_tiles)(3, in_maps, step, left, right, bias, sums); break;
+    case 4: F(multiply_tiles)(4, in_maps, step, left, right, bias, sums); break;
+    case 5: F(multiply_tiles)(5, in_maps, step, left, right, bias, sums); break;
+    case 6: F(multiply_tiles)(6, in_maps, step, left, right, bias, sums); break;
+    default: F(multiply_tiles)(7, in_maps, step, left, right, bias, sums); break;
+    }
+}
+
+/* Compute a line of tiles of all output maps, from transformed ones. */
+static void F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t y,
+                             const T *left, const T *factor, T *to) {
+    const int64_t size = gdb_area(g->positions), width = g->positions[1];
+    const int64_t at_once = gdb_equal_parts(t->tiles[1], GROUP_TILES);
+    VECTOR sums[4 * GDB_TILES_AT_ONCE];
+    for (int64_t j = 0; j < g->out_maps; j += LANES, to += LANES * size) {
+        const VECTOR bias = LOAD(factor);
+        factor += LANES;
+        for (int64_t x = 0; x < t->tiles[1]; x += at_once) {
+            const int64_t tiles = t->tiles[1] - x < at_once ? t->tiles[1] - x : at_once;
+            const int64_t positions = width - 2 * x < 2 * tiles ? width - 2 * x : 2 * tiles;
+            T *out = to + 2 * y * width + 2 * x;
+            F(any_tiles)(tiles, g->in_maps, t->group, left + x, factor, bias, sums);
+            F(store_line)(positions, sums, g->out_maps - j, out, size);
+            if (2 * y + 1 < g->positions[0])
+                F(store_line)(positions, sums + 2 * tiles, g->out_maps - j, out + width, size);
+        }
+        factor += GDB_TILE_ELEMENTS * g->in_maps * LANES;
+    }
+}
+
+/* Compute all positions of all output maps of a group, from data in halves of planes. */
+static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const T *halves,
+                              const T *factor, T *transformed, T *to) {
+    for (int64_t y = 0; y < t->tiles[0]; y += t->lines) {
+        const int64_t lines = t->tiles[0] - y < t->lines ? t->tiles[0] - y : t->lines;
+        for (int64_t map = 0; map < g->in_maps; map++)
+            for (int64_t i = 0; i < lines * t->line; i += LANES)
+                F(transform_tiles)(t, halves + map * 4 * t->half + y * t->line + i, t->group,
+                                   transformed + map * GDB_TILE_ELEMENTS * t->group + i);
+        for (int64_t line = 0; line < lines; line++)
+            F(convolve_line)(g, t, y + line, transformed + line * t->line, factor, to);
+    }
+}
+
+/* Return whether a convolution is computed by tiles, if it takes `direct` operations of vectors
+ * otherwise. Loads and stores of the transforms take as long as products. */
+static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct) {
+    for (int i = 0; i < 2; i++)
+        if (m->kernel[i] != 3 || m->stride[i] != 1 || m->dilate[i] != 1) return 0;
+    const gdb_tiling t = F(tiling_of)(g);
+    const int64_t vectors = (g->out_maps + LANES - 1) / LANES;
+    const int64_t stretches = (t.tiles[0] * t.line + LANES - 1) / LANES;
+    const int64_t work = vectors * gdb_area(t.tiles) * (GDB_TILE_ELEMENTS * g->in_maps + 28)
+        + g->in_maps * (4 * GDB_TILE_ELEMENTS * stretches + gdb_area(g->in_size) / 4);
+    return m->of != GDB_OF_KERNEL && 6 * work < 5 * direct;
+}
+
+static int64_t F(halves_size)(const gdb_geometry *g, const gdb_tiling *t) {
+    return F(packed_elements)(1, 4 * g->in_maps * t->half + 2 * LANES);
+}
+
+/* Scratch has the halves of planes, a group of transformed tiles, and the transformed kernels of all
+ * groups. */
+static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
+    const gdb_tiling t = F(tiling_of)(g);
+    return (F(halves_size)(g, &t) + GDB_TILE_ELEMENTS * g->in_maps * t.group
+            + m->groups * F(transformed_elements)(g)) * (int64_t)sizeof(T);
+}
+
+/* Compute results, or gradients of the data, of all rows. */
+static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t rows, const T *a,
+                                 int64_t a_row, const T *factor, int64_t factor_row, const T *bias,
+                                 T *c, int64_t c_row, T *halves) {
+    const gdb_tiling t = F(tiling_of)(g);
+    const int64_t in_size = g->in_maps * gdb_area(g->in_size);
+    const int64_t out_size = g->out_maps * gdb_area(g->positions);
+    const int64_t kernel_size = g->in_maps * g->out_maps * 9, packed = F(transformed_elements)(g);
+    T *transformed = halves + F(halves_size)(g, &t);
+    T *factors = transformed + GDB_TILE_ELEMENTS * g->in_maps * t.group;
+    memset(halves, 0, F(halves_size)(g, &t) * sizeof(T));
+    for (int64_t row = 0; row < rows; row++, factor += factor_row) {
+        for (int64_t j = 0; j < m->groups && (!row || factor_row); j++)
+            F(transform_factor)(g, m->of == GDB_OF_DATA, factor + j * kernel_size,
+                                bias ? bias + j * m->filters : NULL, factors + j * packed);
+        for (int64_t i = 0; i < m->images * m->groups; i++) {
+            F(copy_to_halves)(g, &t, a + row * a_row + i * in_size, halves);
+            F(convolve_tiles)(g, &t, halves, factors + i % m->groups * packed, transformed,
+                              c + row * c_row + i * out_size);
+        }
+    }
+}
