@@ -15,7 +15,7 @@ def index(self, key):
         views = known_views if type(self) is lazy_type else known_numpy_views
         view = None if cache_key is None else views.get(cache_key)
         if view is not None:
-            keep_rows(self, key, <tuple>view)
+            remember_rows(self, key, <tuple>view)
             lazy = view_of(self, (<tuple>view)[0], (<tuple>view)[1])
             if lazy is not None:
                 return lazy
@@ -88,7 +88,7 @@ cdef object known_rows(object array_, FlatTape tape, object key):
     return lazy
 
 
-cdef int keep_rows(object array_, object key, tuple view) except -1:
+cdef int remember_rows(object array_, object key, tuple view) except -1:
     """Keep the type of the rows that a known view has, if it has rows from first to last."""
     cdef int64_t start, count
     cdef bint numpy = type(array_) is lazy_numpy_type

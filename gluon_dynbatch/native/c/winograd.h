@@ -31,9 +31,9 @@ typedef struct {
 
 #endif
 
-#define WIDE (MR * NV >= 24) /* whether there are 32 registers */
-#define GROUP_TILES (WIDE ? 7 : 6)
-#define ROWS_AT_ONCE (WIDE ? 4 : 2)
+#define HAS_32_REGISTERS (MR * NV >= 24) /* whether there are 32 registers */
+#define GROUP_TILES (HAS_32_REGISTERS ? 7 : 6)
+#define ROWS_AT_ONCE (HAS_32_REGISTERS ? 4 : 2)
 
 static gdb_tiling F(tiling_of)(const gdb_geometry *g) {
     gdb_tiling t = {.tiles = {(g->positions[0] + 1) / 2, (g->positions[1] + 1) / 2}};
