@@ -176,14 +176,14 @@ def _ambiguous_error(fn: Any, signature: inspect.Signature, sample: Any) -> Argu
         f"{_name(fn)} takes the arguments ({parameters}), so a sample that is a tuple of "
         f"{len(sample)} may be its first argument or {len(sample)} of them",
         user_line(),
-        advice="map a function that says which: lambda sample: net(*sample), or "
+        advice="pass a function that says which: lambda sample: net(*sample), or "
         "lambda sample: net(sample)",
     )
 
 
 def _unstarted_error(fn: Any, result: str) -> ArgumentError:
     return ArgumentError(
-        f"{_name(fn)} returns {result}, which map does not run",
+        f"{_name(fn)} returns {result}, which would not run",
         user_line(),
-        advice="map a function that returns its result",
+        advice="pass a function that returns its result",
     )
