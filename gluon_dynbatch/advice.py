@@ -256,7 +256,8 @@ KEEPING: Dict[str, str] = {
     "held elsewhere": "return the array as well, and store it after the call",
     "changes an attribute": "return the new value as well, and set the attribute after the call",
     "no attribute of the block": "hold that block as an attribute: self.name = block in __init__",
-    "neither an argument": "pass the array as an argument, or hold it as an attribute of the block",
+    "neither an argument": "pass the array as an argument, or hold it as an attribute of the "
+    "block; of an argument, use BlockGrad(x) instead of x.detach()",
     "of another sample": "pass the array as an argument",
     "an earlier sample may change": "pass the attribute as an argument, and return its new value",
     "no call recorded": "return results of calls and arguments; pass other arrays as arguments",

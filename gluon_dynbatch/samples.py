@@ -165,8 +165,8 @@ def _arguments_error(fn: Any, signature: inspect.Signature, sample: Any) -> Argu
     return ArgumentError(
         f"{_name(fn)} takes the arguments ({parameters}), but the sample is {description}",
         user_line(),
-        advice="make each sample a tuple of these arguments, or map a function of one sample: "
-        "map(lambda sample: net(sample[0], sample[1]), samples)",
+        advice="make each sample a tuple of these arguments, or pass a function of one sample: "
+        "lambda sample: net(sample[0], sample[1])",
     )
 
 
@@ -176,14 +176,14 @@ def _ambiguous_error(fn: Any, signature: inspect.Signature, sample: Any) -> Argu
         f"{_name(fn)} takes the arguments ({parameters}), so a sample that is a tuple of "
         f"{len(sample)} may be its first argument or {len(sample)} of them",
         user_line(),
-        advice="map a function that says which: lambda sample: net(*sample), or "
+        advice="pass a function that says which: lambda sample: net(*sample), or "
         "lambda sample: net(sample)",
     )
 
 
 def _unstarted_error(fn: Any, result: str) -> ArgumentError:
     return ArgumentError(
-        f"{_name(fn)} returns {result}, which map does not run",
+        f"{_name(fn)} returns {result}, which would not run",
         user_line(),
-        advice="map a function that returns its result",
+        advice="pass a function that returns its result",
     )

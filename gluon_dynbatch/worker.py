@@ -15,6 +15,8 @@ from mxnet.util import is_np_array, is_np_shape
 from . import errors
 from .clients import Mailbox, Outbox, Request
 from .handle import Batch
+from .native import recording
+from .record.state import STATE
 from .rounds import Rounds
 
 #: The fields of `BatcherStats` that requests are counted in.
@@ -124,7 +126,7 @@ class Queue:
         self._figures = {"flushes": 0, "plan_hits": 0, "values": 0}
         # A copy: a context object that is entered remembers the previous context of its thread.
         context = mx.Context(mx.context.current_context())
-        settings = context, is_np_shape(), is_np_array()
+        settings = recording.user_place(), context, is_np_shape(), is_np_array()
         program = program, apply, batch
         #: Ends when the queue is closed; not alive in a fork of its process.
         self.worker = threading.Thread(
@@ -216,6 +218,7 @@ class Queue:
 
     def _work(
         self,
+        origin: recording.Place,
         context: mx.Context,
         numpy_shape: bool,
         numpy_array: bool,
@@ -223,6 +226,7 @@ class Queue:
         apply: Callable[[Any], Any],
         batch: Batch,
     ) -> None:
+        STATE.origin = origin
         try:
             with context, mx.util.np_shape(numpy_shape), mx.util.np_array(numpy_array):
                 rounds = Rounds(batch, program, apply, self._size, self._outbox, self)

@@ -444,6 +444,24 @@ def test_rows_name_sections_that_are_there(explained):
         assert section in slugs, kind
 
 
+def test_each_batcher_of_a_block_has_a_page_of_its_own(explained):
+    """Its scopes are opened by a thread in which there is no line of the script."""
+    program = """
+    import numpy as np
+
+    batchers = []
+    batchers.append(gdb.RequestBatcher(cell))
+    batchers.append(gdb.RequestBatcher(cell))
+    for batcher in batchers:
+        with batcher:
+            batcher.submit(np.ones((1, 4), "float32")).result()
+    """
+    _, out, _ = explained(program)
+    lines = (MODEL + textwrap.dedent(program)).splitlines()
+    made = [i for i, line in enumerate(lines, 1) if "RequestBatcher" in line]
+    assert re.findall(r"=== scope at (\S+)", out) == [f"script.py:{line}" for line in made]
+
+
 def test_how_few_launches_are_possible(explained):
     """Of the three scopes, two are counted."""
     _, out, _ = explained("""

@@ -16,7 +16,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from tests.cells import dense, equal
-from tests.common import output_of
+from tests.common import named_lines, output_of
 
 PATIENCE = 60
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.
@@ -178,6 +178,38 @@ def test_a_bad_request_by_itself_does_not_fail_the_next(net):
             bad, good = batcher.submit(-1), batcher.submit(4)
             assert isinstance(bad.exception(PATIENCE), REFUSED)
             equal(good.result(PATIENCE)[1:], [2 * np.eye(2, dtype="float32")[None]])
+
+
+@pytest.mark.parametrize("way", ["submit", "stream", "task"])
+@pytest.mark.parametrize("bad", [(1, 5), (2, 2, 5), None], ids=str)
+def test_what_no_line_of_the_user_calls_belongs_to_the_line_that_made_the_batcher(net, way, bad):
+    """The worker calls a block itself; the line of a function that calls it is nearer."""
+    sample = np.zeros((1, 4)) if bad is None else np.zeros(bad, "float32")
+    pair = bad is None
+
+    def both(x, y):
+        return net(x) + net(y)
+
+    async def asked(batcher):
+        return await batcher(sample)
+
+    def ask(batcher):
+        with batcher, pytest.raises(gdb.DynBatchError) as caught:
+            if way == "task":
+                asyncio.run(asked(batcher))
+            elif way == "stream":
+                list(batcher.stream(sample))
+            else:
+                batcher.submit(sample).result(PATIENCE)
+        return named_lines(str(caught.value))
+
+    (line,) = ask(gdb.RequestBatcher(both if pair else net))  # the first batcher
+    assert line.endswith("# the first batcher")
+    (line,) = ask(gdb.RequestBatcher(both if pair else net))  # another one
+    assert line.endswith("# another one")
+    if not pair:
+        (line,) = ask(gdb.RequestBatcher(lambda x: net(x)))  # the function
+        assert line.endswith("# the function")
 
 
 def test_results_keep_their_structure_with_numpy_arrays_that_own_their_memory(net):

@@ -4,10 +4,12 @@ import random
 
 import mxnet as mx
 import pytest
+from mxnet import autograd
+from mxnet.ndarray import NDArray
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.advice import KEEPING
-from tests.cells import WIDTH, dense
+from tests.cells import WIDTH, dense, equal
 from tests.common import FIXED
 from tests.test_trace_once import chain, traced, x
 from tests.test_trace_once_refused import flushing, grow
@@ -81,6 +83,24 @@ def test_the_remedy_for_a_call_that_is_not_kept_works(because):
         assert bool(refused) != keeps
         assert keeps or because in refused[0].reason and f"-> {KEEPING[because]}" in text
     ELSEWHERE.clear()
+
+
+def test_an_argument_that_is_detached():
+    """The array that it returns is a new one for MXNet; an operator that stops gradients is not."""
+    gradients = []
+    for detached, keeps in (NDArray.detach, False), (mx.nd.BlockGrad, True):
+        block = traced(lambda b, x, detached=detached: b.net(detached(x)) * x, inner=dense(WIDTH))
+        data = x(1)
+        data.attach_grad()
+        for _ in range(2):
+            with autograd.record(), gdb.batching(**FIXED) as batch:
+                result = block(data)
+        result.backward()
+        assert (batch.report.traced.known == 1) == keeps
+        assert keeps or "BlockGrad(x) instead of x.detach()" in " ".join(str(batch.report).split())
+        gradients.append((data.grad, block.net(data)))
+    equal(*gradients[0])
+    equal(*gradients[1])
 
 
 def test_each_reason_is_tested():

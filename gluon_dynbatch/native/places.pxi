@@ -61,7 +61,10 @@ cdef list found_places = [Place(None, 0)] * 64
 
 
 cpdef Place user_place():
-    """Return the nearest place outside the libraries, or else the place in the outermost frame."""
+    """Return the nearest place outside the libraries.
+
+    If there is none, it is the origin of the thread, or else the place in the outermost frame.
+    """
     cdef int instruction
     cdef size_t at
     current, fiber, outermost = PyEval_GetFrame(), None, None
@@ -81,7 +84,8 @@ cpdef Place user_place():
         # The frames of a fiber end where it started; its parent has those below.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
-            return place_of(outermost.f_code, outermost.f_lasti)
+            origin = state.origin
+            return origin or place_of(outermost.f_code, outermost.f_lasti)
         frame = fiber.gr_frame
 
 

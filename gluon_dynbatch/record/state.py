@@ -177,6 +177,8 @@ class ThreadState(threading.local):
     recorder: Optional[ThreadRecorder] = None
     #: Whether calls run at once and are counted.
     at_once = False
+    #: The line to which calls belong that no line of the user makes; None in the user's threads.
+    origin: Optional[recording.Place] = None
 
     def __init__(self) -> None:
         #: Per place that opened scopes in this thread, the measurements of "auto" (`Account`).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from typing import Any, Iterator, Optional
 
 import mxnet as mx
@@ -16,6 +17,8 @@ _MXNET = os.path.dirname(mx.__file__)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
 recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
+# Below the first function of a thread, Python has frames of this module.
+recording.libraries += (threading.__file__,)
 
 #: Flags of code whose frames can be suspended.
 SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
