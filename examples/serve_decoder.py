@@ -125,15 +125,30 @@ def padded(memory):
     return memory, mx.nd.array(padding) * 1
 
 
+class Begin(gdb.DynamicHybridBlock):
+    """What a `Translator` computes of a sentence before the first step."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source):
+        """Return the padded memory, the padding, and the first states of `Step`."""
+        memory, (attentional, (h, c)) = self.model.encode(source)
+        return (*padded(memory), attentional, h, c)
+
+
 def decoder(model, vocab):
     """Return the function of one request: a generator of words."""
-    step, end = Step(model), vocab[END]
+    begin, step, end = Begin(model), Step(model), vocab[END]
+    first = mx.nd.array([len(vocab)])
+    # What it records depends on the number of words only: it runs once for each.
+    begin.hybridize(trace_once=True)
     step.hybridize()
 
     def decode(source, limit):
-        memory, (attentional, (h, c)) = model.encode(source)
-        memory, padding = padded(memory)
-        token = mx.nd.array([len(vocab)])
+        memory, padding, attentional, h, c = begin(source)
+        token = first
         for _ in range(limit):
             token, attentional, h, c = step(token, memory, padding, attentional, h, c)
             number = int(token.asscalar())  # waits here for a flush, together with other requests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from array import array as Places
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Protocol, Tuple, Union, cast
 
 import numpy as np
@@ -16,23 +17,24 @@ from .errors import NotMergedError
 from .findings import Finding
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
-from .native.recording import in_graph, keep, regions_held, untrack
+from .native import planning
+from .native.recording import in_graph, keep, places_of, regions_held, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
 from .plan.plan import Plan
-from .plan.transpose import Heads
+from .plan.transpose import Heads, recorded_segments
 from .record.lazy_base import Lazy
 from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES
 from .run.backward import BackwardPass
-from .run.chain import Chain, find_heads
+from .run.chain import Chain
 from .run.dispatch import Dispatcher
 from .run.engine import FLIGHT
 from .run.execute import Execution, LaunchWatch, execute
 from .run.gradient import forget
-from .run.keep import Kept, Spots, find_spots
+from .run.keep import Kept
 from .run.operators import OperatorTape
 from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepare
 from .schedule import analyze, arrange, check_groups
@@ -45,7 +47,7 @@ PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
 
 
 #: Bytes of a plan besides its arrays, without and with a backward pass.
-OBJECT_BYTES = 8 << 10, 32 << 10
+OBJECT_BYTES = 16 << 10, 32 << 10
 
 
 class ScopeWatch(Protocol):
@@ -286,24 +288,29 @@ def _run(
 class Held(NamedTuple):
     """What the programs of a recorded flush depend on besides its plan."""
 
-    #: Where the arrays are that are still referenced.
-    spots: Spots
+    #: Where the arrays are that are still referenced, see `recording.places_of`.
+    places: Places[int]
     #: Per external array a byte: whether it is in MXNet's graph.
     in_graph: bytes
 
     def key(self, plan: Plan) -> Any:
         """Return a key for the programs of a plan."""
         trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-        return [column.tobytes() for column in self.spots], trained, self.in_graph
+        return self.places.tobytes(), trained, self.in_graph
 
     def heads(self, plan: Plan) -> Optional[Heads]:
         """Return the results of a plan at which gradients may arrive; None if there are none."""
-        return find_heads(plan, self.spots, np.frombuffer(self.in_graph, dtype=bool))
+        term, offset, size, kind = planning.find_heads(
+            *(self.places, TYPES.sizes, TYPES.kind_numbers, plan.graph),
+            *(recorded_segments(plan.graph), plan.region_of, plan.element_of, plan.regions),
+        )
+        in_graph = np.frombuffer(self.in_graph, dtype=bool)
+        return Heads(term, offset, size, kind, in_graph) if term.size else None
 
 
 def _find_held(tape: Tape, lazies: List[Lazy]) -> Held:
-    spots = find_spots([lazy for lazy in lazies if lazy._detached_from is None])
-    return Held(spots, in_graph(tape.externals))
+    places = places_of([lazy for lazy in lazies if lazy._detached_from is None])
+    return Held(places, in_graph(tape.externals))
 
 
 def _execute(

@@ -190,7 +190,7 @@ class ProgramReach:
         code = function.__code__
         if code.co_filename.startswith(SKIPPED[-1]):
             self._pending += _closed_over(function)  # a wrapper of the user's function
-        if is_skipped(code.co_filename) or (code, class_, id(function)) in self._seen:
+        if _is_of_library(function) or (code, class_, id(function)) in self._seen:
             return
         self._seen.add((code, class_, id(function)))
         stores = stores_of(code)
@@ -226,6 +226,13 @@ def _is_library(module: str) -> bool:
     filename = getattr(sys.modules.get(module), "__file__", None)
     is_built_in = module in sys.builtin_module_names and module not in ("builtins", "__main__")
     return is_built_in or (filename is not None and is_skipped(filename))
+
+
+def _is_of_library(function: types.FunctionType) -> bool:
+    """Return whether a function belongs to a library, also one that MXNet generates as a text."""
+    filename = function.__code__.co_filename
+    generated = filename == "<string>" and _is_library(function.__globals__.get("__name__", ""))
+    return generated or is_skipped(filename)
 
 
 def is_python(class_: type) -> bool:

@@ -27,6 +27,11 @@ def forget_plans():
     RUNTIME.plans.clear()
 
 
+def bytes_of_plans():
+    """Return how many bytes the cache counts for the plans that it keeps."""
+    return RUNTIME.plans.bytes
+
+
 def nodes_of_mxnets_tape():
     """Return the numbers of the nodes that the package has on MXNet's tape and are not freed."""
     return set(gradient._ALIVE)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import tracemalloc
 import weakref
 from collections import OrderedDict
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import SizedCache
@@ -17,7 +19,7 @@ from gluon_dynbatch.run.pool import LARGE, MOST_BYTES, MOST_IDLE, Pool, address_
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, array, equal, ready, unary
 from tests.common import FIXED, alive, none_left
-from tests.inside import forget_plans, known_operators, limit_entries
+from tests.inside import bytes_of_plans, forget_plans, known_operators, limit_entries
 from tests.strategies import examples
 
 SIZES = [0, 20, 30, 40, 90, 101]
@@ -78,6 +80,36 @@ def test_plans_that_repeat_in_turns_are_found_from_the_third_turn_on(sizes):
 def test_plans_that_never_repeat_leave_the_limit_of_the_cache_as_it_is(sizes):
     cache = SizedCache(limit=100, most=400)
     assert turn(cache, sizes) == 0 and cache.limit == 100
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("wide, deep", [(1, 0), (1, 1), (0, 1)])
+def test_plans_are_as_large_as_the_cache_counts(trains, wide, deep):
+    """The smallest ones, and those of many calls, beside each other or one after another."""
+    net, x = ready(gdb.convert(mx.gluon.nn.Dense(WIDTH, in_units=WIDTH))), array(1, WIDTH)
+    recording = autograd.record if trains else contextlib.nullcontext
+
+    def run(size):
+        with recording(), gdb.batching(**FIXED):
+            results = [x] * (1 + wide * size)
+            for _ in range(1 + deep * size):
+                results = list(map(net, results))
+        if trains:
+            autograd.backward(results)
+        mx.nd.waitall()
+
+    for small in (True, False):
+        sizes = [0] if small else range(1, 40, 3)
+        list(map(run, sizes))  # what is kept besides plans
+        forget_plans()
+        gc.collect()
+        tracemalloc.start()
+        list(map(run, sizes))
+        counted, before = bytes_of_plans(), tracemalloc.get_traced_memory()[0]
+        forget_plans()
+        freed = before - tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert counted / 2 < freed < 1.5 * counted
 
 
 def test_operators_with_new_attributes_forever_are_forgotten(monkeypatch):

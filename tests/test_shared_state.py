@@ -289,3 +289,35 @@ def test_cells_of_mxnet_that_keep_state():
     assert "_prev_output" in found[type(zoneout)]
     plain = gdb.convert(rnn.LSTMCell(3))
     assert not ProgramReach(lambda x: plain(x, plain.begin_state(1))).attributes()
+
+
+def test_functions_that_mxnet_generates_change_no_state():
+    """They set an attribute ``value`` of objects of MXNet; their code has no file."""
+    net = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH)), 1)
+    assert not ProgramReach(lambda x: mx.nd.split(mx.nd.stack(net(x), x), 2)).attributes()
+
+
+def test_recordings_are_used_while_samples_wait():
+    class Joins(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
+
+        def forward(self, x):
+            return self.dense(mx.nd.concat(x, self.dense(x), dim=0))
+
+    net = ready(Joins(), 1)
+    net.hybridize(trace_once=True)
+
+    def fn(x):
+        for _ in range(3):
+            if net(x).sum().asscalar() > 0:
+                break
+            x = mx.nd.concat(x, x, dim=0)
+        return net(x)
+
+    wanted = [fn(x).asnumpy() for x in inputs(5)]
+    with gdb.batching(**FIXED) as batch:
+        got = [y.asnumpy() for y in batch.map(fn, inputs(5))]
+    equal(got, wanted, 1e-4, 1e-5)
+    assert batch.report.traced.known >= 5 > batch.report.traced.new

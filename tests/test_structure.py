@@ -2,12 +2,14 @@
 
 import copy
 import enum
+import random
 import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, Tuple
 
+import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflatten
 from gluon_dynbatch.scope import RUNTIME
+from tests.cells import WIDTH, dense
 from tests.common import FIXED
 from tests.test_trace_once import Node, chain, scope, traced, x
 
@@ -102,6 +105,76 @@ CLOSE = [
     "*", 0.1, 0.1 + 1e-17 + 2e-17, [], (), {}, [[]], [()], (1, 2), Pair(1, 2), [[1], 2], [1, [2]],
     {"a": 1, "b": 2}, {"b": 2, "a": 1},
 ]  # fmt: skip
+
+
+#: Numbers of structures of arguments, by what describes them.
+NUMBERS = {}
+
+
+def leaves_of(value):
+    """List arrays or symbols of a nest, and describe the rest."""
+    is_array, leaves = (mx.nd.NDArray, mx.sym.Symbol), []
+
+    def visit(value):
+        if isinstance(value, is_array):
+            leaves.append(value)
+            return "array"
+        if isinstance(value, dict):
+            return {repr(key): visit(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value).__name__, [visit(item) for item in value]
+        return type(value).__name__, repr(value)
+
+    return NUMBERS.setdefault(repr(visit(value)), len(NUMBERS)), leaves
+
+
+class Described(gdb.DynamicHybridBlock):
+    """A cell whose result depends on how its arguments are nested, and on their order."""
+
+    def hybrid_forward(self, F, first, *rest):
+        number, leaves = leaves_of(rest)
+        for k, leaf in enumerate(leaves):
+            first = first + leaf * (k + 2)
+        return first + number
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_each_structure_has_its_own_calls_also_if_it_has_come_before(debug):
+    """Known calls are found by numbers if they have few arguments, so all kinds come often."""
+    cell, rows = Described(), dense(4 * WIDTH)
+    cell.hybridize()
+    more = [
+        10**30,
+        -1,
+        2,
+        [None, [True, (0, [1, [2, [3, []]]])]],
+        Leaf(),
+        [Leaf(), Leaf()],
+        (Leaf(), 1),
+    ]
+    few = [[Leaf()] * k + [nest] for nest in (1, 1.0) for k in (1, 9, 20, 21, 22, 23, 30)]
+    kinds = [(nest,) for nest in CLOSE + more + few]
+    kinds += [(nest, nest) for nest in (Leaf(), [], 1)] + [(), ([Leaf()], []), ([], [Leaf()])]
+    order = [kind for _ in range(4) for kind in kinds]
+    random.Random(1).shuffle(order)
+    with gdb.batching(**FIXED, debug=debug):
+        row, sources, got = rows(x()).reshape((4, WIDTH)), [], []
+        for number, kind in enumerate(order):
+            leaves, spec = flatten(kind, Leaf)
+            # Views of a result, arrays of the user, and constants.
+            makers = [
+                lambda k: row[k % 4 : k % 4 + 1],
+                lambda k: x(k),
+                lambda k: mx.nd.ones((1, WIDTH)),
+            ]
+            arrays = [makers[(number + k) % 3](number + k) for k in range(len(leaves))]
+            sources.append(arrays)
+            got.append(cell(x(), *unflatten(spec, arrays)))
+    for kind, arrays, result in zip(order, sources, got):
+        leaves, spec = flatten(kind, Leaf)
+        number, _ = leaves_of(unflatten(spec, arrays))
+        wanted = x().asnumpy() + sum((k + 2) * a.asnumpy() for k, a in enumerate(arrays)) + number
+        np.testing.assert_allclose(result.asnumpy(), wanted, 1e-4, 1e-4)
 
 
 def test_specs_and_keys_are_equal_exactly_if_the_structures_are():

@@ -82,19 +82,31 @@ cdef class Calls:
         """Record a call of a block, or run it if it cannot be recorded.
 
         Every call of a block that becomes one node enters here, from `call_hook` or
-        `cached_op_hook`.
+        `cached_op_hook`, or below, if its `CallRoute` is known.
         """
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if fields["_callback"] is not None:
             why = "register_op_hook shows their operators"
             return (<object>self).run_at_once(block, args, why)
-        callee = fields.get("_dynbatch_callee")
-        if callee is None or not Callee.is_current(<Callee?>callee, block):
+        callee = current_callee(block, fields)
+        if callee is None:
             callee = (<object>self).library.callee(block)
+        return self.call_callee(block, <Callee>callee, args)
+
+    cdef inline object call_callee(self, block, Callee callee, tuple args):
+        """Do as `call_block`, given the callee."""
         results = call(self, callee, args)
         if type(results) is str:
             return (<object>self).run_unrecorded(block, args, results)
         return results
+
+
+cdef Callee current_callee(block, dict fields):
+    """Return the callee of a block, given its attributes; None if it has to be made."""
+    callee = fields.get("_dynbatch_callee")
+    if callee is None or not Callee.is_current(<Callee?>callee, block):
+        return None
+    return <Callee>callee
 
 
 cdef object run_forward(Calls recorder, original, block, tuple args):
@@ -106,38 +118,55 @@ cdef object run_forward(Calls recorder, original, block, tuple args):
     return block.forward(*args) if original is None else original(block, *args)
 
 
+cdef object find_route(Calls recorder, original, block, dict fields, tuple args):
+    """Record a call of a block that has no `CallRoute`, or run it; `original` is ``Block.__call__``."""
+    if not fields.get("_active"):
+        is_cell, is_stock = <tuple>classify_forward(type(block))
+        if is_stock and is_one_call(block, args):
+            try:
+                return recorder.call_block(block, args)
+            except Exception:
+                pass  # the original may still accept the arguments; if not, it raises
+        if is_cell:
+            return (<object>recorder).run_idle(original, block, args)
+        return run_forward(recorder, original, block, args)
+    if fields.get("_scope_defaults") is not None:
+        state.scope.use_defaults(fields["_scope_defaults"])
+    is_cell = (<tuple>classify_forward(type(block)))[0]
+    if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
+        return original(block, *args) if is_cell else run_forward(recorder, original, block, args)
+    pieces = fields.get("_pieces")
+    is_cell = is_cell and pieces is None
+    if fields.get("_scope_defaults") is None and (not is_cell or fields["_callback"] is None):
+        target = current_callee(block, fields) if is_cell else pieces
+        if target is not None or not is_cell:
+            keep_route(block, fields, target, is_cell)
+    if is_cell:
+        return recorder.call_block(block, args)
+    if pieces is None:
+        return run_forward(recorder, None, block, args)
+    return (<Known?>pieces).call(recorder, block, args)
+
+
 @cython.binding(True)
 def call_hook(original):
     """Return the replacement of ``Block.__call__``: a block is entered before its Python code runs."""
 
     @cython.binding(True)  # becomes a method
     def __call__(block, *args):
-        recorder = state.recorder
+        cdef Calls recorder = recorder_here()
         if recorder is None:
             return original(block, *args)
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        if not fields.get("_active"):
-            is_cell, is_stock = <tuple>classify_forward(type(block))
-            if is_stock and is_one_call(block, args):
-                try:
-                    return Calls.call_block(<Calls?>recorder, block, args)
-                except Exception:
-                    pass  # the original may still accept the arguments; if not, it raises
-            if is_cell:
-                return recorder.run_idle(original, block, args)
-            return run_forward(<Calls?>recorder, original, block, args)
-        if fields.get("_scope_defaults") is not None:
-            state.scope.use_defaults(fields["_scope_defaults"])
-        if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
-            if (<tuple>classify_forward(type(block)))[0]:
-                return original(block, *args)
-            return run_forward(<Calls?>recorder, original, block, args)
-        pieces = fields.get("_pieces")
-        if pieces is not None:
-            return (<Known?>pieces).call(<Calls?>recorder, block, args)
-        if (<tuple>classify_forward(type(block)))[0]:
-            return Calls.call_block(<Calls?>recorder, block, args)
-        return run_forward(<Calls?>recorder, None, block, args)
+        route = route_of(block, fields)
+        if route is NULL:
+            return find_route(recorder, original, block, fields, args)
+        target = <object>route.target
+        if target is None:
+            return run_forward(recorder, None, block, args)
+        if route.is_cell:
+            return recorder.call_callee(block, <Callee>target, args)
+        return (<Known>target).call(recorder, block, args)
 
     return __call__
 
@@ -223,27 +252,28 @@ ENDED = "the scope ended"
 cpdef call(Calls recorder, Callee callee, args):
     """Record a call with nested arguments and return its results, or why it is not recorded."""
     cdef FlatTape tape
-    cdef list operands, key_parts
+    cdef Arguments found
+    cdef int mode
+    cdef tuple recorded
+    cdef array column = None
+    cdef list operands
     while True:
         tape = tape_of(recorder)
         if not tape.open:
             return ENDED
-        operands, key_parts = [], [mode_in(recorder.numpy_settings)]
-        try:
-            for arg in args:
-                flatten_into(arg, array_type, operands, key_parts, tape)
-        except TypeError as error:
-            if type(error) is not TypeError:
-                raise
-            return (<object>recorder).refuse_argument(error.args[0], callee)
-        key = tuple(key_parts)
-        entry = callee.entries.get(key)
+        mode = mode_in(recorder.numpy_settings)
+        entry, recorded, column = None, None, None
+        known = known_call(callee, args, mode, tape, &found)
+        if known is not NULL:
+            entry, recorded = <object>known.entry, <tuple>known.recorded
         place = user_place()
         if entry is None:
-            entry = (<object>recorder).new_entry(key, callee, place)
-        if type(entry) is str:
-            return entry
-        entry_id, types, spec, numpy = <tuple>entry.recorded
+            operands = []
+            entry = look_up(recorder, callee, args, mode, tape, place, operands)
+            if type(entry) is str:
+                return entry
+            recorded, column = <tuple>entry.recorded, array("q", operands)
+        entry_id, types, spec, numpy = recorded
         if len(<tuple>types) == 1:
             results = new_lazy(tape, None, 0, (<tuple>types)[0], numpy)
         else:
@@ -253,8 +283,12 @@ cpdef call(Calls recorder, Callee callee, args):
         # and so flushed the tape, or ended the scope.  From here to the end of `append`, none runs.
         if recorder.tape is tape and tape.open:
             break
-    append(tape, entry, entry_id, place, operands, types, results)
-    tape.trained = tape.trained or <int>key_parts[0] & recording_bit
+    if column is None:
+        append(tape, entry, entry_id, place, &found.operands[0], found.arrays, types, results)
+    else:
+        at = <int64_t *>column.data.as_longlongs
+        append(tape, entry, entry_id, place, at, column.ob_size // 2, types, results)
+    tape.trained = tape.trained or mode & recording_bit
     if recorder.watch is not None:
         (<object>recorder).watch_call()
     if len(<tuple>spec) == 1:
@@ -270,35 +304,28 @@ cdef int register(FlatTape tape, object lazy, Py_ssize_t value) except -1:
 
 
 cdef Py_ssize_t append(
-    FlatTape tape, object entry, object entry_id, Place place, list operands, tuple types,
-    object results=None,
+    FlatTape tape, object entry, object entry_id, Place place, const int64_t *operands,
+    Py_ssize_t count, tuple types, object results=None,
 ) except -1:
     """Add a node to the tape and return its first value.
 
-    Operands are lazy arrays of the tape, pairs of a value and an offset, or values; `types` are the
-    type ids of the results; `results` is a new lazy array that becomes the only one, or a list of
-    those that become all of them.  No Python code runs, and once the first array changes, nothing can fail.
+    The operands are so many pairs of a value and an offset; `types` are the type ids of the results;
+    `results` is a new lazy array that becomes the only one, or a list of those that become all of
+    them.  No Python code runs, and once the first array changes, nothing can fail.
     """
-    cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size, i
+    cdef Py_ssize_t first = tape.value_type.ob_size, i
     reserve(tape.node_entry, 1)
     reserve(tape.node_value0, 1)
     reserve(tape.sources, count)
     reserve(tape.offsets, count)
     reserve(tape.value_type, len(types))
-    tape.entries[entry_id] = entry
+    tape.note_entry(entry_id, entry)
     tape.places.append(place)
     put(tape.node_entry, entry_id)
     put(tape.node_value0, first)
-    for operand in operands:
-        if is_lazy(operand):
-            put(tape.sources, <object>slot(operand, value_at)[0])
-            put_wide(tape.offsets, <object>slot(operand, offset_at)[0])
-        elif type(operand) is tuple:
-            put(tape.sources, (<tuple>operand)[0])
-            put_wide(tape.offsets, (<tuple>operand)[1])
-        else:
-            put(tape.sources, operand)
-            put_wide(tape.offsets, 0)
+    for i in range(count):
+        put(tape.sources, operands[2 * i])
+        put_wide(tape.offsets, operands[2 * i + 1])
     for type_id in types:
         put(tape.value_type, type_id)
     if type(results) is list:

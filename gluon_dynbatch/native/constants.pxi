@@ -251,7 +251,7 @@ def made_array(source, context, dtype, bint numpy=False):
     Returns None if MXNet has to do that: it fails, or it has other arguments, or it is empty, large
     or in memory of another device.
     """
-    cdef int[4] properties  # as in `type_id_of`
+    cdef int[4] properties  # as in `find_type`
     cdef char *text
     cdef int64_t *sizes
     cdef Py_ssize_t i

@@ -217,7 +217,9 @@ cdef class Program:
         self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
         self.program.references = 1
         self.program.length = code.shape[0]
-        self.program.code = <int64_t *>allocate_zeros(code.shape[0], 8)
+        self.program.code = <int64_t *>malloc(8 * code.shape[0] + 8)
+        if self.program.code == NULL:
+            raise MemoryError("no memory for a program")
         if code.shape[0]:
             memcpy(self.program.code, &code[0], 8 * code.shape[0])
         self.program.kernels = <gdb_kernel **>allocate_zeros(len(kernels), sizeof(void *))

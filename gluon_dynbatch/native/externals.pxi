@@ -55,12 +55,54 @@ cdef void *handle_of(object array_) except NULL:
     return handle
 
 
+cdef enum:
+    #: Types that are found without a dictionary, and the most axes of their arrays.
+    TYPES_KEPT = 128
+    FEW_AXES = 4
+
+cdef struct KeptType:
+    # A plain value: the properties of arrays, which begin with one more than the number of axes; the
+    # size of each axis, and 0 for those that are missing; and the type id.
+    int[4] properties
+    int64_t[FEW_AXES] sizes
+    int64_t type_id
+
+cdef KeptType[TYPES_KEPT] types_kept
+
+
 cdef int64_t type_id_of(object array_) except -1:
     """Return the type id of a real array."""
+    cdef KeptType found
+    cdef KeptType *kept
+    cdef const int64_t *sizes
+    cdef int axes = 0, i
+    cdef uint64_t mixed = 0
+    cdef void *handle = handle_of(array_)
+    memset(&found, 0, sizeof(found))
+    # The sizes are in memory of this thread that its next such call writes to.
+    if mxnet.shape(handle, &axes, &sizes) or axes < 0 or axes > FEW_AXES:
+        return find_type(array_, handle)
+    for i in range(axes):
+        found.sizes[i] = sizes[i]
+        mixed = (mixed ^ <uint64_t>sizes[i]) * <uint64_t>0x9E3779B97F4A7C15
+    found.properties[0] = axes + 1
+    if mxnet.dtype(handle, &found.properties[1]):
+        return find_type(array_, handle)
+    if mxnet.context(handle, &found.properties[2], &found.properties[3]):
+        return find_type(array_, handle)
+    kept = &types_kept[(mixed ^ mixed >> 32 ^ <uint64_t>found.properties[1]) % TYPES_KEPT]
+    if memcmp(kept, &found, sizeof(found.properties) + sizeof(found.sizes)):
+        found.type_id = find_type(array_, handle)
+        kept[0] = found
+        return found.type_id
+    return kept.type_id
+
+
+cdef int64_t find_type(object array_, void *handle) except -1:
+    """Do as `type_id_of` for any array, given its handle."""
     cdef int[4] properties  # number of dimensions, dtype, device type, device id
     cdef const int64_t *sizes
     cdef char *text
-    cdef void *handle = handle_of(array_)
     cdef int failed = mxnet.shape(handle, &properties[0], &sizes)
     failed = failed or mxnet.dtype(handle, &properties[1])
     if failed or mxnet.context(handle, &properties[2], &properties[3]) or properties[0] < 0:
@@ -297,36 +339,3 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
     if failed:
         check_call(-1)  # raises MXNet's last error, such as that of the operator that made an array
     return addresses, handles
-
-
-cdef inline bint has_node(size_t handle) noexcept nogil:
-    """Return whether an array is in MXNet's tape."""
-    return (<void **>(handle + node_at))[0] is not NULL
-
-
-def nodes_of(list arrays not None):
-    """Return the address of the node of each of some real arrays in MXNet's tape, 0 without one."""
-    cdef array nodes = clone(array("Q"), len(arrays), False)
-    cdef Py_ssize_t i
-    for i, array_ in enumerate(arrays):
-        nodes[i] = <size_t>(<void **>(<char *>handle_of(array_) + node_at))[0]
-    return nodes
-
-
-def in_graph(list arrays not None):
-    """Return a byte per array: 1 if MXNet's tape may receive a gradient of the array, else 0.
-
-    The arrays are real, or lazy ones that are kept in arenas.
-    """
-    cdef bytearray marks = bytearray(len(arrays))
-    cdef Py_ssize_t i
-    for i, array_ in enumerate(arrays):
-        marks[i] = may_get_gradient(array_)
-    return bytes(marks)
-
-
-cdef bint may_get_gradient(object array_) except -1:
-    """Do as `in_graph` for one array."""
-    if is_unrealised(array_):
-        return (<Keeper?><object>slot(array_, owner_at)[0]).recorded
-    return has_node(<size_t>handle_of(array_))

@@ -47,6 +47,19 @@ cdef inline object owner_of(object lazy):
 cdef list spares = [], numpy_spares = []
 cdef enum:
     MOST_SPARES = 16384
+    #: Lazy arrays ahead of the one at hand that are fetched to the cache, which has lost them since
+    #: the last flush; and the bytes of a line of the cache.
+    AHEAD = 8
+    LINE = 64
+
+
+cdef inline void fetch(list lazies, Py_ssize_t i) noexcept:
+    """Fetch a lazy array to the cache, if the list has it."""
+    cdef char *lazy
+    if 0 <= i < len(lazies):
+        lazy = <char *>PyList_GET_ITEM(lazies, i)
+        prefetch(lazy)
+        prefetch(lazy + LINE)
 
 
 cdef int drop(object lazy, FlatTape tape, list dropped) except -1:
@@ -118,6 +131,7 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id, b
     cdef list kept = numpy_spares if numpy else spares
     if kept:
         lazy = kept.pop()
+        fetch(kept, len(kept) - AHEAD)
         change_slot(lazy, owner_at, owner)
         change_slot(lazy, value_at, value)
         change_slot(lazy, offset_at, offset)

@@ -113,8 +113,7 @@ cdef int flatten_into(
     """Append the tokens of a value to a spec, and its arrays to the leaves.
 
     Given a tape, write the key of a call instead: type ids take the place of `LEAF`, and their
-    complements that of `NUMPY_LEAF`; the leaves are lazy arrays of the tape, or values of external
-    arrays, with an offset if it is not 0.
+    complements that of `NUMPY_LEAF`; for each array, the leaves are a value and an offset.
 
     It does not recurse, as the stack of a thread may be small.
     """
@@ -175,20 +174,9 @@ cdef object flatten_one(object value, type leaf_type, list leaves, list spec, Fl
             leaves.append(value)
             spec.append(NUMPY_LEAF if is_numpy(value) else LEAF)
             return None
-        if class_ is not lazy_type and class_ is not lazy_numpy_type:
-            external_value = external(tape, value)
-            leaves.append(external_value)
-            type_id = tape.value_type.data.as_ints[external_value]
-        elif owner_of(value) is tape:
-            leaves.append(value)
-            type_id = <object>slot(value, type_at)[0]
-        else:
-            type_id = <object>slot(value, type_at)[0]
-            locate(tape, value, at)
-            if at[1]:
-                leaves.append((at[0], at[1]))
-            else:
-                leaves.append(at[0])
+        type_id = operand_of(tape, value, at)
+        leaves.append(at[0])
+        leaves.append(at[1])
         if class_ is lazy_type or not is_numpy(value):
             spec.append(type_id)
         else:

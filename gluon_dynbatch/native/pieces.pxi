@@ -11,6 +11,7 @@ def take_calls(FlatTape tape not None, Py_ssize_t node, Py_ssize_t operand, dict
     """
     cdef list operands, places = tape.places
     cdef Py_ssize_t first, i
+    cdef array column
     if not tape.open:
         return None
     cdef FlatTape taken = FlatTape()
@@ -20,11 +21,16 @@ def take_calls(FlatTape tape not None, Py_ssize_t node, Py_ssize_t operand, dict
         for in_type in entry.in_types:
             value, offset = tape.sources[operand], tape.offsets[operand]
             number = numbers.get(value)
-            operands.append(
-                find(value, offset, in_type, place) if number is None else (number, offset))
+            if number is None:
+                number, offset = find(value, offset, in_type, place)
+            operands.append(number)
+            operands.append(offset)
             operand += 1
         number, types, _, _ = entry.recorded
-        first = append(taken, entry, number, place, operands, types)
+        column = array("q", operands)
+        first = append(
+            taken, entry, number, place, <int64_t *>column.data.as_longlongs, len(operands) // 2,
+            types)
         for i in range(len(types)):
             numbers[tape.node_value0.data.as_ints[node] + i] = first + i
     return taken

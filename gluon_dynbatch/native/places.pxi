@@ -1,5 +1,36 @@
 # The user's line of each call; a part of `recording.pyx`.
 
+cdef extern from *:
+    """
+    #include "frameobject.h"
+
+    /* Python 3.11 has functions for all of a frame, 3.9 for some, 3.8 for nothing. */
+    #if PY_VERSION_HEX < 0x03090000
+    static PyObject *code_of_frame(void *frame) {
+        PyCodeObject *code = ((PyFrameObject *)frame)->f_code;
+        Py_INCREF(code);
+        return (PyObject *)code;
+    }
+    #else
+    static PyObject *code_of_frame(void *frame) {
+        return (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
+    }
+    #endif
+    static int instruction_of_frame(void *frame) {
+    #if PY_VERSION_HEX >= 0x030B0000
+        return PyFrame_GetLasti((PyFrameObject *)frame);
+    #elif PY_VERSION_HEX >= 0x030A0000
+        int at = ((PyFrameObject *)frame)->f_lasti;
+        return at < 0 ? at : at * (int)sizeof(_Py_CODEUNIT);
+    #else
+        return ((PyFrameObject *)frame)->f_lasti;
+    #endif
+    }
+    """
+    #: What ``f_code`` and ``f_lasti`` of a frame return, without looking the attributes up.
+    object code_of_frame(void *frame)
+    int instruction_of_frame(void *frame) noexcept
+
 @cython.final
 cdef class Place:
     """An instruction of the user's program; each instruction has one `Place`.
@@ -32,11 +63,13 @@ cdef list found_places = [Place(None, 0)] * 64
 cpdef Place user_place():
     """Return the nearest place outside the libraries, or else the place in the outermost frame."""
     cdef int instruction
+    cdef size_t at
     current, fiber, outermost = PyEval_GetFrame(), None, None
     frame = None if current is NULL else <object>current
     while True:
         while frame is not None:
-            code, instruction = frame.f_code, frame.f_lasti
+            at_frame = <void *><PyObject *>frame
+            code, instruction = code_of_frame(at_frame), instruction_of_frame(at_frame)
             at = (<size_t><PyObject *>code // 64 + instruction) % 64
             place = <Place>found_places[at]
             if place.code is code and place.instruction == instruction:

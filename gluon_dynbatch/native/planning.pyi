@@ -47,29 +47,58 @@ class Inputs(Protocol):
 
 def port_table(ports: Sequence[Port], kinds: Iterable[int]) -> bytes: ...
 def order(graph: Any, ports: List[Tuple[bytes, bytes]], groups: Array) -> Dict[str, Array]: ...
-def ancestors(offsets: Array, preds: Array, through: Array, reached: Array) -> None: ...
+def ancestors(
+    offsets: Array, preds: Array, segment: Array, recorded: Array, reached: Array
+) -> int: ...
 def externals_read(
     units: Array, input0: Array, term0: Array, terms: Array, read: Array
 ) -> None: ...
 def descendants(
     offsets: Array,
     preds: Array,
-    through: Array,
+    segment: Array,
+    recorded: Array,
     input0: Array,
     term0: Array,
     terms: Array,
     externals: Array,
     reached: Array,
 ) -> None: ...
+def find_ranges(
+    starts: Array, sizes: Array, first: Array, count: Array
+) -> Tuple[Array, Array]: ...
+def sums_of_heads(given: Array, heads: int, filled: Array, counts: Array) -> Array: ...
+def find_heads(
+    places: array[int],
+    sizes: array[int],
+    kinds: array[int],
+    graph: Any,
+    recorded: Array,
+    region_of: Array,
+    element_of: Array,
+    regions: Array,
+) -> Array: ...
 def spread_reach(
     inputs: Inputs,
+    outputs: Inputs,
     reads: Reads,
+    operands: Array,
+    segment: Array,
     recorded: Array,
-    maker: Array,
-    passing: Array,
-    flowing: Array,
-    reached: Array,
-) -> None: ...
+    trained: Array,
+    in_graph: Array,
+    filled: Tuple[Tuple[Array, Array], ...],
+    heads: Array,
+) -> Tuple[Array, Array, Array]: ...
+def gradients_wanted(
+    inputs: Inputs,
+    outputs: Inputs,
+    forward: Array,
+    operands: Array,
+    regions: Array,
+    in_graph: Array,
+    order: Array,
+) -> List[Tuple[bytes, bytes]]: ...
 def reserve_rows(
     regions: Array, kind: Array, order: Union[array[int], Array]
 ) -> Dict[Tuple[int, int], int]: ...

@@ -18,7 +18,7 @@ from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from gluon_dynbatch.errors import NestingError, Where
 from gluon_dynbatch.modes import MODE_BITS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
@@ -33,6 +33,9 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent
 
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
         Py_ssize_t offset
@@ -42,6 +45,7 @@ cdef extern from "structmember.h":
 
 cdef extern from "Python.h":
     ctypedef struct arrayobject:
+        Py_ssize_t allocated
         int ob_exports
     ctypedef struct PySliceObject:
         PyObject *start
@@ -52,6 +56,10 @@ cdef extern from "Python.h":
     const char *utf8_of "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) noexcept
     PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *item)
+    PyObject *PyDict_GetItem(dict items, object key)
+    PyObject *PyThreadState_GetDict() noexcept
+    Py_ssize_t size_of "PyDict_Size"(PyObject *items) noexcept
+    PyTypeObject *type_pointer "Py_TYPE"(object item) noexcept
     PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
     object PyObject_GenericGetDict(object owner, void *context)
@@ -83,6 +91,9 @@ cdef struct Functions:
     int (*is_numpy_shape)(int *) noexcept
     int (*set_numpy_shape)(int, int *) noexcept
     int (*share)(void *, void **) noexcept
+    int (*gradient)(void *, void **) noexcept
+    int (*storage)(void *, int *) noexcept
+    int (*mark_fresh)(void *, int) noexcept
 
 
 #: C functions of MXNet.
@@ -271,8 +282,11 @@ include "tapes.pxi"
 include "places.pxi"
 include "lazies.pxi"
 include "nests.pxi"
+include "routes.pxi"
+include "keys.pxi"
 include "calls.pxi"
 include "constants.pxi"
+include "graph.pxi"
 include "externals.pxi"
 include "views.pxi"
 include "numbers.pxi"

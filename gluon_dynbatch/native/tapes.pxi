@@ -63,6 +63,8 @@ cdef class FlatTape(Owner):
     cdef readonly dict external_ids
     #: See `next_serial`.
     cdef uint64_t serial
+    #: One more than the numbers of some of the entries that `entries` has.
+    cdef int64_t[64] noted
     #: By dtype and device, the chunk that takes the next constant; and, by value, the chunk or
     #: constant that it is.
     cdef dict chunks, holders
@@ -80,6 +82,15 @@ cdef class FlatTape(Owner):
 
     def __init__(self, recorder=None):
         self.recorder = recorder
+
+    cdef inline int note_entry(self, object number, object entry) except -1:
+        """Add an entry to those of all nodes, given its number."""
+        cdef int64_t wanted = <int64_t>number + 1
+        noted = &self.noted[<size_t>wanted % 64]
+        if noted[0] != wanted:
+            self.entries[number] = entry
+            noted[0] = wanted
+        return 0
 
     @property
     def external_type(self):
@@ -119,6 +130,7 @@ cdef class FlatTape(Owner):
         # Backwards, as a detached array references an earlier one.  Python code, such as callbacks
         # of weak references, runs only once the list is complete.
         for i in range(count - 1, first - 1, -1):
+            fetch(lazies, i - AHEAD)
             item = PyList_GET_ITEM(lazies, i)
             if Py_REFCNT(item) > 1:
                 held.append(<object>item)
@@ -138,10 +150,12 @@ cdef void *grow(array numbers, Py_ssize_t more) except NULL:
     return numbers.data.as_chars + (numbers.ob_size - more) * numbers.ob_descr.itemsize
 
 
-cdef int reserve(array numbers, Py_ssize_t more) except -1:
+cdef inline int reserve(array numbers, Py_ssize_t more) except -1:
     """Make room for `more` numbers, which `put` and `take_room` need."""
-    grow(numbers, more)
-    numbers.ob_size -= more
+    memory = <arrayobject *>numbers
+    if numbers.ob_size + more > memory.allocated or memory.ob_exports:
+        grow(numbers, more)
+        numbers.ob_size -= more
     return 0
 
 

@@ -5,16 +5,107 @@ def index(self, key):
     """Return a view from the cache, or else call the method `_index` of the lazy array."""
     cdef dict views
     owner = owner_of(self)
+    if isinstance(owner, FlatTape):
+        lazy = known_rows(self, <FlatTape>owner, key)
+        if lazy is not None:
+            return lazy
     detached = slot(self, detached_from_at)[0] is not <PyObject *>None
     if has_views(owner) and not leaves_graph(self) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
         views = known_views if type(self) is lazy_type else known_numpy_views
         view = None if cache_key is None else views.get(cache_key)
         if view is not None:
+            remember_rows(self, key, <tuple>view)
             lazy = view_of(self, (<tuple>view)[0], (<tuple>view)[1])
             if lazy is not None:
                 return lazy
     return self._index(key)
+
+
+cdef enum:
+    #: The size of the table of rows.
+    ROWS_KEPT = 256
+
+cdef struct RowsOfType:
+    # A plain value: the rows of the arrays of a type, and the elements of a row; and the type id of
+    # so many rows of them, which it owns, or of a row without axis 0.
+    int64_t type_id, count, rows, size
+    bint numpy
+    PyObject *type
+
+cdef RowsOfType[ROWS_KEPT] rows_kept
+
+
+cdef inline RowsOfType *place_of_rows(int64_t type_id, int64_t count, bint numpy) noexcept:
+    return &rows_kept[<uint64_t>(type_id * 5 + count * 2 + numpy) % ROWS_KEPT]
+
+
+cdef bint read_rows(object key, int64_t *start, int64_t *count) except -1:
+    """Read a row or a slice of rows, from first to last; the count of a row is 0."""
+    cdef PySliceObject *rows = <PySliceObject *>key
+    cdef int overflow = 0, overflows = 0
+    count[0] = 0
+    if type(key) is int:
+        start[0] = PyLong_AsLongLongAndOverflow(key, &overflow)
+        return not overflow and start[0] >= 0
+    if type(key) is not slice or rows.step is not <PyObject *>None:
+        return False
+    if type(<object>rows.start) is not int or type(<object>rows.stop) is not int:
+        return False
+    start[0] = PyLong_AsLongLongAndOverflow(<object>rows.start, &overflow)
+    count[0] = PyLong_AsLongLongAndOverflow(<object>rows.stop, &overflows)
+    if overflow or overflows or start[0] < 0 or count[0] <= start[0]:
+        return False
+    count[0] -= start[0]
+    return True
+
+
+cdef object known_rows(object array_, FlatTape tape, object key):
+    """Return rows of an array of a tape as a view; None if they are not known, or it may need more."""
+    cdef unsigned char recording = 0
+    cdef int64_t start, count, offset
+    cdef bint numpy = type(array_) is lazy_numpy_type
+    if slot(array_, detached_from_at)[0] is not <PyObject *>None or not has_views(tape):
+        return None
+    mxnet.is_recording(&recording)
+    if not recording and (tape.trained or (<Calls>tape.recorder).tracing is not None):
+        return None  # see `leaves_graph`
+    if not read_rows(key, &start, &count):
+        return None
+    offset = <object>slot(array_, type_at)[0]
+    rows = place_of_rows(offset, count, numpy)
+    if rows.type is NULL or rows.type_id != offset or rows.count != count or rows.numpy != numpy:
+        return None
+    if start + (count or 1) > rows.rows:
+        return None
+    offset = <int64_t><object>slot(array_, offset_at)[0] + start * rows.size
+    value, type_id = <object>slot(array_, value_at)[0], <object>rows.type
+    lazy = new_lazy(tape, value, offset, type_id, numpy)
+    # As in `view_of`.
+    if owner_of(array_) is not tape or not has_views(tape):
+        return None
+    tape.lazies.append(lazy)
+    return lazy
+
+
+cdef int remember_rows(object array_, object key, tuple view) except -1:
+    """Keep the type of the rows that a known view has, if it has rows from first to last."""
+    cdef int64_t start, count
+    cdef bint numpy = type(array_) is lazy_numpy_type
+    cdef PyObject *before
+    type_id = <object>slot(array_, type_at)[0]
+    shape = <tuple>array_types[type_id].shape
+    if not shape or not read_rows(key, &start, &count) or start + (count or 1) > shape[0]:
+        return 0
+    rows = place_of_rows(type_id, count, numpy)
+    before = rows.type
+    Py_INCREF(view[1])
+    rows.type_id, rows.count, rows.numpy, rows.type = type_id, count, numpy, <PyObject *>view[1]
+    rows.rows = shape[0]
+    rows.size = element_counts.data.as_longlongs[<int64_t>type_id] // rows.rows
+    if before is not NULL:
+        Py_DECREF(<object>before)  # a number
+    return 0
 
 
 cpdef bint has_views(owner) except -1:
@@ -163,6 +254,21 @@ def sizes_of(list arrays not None):
             size *= sizes[i]
         found.append(size)
     return found
+
+
+def distinct(list objects not None):
+    """Return the different ones of some objects, and per object its number among these."""
+    cdef dict known = {}
+    cdef array numbers = clone(array("q"), len(objects), False)
+    cdef Py_ssize_t i
+    cdef int64_t number = 0
+    last = known  # no object of the list
+    for i, item in enumerate(objects):
+        if item is not last:
+            last = item
+            number = known.setdefault(<size_t><PyObject *>item, len(known))
+        numbers.data.as_longlongs[i] = number
+    return [<object><PyObject *><size_t>identity for identity in known], numbers
 
 
 def shared_array(array_):

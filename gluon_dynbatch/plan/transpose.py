@@ -50,8 +50,7 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     The fills of the result are the gradients of heads, its launches those that take part, in
     reverse order, and its results the gradients of the fills of `plan`.
     """
-    maker = _makers(plan, heads)
-    live, passing = _find_live(plan, heads, maker)
+    live, passing, maker = _find_live(plan, heads)
     filled, kind, from_heads = _fills(plan, heads)
     operands = empty_places(plan.regions[:, ROWS], plan.regions[:, ROW_SIZE])
     regions = empty_places(
@@ -80,45 +79,18 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
     )
 
 
-def _makers(plan: Plan, heads: Heads) -> Array:
-    """Return per region the launch that writes it.
+def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
+    """Return which makers take part, which inputs pass a gradient on, and the maker of each region.
 
-    Fills have one of two further numbers: the first if a gradient may flow on to one of their
-    arrays, else the second.
+    See `planning.spread_reach`.
     """
-    launches = len(plan.order)
-    fills = [launches + (not heads.in_graph[numbers].any()) for numbers, _ in plan.filled]
-    outputs = np.repeat(np.arange(launches), np.diff(plan.outputs.first))
-    return np.concatenate([outputs, np.array(fills, dtype=np.int64)])
-
-
-def read_outside(plan: Plan, in_graph: Array) -> Array:
-    """Return per operand whether it is a whole external array to which a gradient may flow."""
-    is_whole = plan.operands[:, TYPE] == planning.WHOLE
-    wanted: Array = is_whole & (plan.inputs.differentiable > 0)
-    wanted[wanted] = in_graph[plan.operands[wanted, FIRST]]
-    return wanted
-
-
-def _find_live(plan: Plan, heads: Heads, maker: Array) -> Tuple[Array, Array]:
-    """Return which makers take part, and which inputs pass a gradient on.
-
-    A launch takes part if it was recorded, something that is trained lies behind it, and a head
-    depends on it.  The maker of external arrays in MXNet's graph takes part as well.
-    """
-    segments, launches = plan.graph.segments, len(plan.order)
-    recorded = recorded_segments(plan.graph)[plan.segment]
+    segments = plan.graph.segments
     trained = [any([p.grad_req != "null" for p in s.parameters]) for s in segments]
-    live, reached = np.zeros((2, launches + 2), dtype=bool)
-    live[:launches] = np.array(trained, dtype=bool)[plan.segment]
-    outside = np.flatnonzero(read_outside(plan, heads.in_graph))
-    live[np.searchsorted(plan.inputs.first, outside, "right") - 1] = True
-    live[:launches] &= recorded
-    live[launches] = True
-    reached[maker[plan.region_of[heads.term]]] = True
-    passing = np.zeros(len(plan.operands), dtype=bool)
-    planning.spread_reach(plan.inputs, plan.reads, recorded, maker, passing, live, reached)
-    return live, passing
+    return planning.spread_reach(
+        *(plan.inputs, plan.outputs, plan.reads, plan.operands, plan.segment),
+        *(recorded_segments(plan.graph), np.array(trained, dtype=bool), heads.in_graph),
+        *(plan.filled, plan.region_of[heads.term]),
+    )
 
 
 def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array, Reads]:
@@ -175,8 +147,7 @@ def _some(reads: Reads, selected: Array) -> Reads:
 
 def recorded_segments(graph: Graph) -> Array:
     """Return per segment whether its calls were recorded for a backward pass."""
-    modes: Array = np.array([segment.mode for segment in graph.segments], dtype=np.int64)
-    return modes & RECORDING > 0
+    return np.array([segment.mode & RECORDING > 0 for segment in graph.segments], dtype=bool)
 
 
 class Reach(NamedTuple):
@@ -188,19 +159,18 @@ class Reach(NamedTuple):
     #: and the parameters of those launches, get a gradient of zeros unless they get another one.
     others: Tuple[int, ...]
     launches: Tuple[int, ...]
-    #: How many units lie on a path to a head.
+    #: Which units lie on a path to a head, and how many do.
+    live: Array
     units: int
 
 
-def live_units(plan: Plan, heads: Heads) -> Array:
-    """Return which units lie on a path of recorded calls to one of the heads."""
-    graph = plan.graph
-    reached = np.zeros(graph.dependencies.size, dtype=bool)
-    reached[graph.slot_unit[heads.term]] = True
-    recorded = recorded_segments(graph)[graph.segment]
-    planning.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
-    live: Array = reached & recorded
-    return live
+def live_units(plan: Plan, heads: Heads) -> Tuple[Array, int]:
+    """Return which units lie on a path of recorded calls to one of the heads, and how many do."""
+    graph, dependencies = plan.graph, plan.graph.dependencies
+    live: Array = np.zeros(dependencies.size, dtype=bool)
+    live[graph.slot_unit[heads.term]] = True
+    columns = dependencies.offsets, dependencies.preds, graph.segment
+    return live, planning.ancestors(*columns, recorded_segments(graph), live)
 
 
 def externals_of(graph: Graph, units: Array, count: int) -> Array:
@@ -213,10 +183,9 @@ def externals_of(graph: Graph, units: Array, count: int) -> Array:
 def touched_units(plan: Plan, units: Array, externals: Array) -> Array:
     """Return which units share a part of their graph with marked units or external arrays."""
     graph, touched = plan.graph, units.copy()
-    recorded = recorded_segments(graph)[graph.segment]
     dependencies = graph.dependencies
     planning.descendants(
-        *(dependencies.offsets, dependencies.preds, recorded),
+        *(dependencies.offsets, dependencies.preds, graph.segment, recorded_segments(graph)),
         *(graph.input0, graph.term0, graph.term, externals, touched),
     )
     return touched
@@ -224,7 +193,7 @@ def touched_units(plan: Plan, units: Array, externals: Array) -> Array:
 
 def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
-    units = live_units(plan, heads)
+    units, count = live_units(plan, heads)
     # Per external array: whether it gets a gradient; and whether it gets one, but not from a fill.
     wanted = externals_of(plan.graph, units, len(heads.in_graph)) & heads.in_graph
     others = wanted.copy()
@@ -243,5 +212,6 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
         tuple(filled),
         tuple(np.flatnonzero(others).tolist()),
         tuple(np.flatnonzero(skipped).tolist()),
-        int(units.sum()),
+        units,
+        count,
     )

@@ -139,7 +139,7 @@ class TypeTable(List[ArrayType]):
         #: Per type, the number of elements.
         self.sizes = array("q")
         #: Per type, the index of its kind; per kind, its dtype and context.
-        self._kind_of = array("i")
+        self.kind_numbers = array("i")
         self.kinds: List[Tuple[str, mx.Context]] = []
         #: Per type, whether its dtype is a float and it has several rows, as weights do.
         self.has_rows = bytearray()
@@ -154,7 +154,7 @@ class TypeTable(List[ArrayType]):
                 if type_id == len(self):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
-                    self._kind_of.append(self.kind_of(array_type.dtype, array_type.context))
+                    self.kind_numbers.append(self.kind_of(array_type.dtype, array_type.context))
                     self.has_rows.append(rows > 1 and array_type.dtype in FLOATS)
                     self.append(array_type)
         return type_id
@@ -169,7 +169,7 @@ class TypeTable(List[ArrayType]):
 
     def columns(self, types: Numbers[Any]) -> Tuple[Numbers[Any], Numbers[Any]]:
         """Return the numbers of elements and the kinds of some types, given by id."""
-        return np.array(self.sizes)[types], np.array(self._kind_of)[types]
+        return np.array(self.sizes)[types], np.array(self.kind_numbers)[types]
 
     def view(self, type_id: int, key: Any, numpy: bool = False) -> Optional[Tuple[int, int]]:
         """Return the offset in elements and the type id of ``x[key]``, for a basic index.

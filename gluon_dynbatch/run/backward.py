@@ -7,14 +7,14 @@ run backward one by one, see `operators.py`.
 from __future__ import annotations
 
 from itertools import compress
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..native import planning
-from ..plan.launch import Launch, pieces_of
+from ..plan.launch import Launch
 from ..plan.plan import Plan
 from ..plan.transpose import Reach, externals_of, live_units, touched_units
 from ..record.lazy_base import Lazy
@@ -30,6 +30,8 @@ KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
+#: The gradient of an input, if it is wanted: all of an array, or some elements.
+Found = Union[NDArray, Elements, None]
 
 
 class HeadGradients:
@@ -50,9 +52,10 @@ class HeadGradients:
         self._pieces.append(np.array([[len(self.arrays), head, offset, first, count]]))
         self.arrays.append(array)
 
-    def columns(self) -> Array:
-        """Return the columns of all pieces."""
-        return np.concatenate(self._pieces).T
+    @property
+    def pieces(self) -> Array:
+        """All pieces."""
+        return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
 
 
 class BackwardPass:
@@ -82,8 +85,8 @@ class BackwardPass:
             gradient: add((externals if is_external else execution.arrays)[number], dense)
             for gradient, number, is_external, dense in trained
         }
-        #: How many units lie on a path to a head.
-        self.most_live = reach.units
+        #: Which units lie on a path to a head, and how many do.
+        self._live, self.most_live = reach.live, reach.units
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: By id of an input, the number of an external array that it is.
         self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
@@ -115,14 +118,14 @@ class BackwardPass:
 
     def heads_at(self, arena: Array, first: Array, size: Array) -> Tuple[Array, Array]:
         """Return, per range of elements, the head that contains it or -1, and its offset there."""
-        start = arena * self._span + first
-        head = np.searchsorted(self._head_starts, start, "right") - 1
-        inside = (head >= 0) & (start + size <= (self._head_starts + self.heads.size)[head])
-        return np.where(inside, head, -1), start - self._head_starts[head]
+        columns = self._head_starts, self.heads.size, arena * self._span + first, size
+        return planning.find_ranges(*columns)
 
-    def live_units(self, heads: Iterable[int]) -> Array:
-        """Return which units pass gradients on that arrive at heads with these numbers."""
-        return live_units(self.forward, self.heads.some(np.array(sorted(heads), dtype=np.int64)))
+    def live_units(self, heads: Array) -> Tuple[Array, int]:
+        """Return which units pass gradients on that arrive at marked heads, and how many do."""
+        if heads.all():
+            return self._live, self.most_live
+        return live_units(self.forward, self.heads.some(heads))
 
     def reached(self, units: Array) -> List[bool]:
         """Return per input whether it is read by a marked unit, or not known not to be read."""
@@ -152,7 +155,7 @@ class BackwardPass:
 
     def pull(
         self, arriving: HeadGradients, requests: List[GradientRequest], live: Optional[Array]
-    ) -> List[Optional[Elements]]:
+    ) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs.
 
         Launches of MXNet's operators run for `live` units only, for all units if this is None.
@@ -194,7 +197,7 @@ class Pull(Pass):
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)
         self._live = live
 
-    def run(self, arriving: HeadGradients) -> List[Optional[Elements]]:
+    def run(self, arriving: HeadGradients) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs."""
         self._add_up(arriving)
         self._backward.targets.clear()
@@ -203,17 +206,10 @@ class Pull(Pass):
 
     def _add_up(self, arriving: HeadGradients) -> None:
         """Fill the arenas with the gradients of heads."""
-        number, head, offset, first, count = arriving.columns()
+        pieces, heads = arriving.pieces, len(self._backward.heads.term)
         for fill in self.plan.fills:
-            # The first element of each head in the region of the fill, -1 for heads of other fills.
-            start = np.full(len(self._backward.heads.term), -1)
-            start[fill.externals] = fill.starts
-            inside = start[head] >= 0
-            columns = (column[inside] for column in (start[head] + offset, number, first, count))
-            zeros = pieces_of(planning.ZERO, np.zeros(1), -1, 0, fill.counts.sum())
-            additions = pieces_of(planning.ADD, *columns)
-            region, table = self.arenas.region(fill.region), np.concatenate((zeros, additions))
-            write_pieces(region, arriving.arrays, table)
+            sums = planning.sums_of_heads(pieces, heads, fill.externals, fill.counts)
+            write_pieces(self.arenas.region(fill.region), arriving.arrays, sums)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
@@ -230,16 +226,16 @@ class Pull(Pass):
             fills[number] = shaped(gradient, (region.rows, arena.row_size))
         return fills
 
-    def _input_gradients(self, fills: Dict[int, NDArray]) -> List[Optional[Elements]]:
+    def _input_gradients(self, fills: Dict[int, NDArray]) -> List[Found]:
         """Return the gradient of each input, in the order of `inputs`."""
-        gradients: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
+        gradients: List[Found] = [*self._gradients]
         others = slice(len(gradients), None)
         inputs, places = self._backward.inputs[others], self._backward.places
         for array, is_wanted, place in zip(inputs, self._wanted[others], places):
             if not is_wanted:
                 gradients.append(None)
             elif place is None:
-                gradients.append((_zeros_like(array), 0, array.size))
+                gradients.append(_zeros_like(array))
             else:
                 fill = fills[place[0]]
                 gradients.append((fill, place[1] * fill.shape[1], array.size))

@@ -8,11 +8,13 @@ one, its gradient is added to the gradient of that head.
 from __future__ import annotations
 
 import weakref
+from itertools import islice
 from typing import (
     Any,
     Callable,
     Dict,
     Iterable,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -24,39 +26,16 @@ from typing import (
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..plan.plan import Plan
-from ..plan.transpose import Heads, recorded_segments
 from ..record.intercept import replace_for_good
 from ..record.lazy_base import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
-from ..schedule.dependencies import Array
 from .backward import BackwardPass
 from .engine import FLIGHT
 from .gradient import record_function
-from .keep import SHARING, Kept, Memories, Spots, find_memories, find_spots
+from .keep import SHARING, Kept, Memories, find_memories, find_spots
 from .tape_node import Outputs, Route, Share, TapeNode, Within
-from .variables import find_variables
-
-
-def find_heads(plan: Plan, spots: Spots, in_graph: Array) -> Optional[Heads]:
-    """Return the ranges at which gradients may arrive, ordered by arena and element; None if none.
-
-    These are ranges of the arrays at `spots`, which are held; `in_graph` is as in `Heads`.
-    """
-    _, kind = TYPES.columns(spots.kind)
-    graph = plan.graph
-    terms = graph.value_term[spots.container]
-    rows = np.flatnonzero(terms >= 0)
-    rows = rows[recorded_segments(graph)[graph.segment[graph.slot_unit[terms[rows]]]]]
-    if not rows.size:
-        return None
-    _, offset, size, _ = (column[rows] for column in spots)
-    terms, kind = terms[rows], kind[rows]
-    arena, first = plan.locate(terms)
-    order, begins, counts = Spots(arena, first + offset, size, kind).merged()
-    leading = order[begins]
-    return Heads(terms[leading], offset[leading], counts, kind[leading], in_graph)
+from .variables import Variables, find_variables
 
 
 class Link(NamedTuple):
@@ -168,14 +147,19 @@ class Chain:
             return False
         gradients = node.backward(given, variables.requests, training)
         variables.deliver(inputs, gradients)
-        FLIGHT.went_backward(
-            gradient.handle.value
-            for gradient, request in zip(variables.gradients, variables.requests)
-            if request.wanted
-        )
+        FLIGHT.went_backward(self._one_each(variables))
         if not retain_graph:
             self._free(node)
         return True
+
+    def _one_each(self, variables: Variables) -> Iterator[int]:
+        """Yield the handle of a gradient that the backward pass of each flush writes, if any."""
+        columns = zip(variables.gradients, variables.requests)
+        for link in self._links:
+            count = sum(isinstance(route, NDArray) for route in link.routes)
+            gradients = [gradient for gradient, request in islice(columns, count) if request.wanted]
+            if gradients:
+                yield gradients[0].handle.value
 
     def _outputs(self, heads: List[Lazy]) -> Optional[Outputs]:
         """Return where arrays are among the results at which gradients may arrive.

@@ -15,11 +15,11 @@ from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..kernel.step import Kernel, Wanted
-from ..native import assembling, executing
+from ..native import assembling, executing, planning
 from ..native.recording import untrack
-from ..plan.launch import TYPE, Fill, Launch
+from ..plan.launch import Fill, Launch
 from ..plan.plan import Plan
-from ..plan.transpose import Heads, Reach, find_reach, read_outside, transpose
+from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..record.types import in_host_memory
 from .draws import array_of
 
@@ -212,23 +212,19 @@ def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel,
 
 def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
     """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
-    read = backward.operands[:, TYPE] > 0
-    written = backward.regions[: len(plan.operands), TYPE] > 0
-    written |= read_outside(plan, heads.in_graph)
-    sides = [
-        (marks.tobytes(), ports.first.tolist())
-        for marks, ports in ((read, plan.outputs), (written, plan.inputs))
-    ]
+    marks = planning.gradients_wanted(
+        *(plan.inputs, plan.outputs, plan.operands, backward.operands, backward.regions),
+        *(heads.in_graph, backward.order),
+    )
     parameters = [
         tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null")
         for segment in plan.graph.segments
     ]
     #: By segment and marks: most launches of a segment compute the same gradients.
     found: Dict[Tuple[int, bytes, bytes], Wanted] = {}
-    for number, segment in zip(backward.order.tolist(), plan.segment[backward.order].tolist()):
-        results, inputs = (marks[first[number] : first[number + 1]] for marks, first in sides)
+    for segment, (results, inputs) in zip(plan.segment[backward.order].tolist(), marks):
         key = segment, results, inputs
         if key not in found:
-            heads_read, computed = (tuple(compress(count(), marks)) for marks in (results, inputs))
+            heads_read, computed = (tuple(compress(count(), side)) for side in (results, inputs))
             found[key] = Wanted(heads_read, computed, parameters[segment])
         yield found[key]

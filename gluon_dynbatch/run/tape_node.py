@@ -28,7 +28,7 @@ from ..plan.transpose import externals_of
 from ..record.lazy_base import Lazy
 from ..record.where import user_line
 from ..schedule.dependencies import Array
-from .backward import BackwardPass, HeadGradients
+from .backward import BackwardPass, Found, HeadGradients
 from .buffers import view
 from .keep import view_in
 from .variables import GradientRequest
@@ -59,20 +59,19 @@ class Outputs(NamedTuple):
     offset: Array
     size: Array
 
-    def some(self, rows: Sequence[int]) -> Outputs:
+    def some(self, rows: Union[List[int], slice]) -> Outputs:
         """Return some of the results."""
         return Outputs(*(column[rows] for column in self))
 
     def split(self, flushes: int, head_gradients: List[NDArray]) -> List[HeadGradients]:
         """Return the gradients of the heads of each flush, given one array per result."""
-        arrays = {id(each): each for each in head_gradients}  # most are the same ones
-        numbers = {identity: number for number, identity in enumerate(arrays)}
-        number = np.array([numbers[id(each)] for each in head_gradients])
-        pieces = np.stack((number, self.head, self.offset, 0 * number, self.size), axis=1)
-        return [
-            HeadGradients(list(arrays.values()), pieces[self.flush == flush])
-            for flush in range(flushes)
-        ]
+        arrays, numbers = recording.distinct(head_gradients)  # most are the same ones
+        pieces = np.zeros((len(numbers), 5), dtype=np.int64)
+        for i, column in enumerate((numbers, self.head, self.offset, 0, self.size)):
+            pieces[:, i] = column
+        if flushes == 1:
+            return [HeadGradients(arrays, pieces)]
+        return [HeadGradients(arrays, pieces[self.flush == flush]) for flush in range(flushes)]
 
 
 class Share(NamedTuple):
@@ -113,6 +112,13 @@ class Share(NamedTuple):
             recording.become(alive, [view_in(array, self.first, lazy) for lazy in alive])
 
 
+class Live(NamedTuple):
+    """Per flush, a mark per unit: whether gradients arrive there; and whether at all that may."""
+
+    units: List[Array]
+    are_all: bool
+
+
 class TapeNode:
     """The backward passes of a node of MXNet's tape."""
 
@@ -135,7 +141,7 @@ class TapeNode:
         #: Whether MXNet has freed the node: backward passes that start later reach other ones.
         self._is_freed = False
         #: The results for which `_live_units` was called last, and what it returned.
-        self._live: Optional[Tuple[List[int], List[Array]]] = None
+        self._live: Optional[Tuple[Optional[List[int]], Live]] = None
 
     @property
     def inputs(self) -> List[NDArray]:
@@ -167,11 +173,11 @@ class TapeNode:
     def reached(self) -> Optional[List[bool]]:
         """Return per input whether a gradient may reach it; None if this is not known, or all."""
         live = self._live_units(self._starts())
-        if self._is_all(live):
+        if live.are_all:
             return None
         return [
             is_reached
-            for (backward, routes), units in zip(self._passes, live)
+            for (backward, routes), units in zip(self._passes, live.units)
             for is_reached, route in zip(backward.reached(units), routes)
             if isinstance(route, NDArray)
         ]
@@ -183,10 +189,10 @@ class TapeNode:
         """
         starts = self._starts() if self._latest is None else sorted(self._latest)
         live = self._live_units(starts)
-        if self._is_all(live):
+        if live.are_all:
             return None
         untouched: List[Array] = []
-        for (backward, routes), units in zip(self._passes, live):
+        for (backward, routes), units in zip(self._passes, live.units):
             externals = np.zeros(len(backward.heads.in_graph), dtype=bool)
             for route in routes:
                 if isinstance(route, Within) and not untouched[route.flush][route.head]:
@@ -216,15 +222,9 @@ class TapeNode:
             if not share.single:
                 share.become_views(result)
 
-    def _is_all(self, live: Sequence[Array]) -> bool:
-        """Return whether these are all units at which gradients may arrive."""
-        counts = (backward.most_live for backward, _ in self._passes)
-        return all(int(units.sum()) == count for units, count in zip(live, counts))
-
-    def _starts(self) -> Sequence[int]:
-        """Return the results that a gradient may arrive at."""
-        # If nothing is known of where backward passes started, any result may get a gradient.
-        return sorted(self._started) if self._started else range(len(self._outputs.size))
+    def _starts(self) -> Optional[List[int]]:
+        """Return the results that a gradient may arrive at; None if it may arrive at any."""
+        return sorted(self._started) if self._started else None
 
     def backward(
         self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
@@ -254,50 +254,59 @@ class TapeNode:
         ]
         live: Sequence[Optional[Array]] = [None] * len(self._passes)
         if self.leaves_out:
-            live = self._live_units(self._starts())
+            live = self._live_units(self._starts()).units
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._passes))):
-            (backward, routes), gradients = self._passes[number], []
+            backward, routes = self._passes[number]
+            gradients: List[Optional[NDArray]] = []
             ranges = backward.pull(arriving[number], requests_of[number], live[number])
-            for route, elements in zip(routes, ranges):
-                if isinstance(route, Within) and elements is not None:
+            for route, request, found in zip(routes, requests_of[number], ranges):
+                if isinstance(route, Within) and found is not None:
+                    elements = found if isinstance(found, tuple) else (found, 0, found.size)
                     arriving[route.flush].add(elements, route.head, route.offset)
                 elif isinstance(route, NDArray):
-                    gradients.append(elements and _shaped_like(route, *elements))
+                    # Without a gradient, there is no target; most gradients are their targets.
+                    is_target = found is None or found is request.target
+                    gradients.append(request.target if is_target else _shaped_like(route, found))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
 
     def _check(self, head_gradients: List[NDArray]) -> None:
         """Raise for one that is too small; of a larger one, MXNet reads the first elements, too."""
-        given_sizes = np.array(recording.sizes_of(head_gradients))
+        arrays, numbers = recording.distinct(head_gradients)
+        given_sizes = np.array(recording.sizes_of(arrays))[numbers]
         for number in np.flatnonzero(given_sizes < self._outputs.size)[:1].tolist():
             shape, size = head_gradients[number].shape, self._outputs.size[number]
             raise ShapeError(f"a gradient of shape {shape} for an array of {size} elements")
 
-    def _live_units(self, starts: Sequence[int]) -> List[Array]:
-        """Return per flush which units gradients arrive at that arrive at some results."""
-        key = list(starts)
-        if self._live is None or self._live[0] != key:
-            self._live = key, self._find_live_units(key)
+    def _live_units(self, starts: Optional[List[int]]) -> Live:
+        """Return at which units gradients arrive that arrive at some results, or at any."""
+        if self._live is None or self._live[0] != starts:
+            self._live = starts, self._find_live_units(starts)
         return self._live[1]
 
-    def _find_live_units(self, starts: Sequence[int]) -> List[Array]:
-        heads: List[Set[int]] = [set() for _ in self._passes]
-        live: List[Array] = []
-        flushes, numbers, *_ = self._outputs.some(starts)
-        for flush, head in zip(flushes.tolist(), numbers.tolist()):
-            heads[flush].add(head)
+    def _find_live_units(self, starts: Optional[List[int]]) -> Live:
+        #: Per flush, the heads at which gradients arrive.
+        heads = [np.zeros(len(backward.heads.term), dtype=bool) for backward, _ in self._passes]
+        flushes, numbers, *_ = self._outputs.some(slice(None) if starts is None else starts)
+        for flush, arriving in enumerate(heads):
+            arriving[numbers[flushes == flush]] = True
+        live, are_all = [], True
         for (backward, routes), arriving in zip(reversed(self._passes), reversed(heads)):
-            units = backward.live_units(arriving)
-            externals = len(backward.heads.in_graph)
-            reads = externals_of(backward.forward.graph, units, externals)
-            for route in routes:
-                if isinstance(route, Within) and reads[route.external]:
-                    heads[route.flush].add(route.head)
+            units, count = backward.live_units(arriving)
+            within = [route for route in routes if isinstance(route, Within)]
+            if within:
+                externals = len(backward.heads.in_graph)
+                reads = externals_of(backward.forward.graph, units, externals)
+                for route in within:
+                    heads[route.flush][route.head] |= reads[route.external]
             live.append(units)
-        return live[::-1]
+            are_all = are_all and count == backward.most_live
+        return Live(live[::-1], are_all)
 
 
-def _shaped_like(other: NDArray, array: NDArray, first: int, _: int) -> NDArray:
-    """Return elements of an array in the shape of another one, itself if it has that shape."""
+def _shaped_like(other: NDArray, found: Found) -> NDArray:
+    """Return a gradient in the shape of another array; its array, if that has that shape."""
+    assert found is not None
+    array, first, _ = found if isinstance(found, tuple) else (found, 0, 0)
     return array if array.shape == other.shape else view(array, first, other.shape)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import compress, repeat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-import mxnet as mx
-from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..native import recording
@@ -25,6 +24,10 @@ class GradientRequest(NamedTuple):
     target: Optional[NDArray]
 
 
+#: The request for the gradient of an input that is not wanted.
+UNWANTED = GradientRequest(False, None)
+
+
 def deliver(
     gradients: Sequence[Optional[NDArray]],
     requests: Sequence[GradientRequest],
@@ -34,15 +37,18 @@ def deliver(
 
     An array may be there several times: the first gradient is written, others are added.
     """
-    wanted = [i for i, request in enumerate(requests) if request.wanted]
-    wanted.sort(key=lambda i: requests[i].target is None)
-    for i in wanted:
-        gradient, target = gradients[i], requests[i].target
+    left = [
+        (gradient, array, target)
+        for (wanted, target), gradient, array in zip(requests, gradients, arrays)
+        if wanted and gradient is not target
+    ]
+    left.sort(key=lambda each: each[2] is None)
+    for gradient, array, target in left:
         assert gradient is not None
         if target is None:
-            add_to(arrays[i], gradient)
-        elif gradient is not target:
-            gradient.copyto(arrays[i])
+            add_to(array, gradient)
+        else:
+            gradient.copyto(array)
 
 
 #: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node
@@ -78,9 +84,8 @@ class Variables(NamedTuple):
     def deliver(self, arrays: List[NDArray], gradients: List[Optional[NDArray]]) -> None:
         """Let the variables have their gradients, as MXNet's backward pass does."""
         deliver(gradients, self.requests, self.gradients)
-        for array, request in zip(arrays, self.requests):
-            if request.wanted:
-                check_call(_LIB.MXNDArraySetGradState(array.handle, 1))
+        wanted = [request.wanted for request in self.requests]
+        recording.mark_fresh(list(compress(arrays, wanted)))
 
 
 def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Optional[Variables]:
@@ -88,22 +93,26 @@ def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Opti
 
     The gradients of those that are not `reached` are left as they are.
     """
-    found, seen = Variables([], []), {0}
-    for i, (array, node) in enumerate(zip(arrays, recording.nodes_of(arrays))):
-        gradient = array.grad if node else None
-        if gradient is None and node and not is_leaf(node):
-            return None  # an operator has computed it
-        grad_req = GRAD_NULL if gradient is None else _GRAD_REQ.get(node)
-        gradient = array if gradient is None else gradient
-        if grad_req is None or gradient.stype != "default":
+    found, seen = Variables([], []), set()
+    gradients = recording.gradients_of(arrays)
+    if gradients is None:
+        return None
+    columns = arrays, recording.nodes_of(arrays), gradients, reached or repeat(True)
+    for array, node, gradient, is_reached in zip(*columns):
+        if gradient is None:
+            if node and not is_leaf(node) or array.stype != "default":
+                return None  # an operator has computed it
+            found.requests.append(UNWANTED)
+            found.gradients.append(array)
+            continue
+        grad_req = _GRAD_REQ.get(node)
+        if grad_req is None:
             return None
-        if reached is not None and not reached[i]:
-            grad_req = GRAD_NULL
-        if isinstance(gradient, mx.np.ndarray):
-            gradient = gradient.as_nd_ndarray()
-        target = gradient if grad_req not in (GRAD_NULL, GRAD_ADD) and node not in seen else None
-        found.requests.append(GradientRequest(grad_req != GRAD_NULL, target))
-        found.gradients.append(gradient)
-        if grad_req != GRAD_NULL:
+        if grad_req == GRAD_NULL or not is_reached:
+            found.requests.append(UNWANTED)
+        else:
+            is_target = grad_req != GRAD_ADD and node not in seen
+            found.requests.append(GradientRequest(True, gradient if is_target else None))
             seen.add(node)
+        found.gradients.append(gradient)
     return found

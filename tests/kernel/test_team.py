@@ -302,6 +302,40 @@ def test_a_process_that_may_use_one_processor_has_no_team():
     assert output_of(program).split() == ["0"]
 
 
+TAKEN = """
+import subprocess, sys
+from gluon_dynbatch.native import executing
+from tests.kernel import test_team
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+try:
+    results = list(test_team.long_products([(1,), *5 * [(THREADS)]]))
+finally:
+    for other in others:
+        other.kill()
+print(len(results), len(set(results)))
+"""
+
+
+def long_products(numbers_of_threads):
+    """Return the bytes of a product, whose tasks take milliseconds, for some numbers of threads."""
+    rows, units, inputs = 3000, 800, 600
+    a, w = draw(3, "float32", rows, inputs), draw(1, "float32", units, inputs)
+    left, weight, out = Slot("in", 0), Slot("param", 0), Slot("out", 0)
+    factor = Weight(Columns(weight), units, inputs, True)
+    step = Product(Columns(left), factor, Columns(out), None, False, 1, "float32")
+    for threads in numbers_of_threads:
+        executing.use_threads(*threads)
+        c = np.full((rows, units), np.nan, np.float32)
+        launch([step], {left: a, weight: w.ravel(), out: c}, rows)
+        yield c.tobytes()
+
+
+@pytest.mark.parametrize("threads", ["64,", "3, 3"])
+def test_results_are_equal_while_other_processes_take_the_processors(threads):
+    """Members lose their processors in the middle of tasks, bound to processors or not."""
+    assert output_of(TAKEN.replace("THREADS", threads)).split() == ["6", "1"]
+
+
 SETTINGS = [("", "64"), ("3", "3"), ("4,2", "4"), ("0", "64"), ("many", "64"), ("quota", "2")]
 
 

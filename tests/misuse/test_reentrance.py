@@ -75,8 +75,8 @@ def write(batch, pending, x):
 
 TRACED = traced(lambda block, x: (chain(block, x, 2), block.net(x)))
 CALLS = {
-    "block": lambda x, y: [NET(y)],
-    "block of a plain array": lambda x, y: [NET(x)],
+    "block": lambda x, y: [NET(y) for _ in range(4)],
+    "block of a plain array": lambda x, y: [NET(x), NET(x)],
     "operators": lambda x, y: [y * x, mx.nd.concat(y, x, dim=0), mx.nd.split(y, 2, axis=1)[0]],
     "numbers": lambda x, y: [y * number for number in (1.5, 2.5, 3.5)],
     "traced": lambda x, y: [*TRACED(y), *TRACED(x)],
@@ -298,7 +298,7 @@ def test_the_collector_ends_the_scope_during_a_call(name):
             # The call was recorded before the scope ended.
             with contextlib.suppress(gdb.StaleArrayError):
                 got.asnumpy()
-    assert ran > 3, "the collector ran in few calls"
+    assert ran > 1, "the collector ran in few calls"
 
 
 def test_a_callback_of_a_lazy_array_records_and_computes():

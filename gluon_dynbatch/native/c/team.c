@@ -1,6 +1,7 @@
 #ifdef __linux__
 #define _GNU_SOURCE
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
@@ -16,15 +17,12 @@ enum {
     STACK_BYTES = 1 << 20,
     CLOSED = INT32_MAX, /* the next task between two phases: beyond any */
     PAUSES = 8,
-    ANYWHERE = -1,      /* the processor of a thread that is not bound */
     /* Nanoseconds. */
     SPIN = 200000,           /* that a member looks for tasks before it sleeps */
     LOOK = 20000,            /* between looks at what processors do */
     YIELD = 10000,           /* of waiting before the owner offers its own processor */
-    LATE = 200000,           /* of waiting for a task, and LATE_TASKS times as long as another one */
-    LATE_TASKS = 3,          /* takes: its thread has lost its processor */
-    SHORTEST_REST = 2000000, /* of a member who was late; each rest is twice as long as the one */
-    LONGEST_REST = 100000000 /* before, unless there was much more work in between */
+    LATE = 40000,            /* of waiting for a task before the owner looks at the member's clock, */
+    WATCHED = 20000          /* and how long it does so: whether the member has lost its processor */
 };
 
 #define LOAD(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
@@ -37,9 +35,12 @@ enum {
  * memory is its own. */
 typedef struct {
     ALIGNED int number;
-    int processor;          /* to which it is bound, or ANYWHERE; set by owners */
+    int processor;          /* to which it is bound, or GDB_ANYWHERE; set by owners */
     int working;            /* whether it has taken a task */
-    int64_t rest, rest_end; /* of owners: how long it rests, and until when */
+    int thread;             /* as Linux numbers it; 0 if it cannot be moved */
+    clockid_t clock;        /* of the time that it uses; valid if it can be moved */
+    int64_t used;           /* of owners: the time that it had used when it was late */
+    int is_away;            /* whether an owner has moved it to its own processor, to end a task */
     pthread_mutex_t lock;
     pthread_cond_t woken;
     int is_called; /* guarded by the lock */
@@ -71,13 +72,6 @@ static struct {
 
 static int most_threads = 1, assumed_processors;
 
-static inline int64_t read_clock(clockid_t clock) {
-    struct timespec time;
-    return clock_gettime(clock, &time) ? -1 : time.tv_sec * 1000000000LL + time.tv_nsec;
-}
-
-static inline int64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
-
 static inline void pause_once(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -89,14 +83,6 @@ static inline void pause_once(void) {
 /* Leave the core to a thread that shares it with this one, for less than a microsecond. */
 static inline void pause_briefly(void) {
     for (int i = 0; i < PAUSES; i++) pause_once();
-}
-
-static inline int this_processor(void) {
-#ifdef __linux__
-    return sched_getcpu();
-#else
-    return ANYWHERE;
-#endif
 }
 
 /* ------------------------------------------------------------------ tasks */
@@ -178,7 +164,7 @@ static void go_to_processor(member *self) {
     cpu_set_t processors;
     self->bound_to = PEEK(&self->processor);
     CPU_ZERO(&processors);
-    if (self->bound_to != ANYWHERE)
+    if (self->bound_to != GDB_ANYWHERE)
         CPU_SET(self->bound_to, &processors);
     else if (sched_getaffinity(getpid(), sizeof processors, &processors))
         return;
@@ -190,16 +176,24 @@ static void go_to_processor(member *self) {
 
 static void *run_member(void *argument) {
     member *self = argument;
-    int64_t idle_since = now();
+    int64_t idle_since = gdb_now();
+#ifdef __linux__
+    if (!pthread_getcpuclockid(pthread_self(), &self->clock))
+        STORE(&self->thread, (int)syscall(SYS_gettid));
+#endif
     go_to_processor(self);
     for (;;) {
+        if (PEEK(&self->is_away)) {
+            SET(&self->is_away, 0);
+            go_to_processor(self);
+        }
         if (help(self)) {
-            idle_since = now();
-        } else if (!(PEEK(&team.helpers) & 1ULL << self->number) || now() - idle_since > SPIN) {
+            idle_since = gdb_now();
+        } else if (!(PEEK(&team.helpers) & 1ULL << self->number) || gdb_now() - idle_since > SPIN) {
             sleep_until_called(self);
             if (self->bound_to != PEEK(&self->processor)) go_to_processor(self);
             if (have_tasks(~0ULL)) wake_some();
-            idle_since = now();
+            idle_since = gdb_now();
         } else {
             pause_briefly();
         }
@@ -247,30 +241,12 @@ void gdb_use_threads(int count, int processors) {
     assumed_processors = processors;
 }
 
-gdb_recorder gdb_find_recorder(int is_this_thread) {
-    static clockid_t last_clock;
-    static int has_last, last_processor;
-    gdb_recorder found = {.at = now(), .used = -1, .processor = this_processor()};
-#ifdef __linux__
-    if (is_this_thread && !pthread_getcpuclockid(pthread_self(), &found.clock)) {
-        SET(&last_clock, found.clock);
-        SET(&last_processor, found.processor);
-        STORE(&has_last, 1);
-    }
-    if (LOAD(&has_last)) {
-        found.clock = PEEK(&last_clock), found.processor = PEEK(&last_processor);
-        found.used = read_clock(found.clock); /* -1 if the thread has ended */
-    }
-#endif
-    return found;
-}
-
 /* Say where members run. If a program may use all processors of the process, each has one member,
  * who pauses while the owner runs there: left to itself, the system may put both on one of two
  * processors for some milliseconds. */
 static void place_members(int processors, int usable) {
     const int is_bound = processors == usable && !assumed_processors;
-    int processor = ANYWHERE;
+    int processor = GDB_ANYWHERE;
     make_members(is_bound ? processors : processors - 1);
     for (int i = 0; i < team.count_of_members; i++) {
 #ifdef __linux__
@@ -299,20 +275,20 @@ static int count_processors(void) {
 }
 
 /* Look who may take tasks: not the member on the owner's processor, nor the one on that of the thread
- * that records, while that is busy, nor members who rest. */
+ * that records, while that is busy. */
 static void look(gdb_crew *crew, int64_t time) {
-    const int64_t used = crew->recorder.used < 0 ? -1 : read_clock(crew->recorder.clock);
-    const int is_busy = used >= 0 && 2 * (used - crew->recorder.used) > time - crew->recorder.at;
-    const int here = this_processor();
+    const int64_t used = gdb_time_used(&crew->recorder);
+    const int is_busy = gdb_was_busy(&crew->recorder, used, time - crew->recorder.at);
+    const int here = gdb_this_processor();
     int free = crew->processors - 1 - is_busy;
     crew->helpers = 0;
     for (int i = 0; i < team.count_of_members && free > 0; i++) {
         const member *m = &team.members[i];
-        if (m->processor != ANYWHERE
+        if (m->processor != GDB_ANYWHERE
             && (m->processor == here || (is_busy && m->processor == crew->recorder.processor)))
             continue;
         free--;
-        if (time >= m->rest_end) crew->helpers |= 1ULL << i;
+        crew->helpers |= 1ULL << i;
     }
     crew->recorder.at = time, crew->recorder.used = used;
 }
@@ -324,7 +300,7 @@ gdb_crew gdb_join_team(char *scratch, int64_t scratch_bytes, gdb_recorder record
         crew.has_team = 1;
         crew.processors = count_processors();
         /* Until the first look, the thread that records counts as busy. */
-        if (recorder.used < 0) look(&crew, now());
+        if (recorder.used < 0) look(&crew, gdb_now());
     }
     return crew;
 }
@@ -335,43 +311,64 @@ void gdb_leave_team(gdb_crew *crew) {
     STORE(&team.is_owned, 0);
 }
 
-/* Wait for the tasks that members have taken, and let those rest who are late: their processors are
- * taken. `longest` is the time of the owner's longest task. */
-static void await_members(int64_t count, int64_t longest) {
-    int64_t started = 0, waited = 0;
+/* Note the time that members with a task have used so far. */
+static void watch_members(void) {
+    for (int i = 0; i < team.count_of_members; i++) {
+        member *m = &team.members[i];
+        m->used = PEEK(&m->working) && LOAD(&m->thread) ? gdb_read_clock(m->clock) : -1;
+    }
+}
+
+/* Let members who have lost their processors, as they have hardly run for so long, end their tasks on
+ * that of the owner. */
+static void fetch_members(int64_t watched) {
+#ifdef __linux__
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(gdb_this_processor(), &here);
+    for (int i = 0; i < team.count_of_members; i++) {
+        member *m = &team.members[i];
+        if (m->used < 0 || !PEEK(&m->working)) continue;
+        if (2 * (gdb_read_clock(m->clock) - m->used) > watched) continue;
+        if (!sched_setaffinity(LOAD(&m->thread), sizeof here, &here)) STORE(&m->is_away, 1);
+    }
+#else
+    (void)watched;
+#endif
+}
+
+/* Wait for the tasks that members have taken. */
+static void await_members(int64_t count) {
+    int64_t started = 0, watched_at = 0;
+    int has_fetched = 0;
     while (LOAD(&team.done) < count) {
-        const int64_t time = now();
+        const int64_t time = gdb_now();
         if (!started) started = time;
-        waited = time - started;
-        if (waited > YIELD)
+        if (time - started > YIELD)
             sched_yield();
         else
             pause_briefly();
-        if (waited < LATE || waited < LATE_TASKS * longest) continue;
-        for (int i = 0; i < team.count_of_members; i++) {
-            member *m = &team.members[i];
-            if (!PEEK(&m->working) || time < m->rest_end) continue;
-            const int is_again = time - m->rest_end < LONGEST_REST;
-            m->rest = is_again && m->rest ? 2 * m->rest : SHORTEST_REST;
-            if (m->rest > LONGEST_REST) m->rest = LONGEST_REST;
-            m->rest_end = time + m->rest;
+        if (!watched_at && time - started > LATE) {
+            watch_members();
+            watched_at = time;
+        } else if (watched_at && !has_fetched && time - watched_at > WATCHED) {
+            fetch_members(time - watched_at);
+            has_fetched = 1;
         }
     }
 }
 
 int gdb_has_help(gdb_crew *crew) {
-    const int64_t time = crew->processors > 1 ? now() : 0;
+    const int64_t time = crew->processors > 1 ? gdb_now() : 0;
     if (time - crew->recorder.at > LOOK && time) look(crew, time);
     return crew->helpers || (assumed_processors && crew->processors > 1);
 }
 
 void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
-    int64_t begun, longest = 0;
     if (count < 2 || !gdb_has_help(crew)) {
         for (int64_t number = 0; number < count; number++) task(context, number, crew->scratch);
         return;
     }
-    begun = now();
     const uint64_t phase = (PEEK(&team.ticket) >> 32) + 1;
     __atomic_exchange_n(&team.ticket, phase << 32 | CLOSED, __ATOMIC_SEQ_CST);
     SET(&team.task, task);
@@ -382,10 +379,6 @@ void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
     SET(&team.done, 0);
     __atomic_exchange_n(&team.ticket, (phase + 1) << 32, __ATOMIC_SEQ_CST);
     wake_some();
-    while (do_one(crew->scratch, crew->scratch_bytes)) {
-        const int64_t ended = now();
-        if (ended - begun > longest) longest = ended - begun;
-        begun = ended;
-    }
-    await_members(count, longest);
+    while (do_one(crew->scratch, crew->scratch_bytes)) {}
+    await_members(count);
 }

@@ -12,21 +12,14 @@
 #define GDB_TEAM_H
 
 #include <stdint.h>
-#include <time.h>
+
+#include "recorder.h"
 
 enum { GDB_MOST_THREADS = 64 };
 #define GDB_MEMBER_NAME "gdb_team" /* of its threads, as Linux shows it */
 
 /* Do task `number` of a phase. `scratch` is the thread's own. */
 typedef void gdb_task(void *context, int64_t number, char *scratch);
-
-/* The thread that records what a program belongs to, as last seen: while it is busy, its processor is
- * left to it. A plain value. */
-typedef struct {
-    clockid_t clock;
-    int64_t at, used; /* nanoseconds, of the wall and of the thread; used -1: it is never busy */
-    int processor;
-} gdb_recorder;
 
 /* The share of the team in the run of a program. Owned by the thread that runs it, on its stack, from
  * `gdb_join_team` to `gdb_leave_team`; only that uses it. The scratch is that of the program's run. */
@@ -42,10 +35,6 @@ typedef struct {
 /* Set the most threads that share a program, as far as the process may use as many processors; if
  * `processors` is not 0, it is taken for their number (for tests). */
 void gdb_use_threads(int count, int processors);
-
-/* Return the calling thread, if it records, or else the one that recorded last: MXNet pushes backward
- * passes in a thread of its own, while that one goes on. */
-gdb_recorder gdb_find_recorder(int is_this_thread);
 
 /* Begin and end the run of a program. Each thread gets `scratch_bytes` of scratch; the owner brings
  * its own. */

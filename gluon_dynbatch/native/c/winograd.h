@@ -31,9 +31,9 @@ typedef struct {
 
 #endif
 
-#define WIDE (MR * NV >= 24) /* whether there are 32 registers */
-#define GROUP_TILES (WIDE ? 7 : 6)
-#define ROWS_AT_ONCE (WIDE ? 4 : 2)
+#define HAS_32_REGISTERS (MR * NV >= 24) /* whether there are 32 registers */
+#define GROUP_TILES (HAS_32_REGISTERS ? 7 : 6)
+#define ROWS_AT_ONCE (HAS_32_REGISTERS ? 4 : 2)
 
 /* Return the layout of tiles, of which as many lines are transformed at once as fit into `most`
  * bytes, at least one. `positions` is the size of a map of the result. */
