@@ -316,7 +316,7 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
 
 static const gdb_kernels F(kernels) = {
     F(functions), F(accumulate_sums), F(accumulate_maxima), F(accumulate_products), MR, NR, F(packed_elements), F(pack),
-    F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(packed_pairs), F(pack_pairs),
+    F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(packed_pairs),
     F(multiply_pairs), F(add_columns), F(bias_gradient), F(convolve_scratch), F(convolve),
     F(uniform),
 };

@@ -16,16 +16,15 @@ static int64_t F(packed_pairs)(int64_t n, int64_t k) {
     return F(packed_elements)(GDB_PAIRS, k) + (n + MR - 1) / MR * MR * GDB_PAIRS;
 }
 
-static void F(pack_pairs)(int64_t n, int64_t k, const gdb_pair *pairs, int64_t first, int64_t last,
-                          void *packed) {
-    T *right = packed, *left = right + F(packed_elements)(GDB_PAIRS, k);
-    for (int64_t p = first; p < last; p++) {
-        const T *x = pairs[p].x, *y = pairs[p].dy;
+static void F(pack_pairs)(const gdb_pair *pairs, int64_t count, int64_t first, int64_t n,
+                          int64_t left, int64_t k, T *packed_y, T *packed_x) {
+    for (int64_t p = 0; p < count; p++) {
+        const T *x = (const T *)pairs[p].x + left, *y = (const T *)pairs[p].dy + first;
         for (int64_t j = 0; j < k; j += NR)
             F(pack)(x + j, 0, 1, 1, k - j < NR ? k - j : NR,
-                    right + j * GDB_PAIRS + p * F(width)(k, j));
+                    packed_x + j * GDB_PAIRS + p * F(width)(k, j));
         for (int64_t i = 0; i < n; i += MR) {
-            T *to = left + i * GDB_PAIRS + p * MR;
+            T *to = packed_y + i * GDB_PAIRS + p * MR;
             if (n - i >= MR) /* a copy of constant size */
                 memcpy(to, y + i, MR * sizeof(T));
             else
@@ -34,13 +33,14 @@ static void F(pack_pairs)(int64_t n, int64_t k, const gdb_pair *pairs, int64_t f
     }
 }
 
-static void F(multiply_pairs)(int64_t n, int64_t k, int64_t count, const void *packed, int64_t first,
-                              int64_t last, int64_t left, int64_t right, void *dw) {
-    const T *x = packed, *y = x + F(packed_elements)(GDB_PAIRS, k);
-    (void)n;
-    F(multiply_block)(last - first, right - left, count, y + first * GDB_PAIRS, GDB_PAIRS * MR, 1,
-                      MR, x + left * GDB_PAIRS, 0, GDB_PAIRS, 0, (T *)dw + first * k + left, k,
-                      NULL, 1);
+static void F(multiply_pairs)(const gdb_pair *pairs, int64_t count, int64_t first, int64_t last,
+                              int64_t left, int64_t right, int64_t dw_row, void *dw,
+                              void *scratch) {
+    const int64_t n = last - first, k = right - left;
+    T *x = scratch, *y = x + F(packed_elements)(GDB_PAIRS, k);
+    F(pack_pairs)(pairs, count, first, n, left, k, y, x);
+    F(multiply_block)(n, k, count, y, GDB_PAIRS * MR, 1, MR, x, 0, GDB_PAIRS, 0,
+                      (T *)dw + first * dw_row + left, dw_row, NULL, 1);
 }
 
 static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,

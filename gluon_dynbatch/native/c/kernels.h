@@ -82,19 +82,16 @@ typedef struct {
     int (*is_zero)(const void *elements, int64_t n);
 
     /* The gradient of a weight is the sum of dY^T X over all rows of chunks: pairs of rows that are
-     * not zero are found in their order, packed, at most GDB_PAIRS at once, and multiplied. */
+     * not zero are found in their order, and multiplied, at most GDB_PAIRS at once. */
 
-    /* Return the elements of GDB_PAIRS packed rows of dY and of X. */
+    /* Return the elements of scratch for n columns of dY and k of X. */
     int64_t (*packed_pairs)(int64_t n, int64_t k);
 
-    /* Pack pairs [first, last) of a number of them. */
-    void (*pack_pairs)(int64_t n, int64_t k, const gdb_pair *pairs, int64_t first, int64_t last,
-                       void *packed);
-
-    /* Add the products of packed pairs to rows [first, last) and columns [left, right) of dW, whose
-     * rows are contiguous; `first` is a multiple of `tile_rows`, `left` of `panel_columns`. */
-    void (*multiply_pairs)(int64_t n, int64_t k, int64_t count, const void *packed, int64_t first,
-                           int64_t last, int64_t left, int64_t right, void *dw);
+    /* Pack columns [first, last) of dY and [left, right) of X of some pairs, and add their products
+     * to these rows and columns of dW, whose rows are `dw_row` apart; `first` is a multiple of
+     * `tile_rows`, `left` of `panel_columns`. */
+    void (*multiply_pairs)(const gdb_pair *pairs, int64_t count, int64_t first, int64_t last,
+                           int64_t left, int64_t right, int64_t dw_row, void *dw, void *scratch);
 
     /* The same sum, if each row has two matrices, dY of n x columns and X of k x columns: add
      * dY X^T to rows [first, last) of dW. */

@@ -8,17 +8,10 @@
 
 enum {
     FIND_WORK = 4096,     /* of a row of which one element is read, which is not in the cache */
-    SLAB_WORK = 20000000, /* of the pairs that are packed at once: so phases are few */
-    MOST_BATCHES = 8,
+    SLAB_WORK = 40000000, /* of the pairs that are multiplied in one phase: so phases are few */
+    MOST_BATCHES = 16,
     WINDOW = 2048 /* rows of which pairs are found at once */
 };
-
-/* Pairs that are packed at once, for MATRIX: batches of GDB_PAIRS each but the last one. */
-typedef struct {
-    char *packed;
-    const gdb_pair *pairs;
-    int64_t count, batches, size; /* `size`: pairs of a task that packs */
-} slab;
 
 typedef struct {
     const gdb_sum_record *record;
@@ -26,42 +19,30 @@ typedef struct {
     const gdb_chunk *chunks;
     char *target;
     int64_t size; /* rows or columns of a task */
-    /* For MATRIX. One slab is multiplied while the next one is packed. */
-    slab slabs[2], *packing;
-    const slab *multiplied;
-    int64_t batch_bytes, width, products; /* `products`: tasks that multiply */
-    /* Pairs that have been found; those from `first` on are not packed yet. */
+    /* For MATRIX: pairs that have been found; those of the phase are [first, last). */
     gdb_pair *pairs;
-    int64_t first, count;
+    int64_t first, last, count, width, before_packed; /* `before_packed`: bytes of scratch */
     /* The rows that may be the next pairs: where they begin, and their number. */
     const gdb_chunk *chunk;
     int64_t row, candidates;
 } sum;
 
-/* Return how many batches of pairs are packed before they are multiplied. */
-static int64_t most_batches(int64_t rows, int64_t columns) {
+/* Return how many pairs are multiplied in one phase: some batches of GDB_PAIRS. */
+static int64_t most_pairs(int64_t rows, int64_t columns) {
     const int64_t work = larger(2 * rows * columns * GDB_PAIRS, 1);
-    return larger(1, smaller(SLAB_WORK / work, MOST_BATCHES));
+    return larger(1, smaller(SLAB_WORK / work, MOST_BATCHES)) * GDB_PAIRS;
 }
 
-static int64_t batch_bytes(const gdb_kernels *kernels, int64_t dtype, int64_t rows,
-                           int64_t columns) {
-    return multiple(kernels->packed_pairs(rows, columns) * gdb_size_of(dtype), GDB_LINE);
-}
-
-/* Return the bytes of pairs that have been found: less than a slab before a window is added. */
-static int64_t bytes_of_pairs(int64_t batches) {
-    return multiple((WINDOW + batches * GDB_PAIRS) * sizeof(gdb_pair), GDB_LINE);
+/* Return the bytes of pairs that have been found: less than those of a phase before a window is
+ * added. */
+static int64_t bytes_of_pairs(int64_t most) {
+    return multiple((WINDOW + most) * sizeof(gdb_pair), GDB_LINE);
 }
 
 int64_t gdb_sum_scratch(int64_t dtype, int64_t rows, int64_t columns, int64_t chunks) {
-    const int64_t batches = most_batches(rows, columns);
-    return multiple(chunks * sizeof(gdb_chunk), GDB_LINE) + bytes_of_pairs(batches)
-        + 2 * batches * batch_bytes(gdb_kernels_of(dtype), dtype, rows, columns);
-}
-
-static inline int64_t pairs_in(const slab *s, int64_t batch) {
-    return smaller(GDB_PAIRS, s->count - batch * GDB_PAIRS);
+    return multiple(chunks * sizeof(gdb_chunk), GDB_LINE)
+        + bytes_of_pairs(most_pairs(rows, columns))
+        + gdb_kernels_of(dtype)->packed_pairs(rows, columns) * gdb_size_of(dtype);
 }
 
 /* Go forward by so many rows, or to the end of all chunks; return by how many. */
@@ -112,52 +93,22 @@ static void find_pairs(const gdb_run *r, sum *s, int64_t most) {
     }
 }
 
-/* Begin the next slab: so many pairs, or all that are left. Return the tasks that pack it. */
-static int64_t begin_slab(const gdb_run *r, sum *s, int64_t most) {
-    slab *next = s->packing;
-    if (s->count - s->first < most) find_pairs(r, s, most);
-    next->pairs = s->pairs + s->first, next->count = smaller(s->count - s->first, most);
-    next->batches = parts_of(next->count, GDB_PAIRS);
-    s->first += next->count;
-    const int64_t bytes = next->count * (s->record->rows + s->record->columns)
-        * gdb_size_of(s->record->dtype);
-    next->size = size_of_parts(GDB_PAIRS, parts_of(tasks_for(r, bytes * GDB_COPY_WORK),
-                                                   larger(next->batches, 1)), 1);
-    return next->batches * parts_of(GDB_PAIRS, next->size);
-}
-
-static void pack_some(const sum *s, int64_t number) {
-    const slab *next = s->packing;
-    const int64_t per_batch = parts_of(GDB_PAIRS, next->size), batch = number / per_batch;
-    const int64_t first = number % per_batch * next->size, count = pairs_in(next, batch);
-    s->kernels->pack_pairs(s->record->rows, s->record->columns, next->pairs + batch * GDB_PAIRS,
-                           first, smaller(first + next->size, count),
-                           next->packed + batch * s->batch_bytes);
-}
-
-/* Multiply all batches, in their order, for some rows and columns of the target. */
-static void multiply_some(const sum *s, int64_t number) {
+/* Multiply the pairs of the phase, in their order, for some rows and columns of the target. Each task
+ * packs what it reads: lines of a cache that another thread has written take longer than that. */
+static void multiply_some(void *context, int64_t number, char *scratch) {
+    const sum *s = context;
     const int64_t across = parts_of(s->record->columns, s->width);
     const int64_t first = number / across * s->size, left = number % across * s->width;
-    for (int64_t batch = 0; batch < s->multiplied->batches; batch++)
+    for (int64_t i = s->first; i < s->last; i += GDB_PAIRS)
         s->kernels->multiply_pairs(
-            s->record->rows, s->record->columns, pairs_in(s->multiplied, batch),
-            s->multiplied->packed + batch * s->batch_bytes, first,
+            s->pairs + i, smaller(GDB_PAIRS, s->last - i), first,
             smaller(first + s->size, s->record->rows), left,
-            smaller(left + s->width, s->record->columns), s->target);
+            smaller(left + s->width, s->record->columns), s->record->columns, s->target,
+            scratch + s->before_packed);
 }
 
-static void multiply_or_pack(void *context, int64_t number, char *scratch) {
-    const sum *s = context;
-    (void)scratch;
-    if (number < s->products)
-        multiply_some(s, number);
-    else
-        pack_some(s, number - s->products);
-}
-
-/* Choose the rows and columns of the target that a task computes. It reads as many columns of dY and
- * of X, from other threads' caches: so they are about equal. Return the number of tasks. */
+/* Choose the rows and columns of the target that a task computes. It packs as many columns of dY and
+ * of X: so they are about equal. Return the number of tasks. */
 static int64_t choose_size(sum *s, int64_t tasks) {
     const int64_t rows = s->record->rows, columns = s->record->columns;
     int64_t across = 1;
@@ -170,21 +121,16 @@ static int64_t choose_size(sum *s, int64_t tasks) {
 
 static void run_matrix(const gdb_run *r, sum *s) {
     const int64_t rows = s->record->rows, columns = s->record->columns;
-    const int64_t batches = most_batches(rows, columns), most = batches * GDB_PAIRS;
-    s->batch_bytes = batch_bytes(s->kernels, s->record->dtype, rows, columns);
-    s->slabs[0].packed = s->slabs[1].packed = (char *)s->pairs + bytes_of_pairs(batches);
-    /* A thread alone packs when it has multiplied, into what is in its cache. */
-    if (r->crew->processors > 1) s->slabs[1].packed += batches * s->batch_bytes;
+    const int64_t most = most_pairs(rows, columns);
+    s->before_packed = (char *)s->pairs - r->crew->scratch + bytes_of_pairs(most);
     s->chunk = s->chunks;
-    s->packing = s->slabs;
-    int64_t packs = begin_slab(r, s, most);
-    gdb_share(r->crew, multiply_or_pack, s, packs);
-    while (s->packing->count) {
-        s->multiplied = s->packing;
-        s->packing = s->slabs + (s->packing == s->slabs);
-        packs = begin_slab(r, s, most);
-        s->products = choose_size(s, tasks_for(r, 2 * rows * columns * s->multiplied->count));
-        gdb_share(r->crew, multiply_or_pack, s, s->products + packs);
+    for (;;) {
+        if (s->count - s->first < most) find_pairs(r, s, most);
+        s->last = smaller(s->first + most, s->count);
+        if (s->last == s->first) break;
+        const int64_t work = 2 * rows * columns * (s->last - s->first);
+        gdb_share(r->crew, multiply_some, s, choose_size(s, tasks_for(r, work)));
+        s->first = s->last;
     }
 }
 
