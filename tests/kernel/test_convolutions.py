@@ -115,23 +115,40 @@ def test_results_and_gradients_equal_numpy(dtype, maps, rows, has_bias, seed):
         assert (np.abs(got - flat(exact)) <= bound).all()
 
 
-def transformed(maps, data, kernel):
-    """Return the terms of results by tiles of 2 x 2, all of them added up, of arrays of one group.
+#: The transforms of Lavin and Gray of data, kernels, and back, with no signs: with arrays that have
+#: none, they add up all terms of a convolution by tiles of 2 x 2.
+OF_TILE = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]])
+OF_TAPS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0, 0, 1]])
+OF_SUMS = np.array([[1, 1, 1, 0], [0, 1, 1, 1]])
 
-    These are the products of Lavin and Gray, with no sign.
-    """
-    of_data = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 1, 0, 1]], data.dtype)
-    of_kernel = np.array([[2, 0, 0], [1, 1, 1], [1, 1, 1], [0, 0, 2]], data.dtype) / 2
-    of_result = np.array([[1, 1, 1, 0], [0, 1, 1, 1]], data.dtype)
-    (top, left), (height, width) = maps.pad, maps.result
-    space = [(0, 0), (0, 0), (top, top + height % 2), (left, left + width % 2)]
-    tiles = sliding_window_view(np.pad(np.abs(data), space), (4, 4), (2, 3))[:, :, ::2, ::2]
-    tiles = np.einsum("ai,bj,rctuij->rctuab", of_data, of_data, tiles)
-    kernel = np.einsum("ai,bj,fcij->fcab", of_kernel, of_kernel, np.abs(kernel))
-    sums = np.einsum("rctuab,fcab->rftuab", tiles, kernel)
-    result = np.einsum("pa,qb,rftuab->rftpuq", of_result, of_result, sums)
+
+def transformed(maps, data):
+    """Return the terms of transformed tiles of the data."""
+    space = [(p, p + n % 2) for p, n in zip(maps.pad, maps.result)]
+    padded = np.pad(np.abs(data), [(0, 0), (0, 0), *space])
+    tiles = sliding_window_view(padded, (4, 4), (2, 3))[:, :, ::2, ::2]
+    return np.einsum("ai,bj,rctuij->rctuab", OF_TILE, OF_TILE, tiles)
+
+
+def terms_of_result(maps, data, kernel):
+    """Return the terms of results."""
+    kernel = np.einsum("ai,bj,fcij->fcab", OF_TAPS, OF_TAPS, np.abs(kernel))
+    sums = np.einsum("rctuab,fcab->rftuab", transformed(maps, data), kernel)
+    result = np.einsum("pa,qb,rftuab->rftpuq", OF_SUMS, OF_SUMS, sums)
     rows, filters, down, _, across, _ = result.shape
+    height, width = maps.result
     return result.reshape(rows, filters, 2 * down, 2 * across)[..., :height, :width]
+
+
+def terms_of_kernel(maps, data, gradient):
+    """Return the terms of gradients of the kernel."""
+    space = [(0, n % 2) for n in maps.result]
+    padded = np.pad(np.abs(gradient), [(0, 0), (0, 0), *space])
+    rows, filters, height, width = padded.shape
+    tiles = padded.reshape(rows, filters, height // 2, 2, width // 2, 2)
+    tiles = np.einsum("pa,qb,rftpuq->rftuab", OF_SUMS, OF_SUMS, tiles)
+    sums = np.einsum("rctuab,rftuab->rfcab", transformed(maps, data), tiles)
+    return np.einsum("ai,bj,rfcab->rfcij", OF_TAPS, OF_TAPS, sums)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -144,27 +161,30 @@ def transformed(maps, data, kernel):
 )
 @pytest.mark.usefixtures("instruction_set")
 def test_convolutions_by_tiles_are_within_their_bound(dtype, data, pad, rows, seed):
-    """Each of a result's terms is rounded once per map, and 12 times in the transforms and sums."""
+    """Terms are rounded once per map or tile in sums, and at most 12 times in transforms."""
     maps = Maps.of_sizes(1, 1, 19, 21, data, (3, 3), (1, 1), (1, 1), pad)
     rng, wide = np.random.default_rng(seed), np.float64 if dtype == "float32" else np.longdouble
     shapes = (rows, 19, *data), (21, 19, 3, 3), (21,), (rows, 21, *maps.result)
     x, w, bias, gradient = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
-    arrays = [
+    exactly = [
         array.astype(wide)
         for array in (x[:, None, None], w[None], bias[None], gradient[:, None, None])
     ]
-    result, of_data, *_ = expected(maps, *arrays)
+    result, of_data, of_kernel, _ = expected(maps, *exactly)
+    wide_x, wide_w, wide_gradient = (array.astype(wide) for array in (x, w, gradient))
     turned = maps._replace(data=maps.result, result=maps.data, pad=tuple(2 - p for p in pad))
-    cases = [
-        (maps, x, w, bias, result),
-        (maps._replace(of=OF_DATA), gradient, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, of_data),
-    ]
-    for (case, left, kernel, shift, exact), sizes in zip(cases, (maps, turned)):
-        got = run(case, flat(left), w.ravel(), shift)
-        terms = transformed(sizes, left.astype(wide), kernel.astype(wide))
-        if shift is not None:
-            terms = terms + np.abs(bias.astype(wide))[:, None, None]
-        bound = (left.shape[1] + 12) * np.finfo(dtype).eps / 2 * flat(terms)
+    of_bias = np.abs(bias.astype(wide))[:, None, None]
+    flipped = wide_w[:, :, ::-1, ::-1].swapaxes(0, 1)
+    both = run(maps._replace(of=OF_KERNEL), flat(gradient), flat(x))
+    for got, exact, length, terms in (
+        (run(maps, flat(x), w.ravel(), bias.ravel()), result, 19,
+         terms_of_result(maps, wide_x, wide_w) + of_bias),
+        (run(maps._replace(of=OF_DATA), flat(gradient), w.ravel()), of_data, 21,
+         terms_of_result(turned, wide_gradient, flipped)),
+        (both[:, : w.size], of_kernel, np.prod(maps.result),
+         terms_of_kernel(maps, wide_x, wide_gradient)),
+    ):  # fmt: skip
+        bound = (length + 12) * np.finfo(dtype).eps / 2 * flat(terms)
         assert (np.abs(got - flat(exact)) <= bound).all()
 
 
@@ -183,13 +203,14 @@ def test_convolutions_of_zeros_are_zero():
             assert (got == 0).all()
 
 
+@pytest.mark.parametrize("counts, size", [((2, 3), (4, 5)), ((16, 16), (14, 14))])
 @pytest.mark.usefixtures("instruction_set")
-def test_zero_gradients_ignore_infinite_data():
+def test_zero_gradients_ignore_infinite_data(counts, size):
     """If the gradient of the result is zero, the gradient of the kernel is zero too."""
-    maps = Maps.of_sizes(1, 1, 2, 3, (4, 5), (3, 3), (1, 1), (1, 1), (0, 0))
-    maps = maps._replace(of=OF_KERNEL)
-    data = np.full((2, 2 * 4 * 5), np.inf, np.float32)
-    assert (run(maps, np.zeros((2, 3 * 2 * 3), np.float32), data) == 0).all()
+    maps = Maps.of_sizes(1, 1, *counts, size, (3, 3), (1, 1), (1, 1), (0, 0))
+    gradient = np.zeros((2, maps.width), np.float32)
+    data = np.full((2, counts[0] * size[0] * size[1]), np.inf, np.float32)
+    assert (run(maps._replace(of=OF_KERNEL), gradient, data) == 0).all()
 
 
 def test_weights_in_the_memory_layout_of_onednn_are_read_in_the_usual_one():

@@ -34,7 +34,8 @@ static int F(by_positions)(const gdb_geometry *g, int of_kernel) {
 /* Return whether a convolution is computed by tiles, as winograd.h has it. */
 static int F(is_tiled)(const gdb_maps *m, const gdb_geometry *g) {
     const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
-    return F(by_tiles)(m, g, by_positions ? F(work_by_positions)(g) : F(work_by_maps)(g));
+    const int64_t rounds = m->of == GDB_OF_KERNEL ? m->channels : 1;
+    return F(by_tiles)(m, g, by_positions ? F(work_by_positions)(g) : rounds * F(work_by_maps)(g));
 }
 
 /* Copy input maps to their planes, which are zero elsewhere. */
@@ -220,7 +221,8 @@ static int64_t F(tables_size)(const gdb_geometry *g) {
 /* Scratch has the tables, the planes, and the packed factors of all groups or stretches. */
 static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const gdb_geometry g = gdb_geometry_of(m);
-    if (F(is_tiled)(m, &g)) return F(tiles_scratch)(m, &g);
+    if (F(is_tiled)(m, &g))
+        return (m->of == GDB_OF_KERNEL ? F(tiled_gradient_scratch) : F(tiles_scratch))(m, &g);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
     const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
     const int64_t wide = F(packed_elements)(1, MR * g.stretch);
@@ -240,11 +242,7 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
     for (int64_t r = 0; r < rounds; r++)
         F(convolve_planes)(g, distances, packed, from + r * gdb_area(g->plane), dw + r * taps,
                            m->channels * taps, 1);
-    for (int64_t f = 0; f < m->filters; f++) {
-        double total = db[f];
-        F(accumulate_sums)(dy + f * size, 1, size, &total);
-        db[f] = (T)total;
-    }
+    F(add_bias_gradient)(m->filters, size, dy, db);
 }
 
 /* Compute the result, or the gradient of the data, of one row. The packed factors of all groups are
@@ -277,12 +275,17 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
                         const void *right, int64_t right_row, const void *bias, void *result,
                         int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
+    const int of_kernel = m->of == GDB_OF_KERNEL;
     if (F(is_tiled)(m, &g)) {
-        F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, result,
-                             result_row, scratch);
+        if (of_kernel)
+            F(tiled_gradients)(m, &g, rows, left, left_row, right, right_row, result, result_row,
+                               scratch);
+        else
+            F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, result,
+                                 result_row, scratch);
         return;
     }
-    const int of_kernel = m->of == GDB_OF_KERNEL, by_positions = F(by_positions)(&g, of_kernel);
+    const int by_positions = F(by_positions)(&g, of_kernel);
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t result_size = m->filters * gdb_area(m->result);
     const int64_t data_size = m->channels * gdb_area(m->data);

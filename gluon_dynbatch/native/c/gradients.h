@@ -76,3 +76,12 @@ static void F(bias_gradient)(int64_t first, int64_t last, const gdb_chunk *chunk
         for (int i = 0; i < width; i++) db[j + i] += (T)total[i];
     }
 }
+
+/* Add the sums of maps of `size` elements to the gradient of their biases. */
+static void F(add_bias_gradient)(int64_t maps, int64_t size, const T *dy, T *db) {
+    for (int64_t f = 0; f < maps; f++) {
+        double total = db[f];
+        F(accumulate_sums)(dy + f * size, 1, size, &total);
+        db[f] = (T)total;
+    }
+}

@@ -11,6 +11,7 @@
 #include "gradients.h"
 #include "random.h"
 #include "winograd.h"
+#include "tiled_gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #define GDB_DOUBLE 0
@@ -20,6 +21,7 @@
 #include "gradients.h"
 #include "random.h"
 #include "winograd.h"
+#include "tiled_gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #undef GDB_SET

@@ -35,15 +35,18 @@ typedef struct {
 #define GROUP_TILES (HAS_32_REGISTERS ? 7 : 6)
 #define ROWS_AT_ONCE (HAS_32_REGISTERS ? 4 : 2)
 
-static gdb_tiling F(tiling_of)(const gdb_geometry *g) {
-    gdb_tiling t = {.tiles = {(g->positions[0] + 1) / 2, (g->positions[1] + 1) / 2}};
+/* Return the layout of tiles, of which as many lines are transformed at once as fit into `most`
+ * bytes, at least one. `positions` is the size of a map of the result. */
+static gdb_tiling F(tiling_of)(const gdb_geometry *g, const int64_t *positions, int64_t most) {
+    gdb_tiling t = {.tiles = {(positions[0] + 1) / 2, (positions[1] + 1) / 2}};
     const int64_t bytes = GDB_TILE_ELEMENTS * g->in_maps * (int64_t)sizeof(T);
     t.line = t.tiles[1] + 1;
     t.half = t.line * (t.tiles[0] + 1);
-    t.lines = GDB_GROUP_BYTES / bytes / t.line;
+    t.lines = most / bytes / t.line;
     if (t.lines < 1) t.lines = 1;
     t.group = (t.lines * t.line + LANES - 1) / LANES * LANES;
-    if (t.group / t.line > t.lines) t.lines = t.group / t.line;
+    t.lines = t.group / t.line;
+    if (t.lines > t.tiles[0]) t.lines = t.tiles[0];
     return t;
 }
 
@@ -216,31 +219,41 @@ static void F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t
     }
 }
 
+/* Transform lines of tiles of all input maps of a group. */
+static void F(transform_lines)(const gdb_geometry *g, const gdb_tiling *t, int64_t y, int64_t lines,
+                               const T *halves, T *to) {
+    for (int64_t map = 0; map < g->in_maps; map++, to += GDB_TILE_ELEMENTS * t->group)
+        for (int64_t i = 0; i < lines * t->line; i += LANES)
+            F(transform_tiles)(t, halves + map * 4 * t->half + y * t->line + i, t->group, to + i);
+}
+
 /* Compute all positions of all output maps of a group, from data in halves of planes. */
 static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const T *halves,
                               const T *factor, T *transformed, T *to) {
     for (int64_t y = 0; y < t->tiles[0]; y += t->lines) {
         const int64_t lines = t->tiles[0] - y < t->lines ? t->tiles[0] - y : t->lines;
-        for (int64_t map = 0; map < g->in_maps; map++)
-            for (int64_t i = 0; i < lines * t->line; i += LANES)
-                F(transform_tiles)(t, halves + map * 4 * t->half + y * t->line + i, t->group,
-                                   transformed + map * GDB_TILE_ELEMENTS * t->group + i);
+        F(transform_lines)(g, t, y, lines, halves, transformed);
         for (int64_t line = 0; line < lines; line++)
             F(convolve_line)(g, t, y + line, transformed + line * t->line, factor, to);
     }
 }
 
 /* Return whether a convolution is computed by tiles, if it takes `direct` operations of vectors
- * otherwise. Loads and stores of the transforms take as long as products. */
+ * otherwise. Loads and stores of the transforms take as long as products. Maps have several tiles,
+ * because a gradient of a kernel that has few terms would be less exact. */
 static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct) {
     for (int i = 0; i < 2; i++)
-        if (m->kernel[i] != 3 || m->stride[i] != 1 || m->dilate[i] != 1) return 0;
-    const gdb_tiling t = F(tiling_of)(g);
+        if (m->kernel[i] != 3 || m->stride[i] != 1 || m->dilate[i] != 1 || m->result[i] < 4)
+            return 0;
+    const int of_kernel = m->of == GDB_OF_KERNEL;
+    const gdb_tiling t = F(tiling_of)(g, of_kernel ? m->result : g->positions, GDB_GROUP_BYTES);
     const int64_t vectors = (g->out_maps + LANES - 1) / LANES;
     const int64_t stretches = (t.tiles[0] * t.line + LANES - 1) / LANES;
-    const int64_t work = vectors * gdb_area(t.tiles) * (GDB_TILE_ELEMENTS * g->in_maps + 28)
-        + g->in_maps * (4 * GDB_TILE_ELEMENTS * stretches + gdb_area(g->in_size) / 4);
-    return m->of != GDB_OF_KERNEL && 6 * work < 5 * direct;
+    const int64_t of_tile = GDB_TILE_ELEMENTS * g->in_maps + (of_kernel ? 48 : 28);
+    const int64_t of_data = 4 * GDB_TILE_ELEMENTS * stretches + gdb_area(g->in_size) / 4;
+    const int64_t of_sums = of_kernel ? 4 * GDB_TILE_ELEMENTS * vectors : 0;
+    return 6 * (vectors * gdb_area(t.tiles) * of_tile + g->in_maps * (of_data + of_sums))
+        < 5 * direct;
 }
 
 static int64_t F(halves_size)(const gdb_geometry *g, const gdb_tiling *t) {
@@ -250,7 +263,7 @@ static int64_t F(halves_size)(const gdb_geometry *g, const gdb_tiling *t) {
 /* Scratch has the halves of planes, a group of transformed tiles, and the transformed kernels of all
  * groups. */
 static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
-    const gdb_tiling t = F(tiling_of)(g);
+    const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
     return (F(halves_size)(g, &t) + GDB_TILE_ELEMENTS * g->in_maps * t.group
             + m->groups * F(transformed_elements)(g)) * (int64_t)sizeof(T);
 }
@@ -259,7 +272,7 @@ static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
 static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t rows, const T *a,
                                  int64_t a_row, const T *factor, int64_t factor_row, const T *bias,
                                  T *c, int64_t c_row, T *halves) {
-    const gdb_tiling t = F(tiling_of)(g);
+    const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
     const int64_t in_size = g->in_maps * gdb_area(g->in_size);
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
     const int64_t kernel_size = g->in_maps * g->out_maps * 9, packed = F(transformed_elements)(g);
