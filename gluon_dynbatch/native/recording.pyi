@@ -144,6 +144,9 @@ class Calls:
     tape: Any
     scope: Any
     watch: Any
+    # `state.Callees`, and what it has by token.
+    library: Any
+    operators: Dict[Any, Any]
     tracing: Any
     @property
     def forwards(self) -> Dict[type, Any]: ...
