@@ -114,6 +114,8 @@ class Planned(NamedTuple):
     costs: Costs
     #: The regions of rows that are gathered from tables.
     gathered: FrozenSet[int]
+    #: Bytes of an element, per arena.
+    itemsizes: List[int]
 
     def unread(self, lazies: List[Lazy]) -> FrozenSet[int]:
         """Return the regions of gathered rows in which there are no lazy arrays."""
@@ -226,6 +228,7 @@ def _plan(
         unmerged=unmerged,
         costs=costs,
         gathered=find_gathered(plan),
+        itemsizes=[np.dtype(arena.dtype).itemsize for arena in plan.arenas],
     )
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size
@@ -270,15 +273,15 @@ def _run(
     forget()
     operators = None if programs.transposed is None else OperatorTape(programs.transposed)
     execution = _execute(runtime, options, tape, plan, programs, operators)
-    FLIGHT.launched(execution.bases, chain.open)
+    FLIGHT.launched(execution.bases, execution.notice, chain.open)
     if isinstance(programs, Draft):
         programs = complete(plan, programs)
         planned.programs.keep(key, programs)
     backward = None if operators is None else BackwardPass(programs, execution, operators)
     arenas, size = execution.arenas.arrays, planned.report.arena_bytes
     connected = None if backward is None else chain
-    places = execution.bases.handles, execution.bases.addresses
-    kept = Kept(arenas, places, planned.recorded, size, connected)
+    memory = execution.bases.handles, execution.bases.addresses, planned.itemsizes
+    kept = Kept(arenas, memory, execution.notice, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)

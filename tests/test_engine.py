@@ -16,8 +16,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.native import planning
-from gluon_dynbatch.run.buffers import write_pieces
+from gluon_dynbatch.native import executing, planning
+from gluon_dynbatch.run.buffers import bases_of, write_pieces
 from gluon_dynbatch.run.engine import MOST_EARLIER, Flight, push_notice
 from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.gradient import record_function
@@ -450,3 +450,47 @@ def test_results_of_many_shapes_leave_their_arena_by_one_push(tmp_path):
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     pushed = [event["name"] for event in events if event.get("ph") == "B"]
     assert pushed.count("gluon_dynbatch") == 1 and pushed.count("gluon_dynbatch copies") == 1
+
+
+READS = """
+from mxnet import profiler
+net = dense()
+arrays = [mx.nd.arange(4 * n).reshape((n, 4)) for n in range(1, 6)]
+wanted = [net(array).asnumpy() for array in arrays]
+
+def run():
+    with gdb.batching(granularity="block", policy="depth"):
+        return [net(array).asnumpy() for array in arrays]
+
+run()
+mx.nd.waitall()
+profiler.set_config(filename=sys.argv[1], profile_all=True)
+profiler.set_state("run")
+got = run()
+profiler.set_state("stop")
+profiler.dump()
+equal(got, wanted)
+"""
+
+
+def test_to_read_a_value_takes_one_operation_of_the_engine(tmp_path):
+    """The program of a flush tells when it is done; nothing is queued to wait for it."""
+    path = tmp_path / "trace.json"
+    output_of(READS, str(path))
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    pushed = [event["name"] for event in events if event.get("ph") == "B"]
+    assert [name for name in pushed if name != "DeleteVariable"] == ["gluon_dynbatch"] * 5
+
+
+def test_a_program_that_is_dropped_unrun_gives_its_notice():
+    """Nobody waits for it forever."""
+    notice = executing.Notice()
+    assert not notice.given
+    program = executing.Program(np.zeros(0, np.int64))
+    array = mx.nd.zeros((2,))
+    assert not program.push(bases_of([array], b"w"), b"test", notice=notice)
+    notice.wait()
+    assert notice.given
+    program.push(bases_of([array], b"w"), b"test", notice=notice)  # it has none to give any more
+    mx.nd.waitall()
+    del notice, program

@@ -155,21 +155,29 @@ def give_back(list handles not None):
 cdef class Notice:
     """Tells when the engine has done all that was pushed so far and writes some arrays.
 
-    `handles` are those of the arrays.  Errors of that work stay with the arrays.  Owned by who
-    waits for the work, until it is done.
+    `handles` are those of the arrays.  Without them, it tells when a push of a program is done, to
+    which `Program.push` ties it.  Errors of that work stay with the arrays.  Owned by who waits for
+    the work, until it is done.
     """
 
     #: Owned by this object and by the engine, which drops its reference when it has run or refused
     #: the operation; the last of both frees it.  The engine's threads need no Python for that.
     cdef gdb_notice *notice
+    #: Whether the giver's reference is still here.
+    cdef bint has_givers
 
-    def __cinit__(self, handles):
-        # The engine accepts each memory only once.
-        cdef dict memories = {(<uintptr_t *><uintptr_t>handle)[0]: handle for handle in handles}
-        cdef array read = array("Q", memories.values())
+    def __cinit__(self, handles=None):
+        cdef dict memories
+        cdef array read
         self.notice = gdb_new_notice()
         if self.notice == NULL:
             raise MemoryError()
+        self.has_givers = handles is None
+        if handles is None:
+            return
+        # The engine accepts each memory only once.
+        memories = {(<uintptr_t *><uintptr_t>handle)[0]: handle for handle in handles}
+        read = array("Q", memories.values())
         if push_to_engine(
             gdb_give_notice, self.notice, gdb_drop_notice, CPU, handles_in(read), len(read), NULL,
             0, &NO_SKIP, 0, b"gluon_dynbatch notice",
@@ -177,8 +185,17 @@ cdef class Notice:
             raise MemoryError("MXNet's engine took no notice")
 
     def __dealloc__(self):
+        if self.has_givers:
+            gdb_drop_notice(self.notice)
         if self.notice != NULL:
             gdb_drop_notice(self.notice)
+
+    cdef gdb_notice *hand_over(self) noexcept:
+        """Return the notice with the giver's reference, once."""
+        if not self.has_givers:
+            return NULL
+        self.has_givers = False
+        return self.notice
 
     @property
     def given(self):
@@ -187,7 +204,7 @@ cdef class Notice:
 
     def wait(self):
         """Wait without Python's global lock."""
-        cdef int given = 0
+        cdef int given = gdb_is_given(self.notice)
         while not given:
             with nogil:
                 given = gdb_await_notice(self.notice, PATIENCE)

@@ -110,6 +110,8 @@ cdef struct Push:
     int64_t *deferred
     # Per deferred base that is read, NULL or a copy of the array in the usual order.
     char **copies
+    #: NULL, or the notice that it is done, with the giver's reference.
+    gdb_notice *notice
 
 
 cdef void release_program(NativeProgram *program) noexcept nogil:
@@ -138,6 +140,8 @@ cdef void release_push(void *context) noexcept nogil:
     free(push.memory)
     release_program(push.program)
     free(push.bases)
+    if push.notice != NULL:
+        gdb_drop_notice(push.notice)
     free(push)
 
 
@@ -239,17 +243,21 @@ cdef class Program:
             release_program(self.program)
 
     def push(
-        self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint forward=True
+        self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint forward=True,
+        Notice notice=None,
     ):
         """Push records [low, high) to the engine, under a name that the profiler shows.
 
         What runs forward is pushed by the thread that records calls.  It reports indices that do
         not fit, and also runs if an array that it reads has failed, so that all values which do not
-        depend on the failure are right.  Returns the error code of MXNet.
+        depend on the failure are right.  A new notice tells when the engine is done, and all results
+        of this push are there or have failed.  Returns the error code of MXNet.
         """
         cdef Push *push = <Push *>allocate_zeros(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
+        if notice is not None:
+            push.notice = notice.hand_over()
         push.low, push.high = low, self.program.length if high < 0 else high
         push.shares_memory = bases.shares_memory
         push.reports, push.recorder = forward, gdb_find_recorder(forward)

@@ -49,12 +49,13 @@ def push(
     low: int = 0,
     high: int = -1,
     forward: bool = True,
+    notice: Optional[executing.Notice] = None,
 ) -> None:
     """Push records [low, high) of a program to the engine, under a name for the profiler.
 
-    For `forward`, see `executing.Program.push`.
+    For `forward` and `notice`, see `executing.Program.push`.
     """
-    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, forward))
+    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, forward, notice))
 
 
 def write_pieces(

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, List, Tuple
+from typing import Any, Callable, Deque, Iterable, List, Optional, Tuple
 
 from ..native import executing
 from ..native.executing import Bases, Notice
@@ -101,14 +101,15 @@ class Flight(threading.local):
             self._flushes.popleft()
         return seconds
 
-    def launched(self, bases: Bases, joins: bool) -> None:
+    def launched(self, bases: Bases, notice: Optional[Notice], joins: bool) -> None:
         """Register a flush that has been pushed and writes some of its bases.
 
-        `joins` says that it becomes part of the node of the one before.
+        If there is a notice already, it is that of the end of the flush.  `joins` says that it
+        becomes part of the node of the one before.
         """
         if not (joins and self._flushes):
             self._flushes.append([])
-        self._flushes[-1].append(push_notice(bases.written))
+        self._flushes[-1].append(notice or push_notice(bases.written))
 
     def went_backward(self, results: Iterable[int]) -> None:
         """Register a backward pass that has been pushed, by the handles of some of its results."""

@@ -48,6 +48,8 @@ class Pass:
     suffix = ""
     #: Whether it runs forward, see `executing.Program.push`.
     forward = False
+    #: Tells when all launches are done, if it runs forward and native code runs all of them.
+    notice: Optional[executing.Notice] = None
 
     def __init__(self, arenas: Arenas, program: Assembled):
         self.plan, self.arenas, self._assembled = arenas.plan, arenas, program
@@ -91,8 +93,11 @@ class Pass:
             self.arenas.region(region).wait_to_read()
 
     def push(self, low: int, high: int) -> None:
-        """Push a stretch of the program to the engine."""
-        push(self._assembled.program, self.bases, self.suffix, low, high, self.forward)
+        """Push a stretch of the program to the engine; forward, the last one gives the notice."""
+        if self.forward and high == self._assembled.native_end:
+            self.notice = executing.Notice()
+        code, bases, forward = self._assembled.program, self.bases, self.forward
+        push(code, bases, self.suffix, low, high, forward, self.notice)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""

@@ -15,10 +15,10 @@ from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
 from ..native import recording
-from ..native.assembling import itemsize
+from ..native.executing import Notice
 from ..record.lazy_base import Lazy
 from ..record.state import STATE
-from ..record.types import TYPES, in_host_memory, name_of
+from ..record.types import TYPES, in_host_memory
 from ..schedule.dependencies import Array
 from .buffers import copy_out
 from .pool import ArrayKind, address_of
@@ -185,25 +185,27 @@ class Kept(recording.Keeper):
     """The owner of computed lazy arrays, until they are copied out of the arenas of their flush.
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
-    there.  Arenas are not written to any more; code that needs a handle gets a copy.  `places` are
+    there.  Arenas are not written to any more; code that needs a handle gets a copy.  `memory` are
     the handles and addresses of the bases of the flush, which begin with its arenas, of `size`
-    bytes.  The other bases are not held: among them are arrays in arenas of the flush before, which
-    would hold those of the one before it, and so all since the scope was opened.  If the arrays may
-    get gradients, `chain` makes them results of a node of MXNet's tape.
+    bytes, and the bytes of an element of each arena.  A `notice` tells when the flush is done, so
+    that a read queues nothing in the engine.  The other bases are not held: among them are arrays
+    in arenas of the flush before, which would hold those of the one before it, and so all since the
+    scope was opened.  If the arrays may get gradients, `chain` makes them results of a node of
+    MXNet's tape.
     """
 
     def __init__(
         self,
         arenas: List[NDArray],
-        places: Tuple[Integers[int], Integers[int]],
+        memory: Tuple[Integers[int], Integers[int], List[int]],
+        notice: Optional[Notice],
         recorded: bool,
         size: int,
         chain: Optional[Connecting],
     ):
-        itemsizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
-        self.memory = (*places, itemsizes)
-        super().__init__(*self.memory)
-        self._arenas = arenas
+        self.memory = memory
+        super().__init__(*memory)
+        self._arenas, self._notice = arenas, notice
         #: Returns the `Detached` of these arenas, if there is one.
         self._detached: Callable[[], Optional[Detached]] = lambda: None
         self.bytes = size
@@ -240,7 +242,7 @@ class Kept(recording.Keeper):
         if len(arrays) == len(self.held()):
             self.recorded = False
             return
-        freed = Kept(self._arenas, self.memory[:2], False, self.bytes, None)
+        freed = Kept(self._arenas, self.memory, self._notice, False, self.bytes, None)
         for lazy in arrays:
             if lazy._owner is self:
                 freed.lazies.append(weakref.ref(lazy))
@@ -257,6 +259,8 @@ class Kept(recording.Keeper):
 
     def wait_for(self, arena: int) -> Array:
         """Wait for an arena and return its elements, for `elements_of`."""
+        if self._notice is not None:
+            self._notice.wait()
         return _elements(self._arenas[arena])
 
     def hand_out(self) -> None:

@@ -42,6 +42,8 @@ class Assembled(NamedTuple):
     #: counted from the end of the fills; its number or None; whether MXNet's operators run it
     #: after that code; and whether all code up to there is pushed to the engine at once.
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
+    #: Where the code ends, if it writes all results; -1 if MXNet's operators write some.
+    native_end: int
     #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
     #: Fills of arenas in memory of other devices, which the program leaves out.
@@ -180,10 +182,12 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         else:
             device_fills.append(fill)
     fill_length = len(code)  # before `program` appends the launches to this very array
+    by_operators = any(item[2] for item in assembler.items)
     return Assembled(
         program=assembler.program(code),
         fill_length=fill_length,
         items=tuple(assembler.items),
+        native_end=-1 if by_operators or device_fills else fill_length + assembler.items[-1][0],
         externals=tuple(externals),
         device_fills=tuple(device_fills),
         bases=tuple(assembler.bases),
