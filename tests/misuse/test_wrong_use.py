@@ -84,7 +84,8 @@ WRONG = {
     "prefetch": (gdb.OptionError, ["at least 0"], [-1, True, 0.5], ["imap"]),
     "max_batch_size": (gdb.OptionError, ["at least 1"], [0, True], ["batcher"]),
     "max_queue": (gdb.OptionError, ["at least 1"], [1.5], ["batcher"]),
-    "batch_wait_timeout_s": (gdb.OptionError, ["0 or more"], [-1, NAN, "1"], ["batcher"]),
+    "batch_wait_timeout_s": (gdb.OptionError, ["0 or more"], [-1, NAN, "1", True], ["batcher"]),
+    "continuous": (gdb.OptionError, NOT_BOOLEAN, ["no", None], ["batcher"]),
     "on_full": (gdb.OptionError, [*RAISE, "'wait'"], ["drop"], ["batcher"]),
 }  # fmt: skip
 
@@ -98,13 +99,16 @@ def test_a_wrong_value_of_an_option_is_refused(name):
                 FUNCTIONS[function](**{name: value})  # wrong
 
 
-def test_numpys_whole_numbers_are_whole_numbers():
+def test_numpys_numbers_are_numbers():
     """Sizes are often computed with NumPy."""
     four, net = np.int64(4), dense()
     with gdb.batching(max_rows=four, **FIXED) as batch:
         outputs = batch.map(net, [array(1, 4)] * 8, concurrency=four)
     assert batch.report.launches == 2
     equal(list(gdb.imap(net, [array(1, 4)] * 8, batch_size=four, prefetch=np.uint8(2))), outputs)
+    with gdb.RequestBatcher(net, four, np.float32(0.01), max_queue=four) as batcher:
+        answer = batcher.submit(array(1, 4), timeout_s=np.int64(60)).result()
+    equal([mx.nd.array(answer)], outputs[:1])
 
 
 @pytest.mark.parametrize("name", ["max_rows", "strict", "debug"])
