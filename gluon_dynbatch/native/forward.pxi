@@ -37,10 +37,15 @@ cdef class Forward(Assembler):
     cdef dict picked
     #: Launches that gather nothing, because nobody reads what they would.
     cdef readonly set unneeded
+    #: Per arena whether it is in host memory.
+    cdef tuple on_host
 
-    def __init__(self, plan, dict trained not None, frozenset unread not None=frozenset()):
+    def __init__(
+        self, plan, dict trained not None, frozenset unread not None, tuple on_host not None
+    ):
         super().__init__(plan)
         cdef int64_t k
+        self.on_host = on_host
         self.unread, self.unneeded, self.apart, self.picked = unread, set(), {}, {}
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = {}, {}, {}
@@ -54,6 +59,39 @@ cdef class Forward(Assembler):
 
     cdef bint is_native(self, int64_t launch) except -1:
         return not isinstance(self.kernels[self.part_segment[self.part0[launch]]], str)
+
+    cdef int begin_fills(self) except -1:
+        cdef int64_t number
+        for number, (externals, _) in enumerate(self.plan.filled):
+            if self.on_host[self.region_of_fill(number).first]:
+                self.code.grow(sizeof(RowsRecord) + len(externals) * sizeof(gdb_piece))
+            else:
+                self.device_fills.append(number)
+
+    cdef inline const TableRow *region_of_fill(self, int64_t number) noexcept:
+        return self.output_of(self.output0.shape[0] - 1, number)
+
+    cdef int write_fills(self) except -1:
+        """Write the code of fills: each copies external arrays, which follow all other bases."""
+        cdef RowsRecord *record = <RowsRecord *>self.code.numbers
+        cdef gdb_piece *piece
+        cdef const TableRow *region
+        cdef const int64_t[::1] sizes
+        cdef int64_t number, i, base = self.first + len(self.bases), target
+        for number, (externals, elements) in enumerate(self.plan.filled):
+            region, sizes = self.region_of_fill(number), elements
+            if not self.on_host[region.first]:
+                continue
+            record[0] = RowsRecord(
+                ROWS, kind_of(self.plan.arenas[region.first].dtype), self.arena(region.first).size,
+                sizes.shape[0], self.spot_of_region(region), 0, 0, 0)
+            piece, target = <gdb_piece *>(record + 1), 0
+            for i in range(sizes.shape[0]):
+                piece[i] = gdb_piece(COPY, target, Spot(base + i, 0), sizes[i])
+                target += sizes[i]
+            record, base = <RowsRecord *>(piece + sizes.shape[0]), base + sizes.shape[0]
+            self.externals.extend(externals.tolist())
+        return 0
 
     cdef int add_launch(self, int64_t launch) except -1:
         cdef list runs = self.begin(launch)
@@ -232,6 +270,7 @@ cdef class Forward(Assembler):
         cdef int64_t i
         cdef int64_t *part
         cdef Run run
+        self.write_fills()
         for i in range(self.equal.count() if self.looked_up else 0):
             gathered = self.equal.rows(i)
             if not gathered.table_rows or self.output0[gathered.launch] not in self.unread:

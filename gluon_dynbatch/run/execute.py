@@ -71,14 +71,13 @@ class Pass:
         for end, number, by_operators, ends_push in self._assembled.items:
             if not (ends_push or watches):
                 continue
-            stop = self._assembled.fill_length + end
             is_watched = watches and number is not None
             with self._watched(watches, number) if is_watched else nullcontext():
-                if low < stop:
-                    self.push(low, stop)
+                if low < end:
+                    self.push(low, end)
                 if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
-            low = stop
+            low = end
 
     @contextmanager
     def _watched(self, watches: List[LaunchWatch], number: Any) -> Iterator[None]:
