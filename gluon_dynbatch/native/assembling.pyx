@@ -36,6 +36,8 @@ cdef enum:
     FEW = 8
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 1000000000
+    #: Bytes of an external array that are copied in the time in which the engine is told of one.
+    FEW_BYTES = 512
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 
@@ -88,9 +90,10 @@ cdef class Assembler(Addressing):
     #: Those of them that look up these rows in a table by themselves.
     cdef readonly set looked_up
     cdef readonly object plan
-    #: The external arrays that the program copies into arenas, and the fills of arenas that it
-    #: cannot write.  Backward, fills are sums of head gradients, which are added up before.
-    cdef readonly list externals, device_fills
+    #: The external arrays that the program copies into arenas; the fills whose arrays are gathered
+    #: for it, and those of arenas that it cannot write.  Backward, fills are sums of head
+    #: gradients, which are added up before.
+    cdef readonly list externals, gathered_fills, device_fills
     #: Bytes of scratch that sums need.
     cdef int64_t scratch
     cdef Code code
@@ -115,7 +118,7 @@ cdef class Assembler(Addressing):
         self.segments, self.part0 = plan.graph.segments, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
-        self.externals, self.device_fills = [], []
+        self.externals, self.gathered_fills, self.device_fills = [], [], []
         self.code, self.pieces = Code(), plan.pieces
         self.code.reserve(self.pieces.shape[0] * sizeof(gdb_piece))
         self.arenas = array("q")

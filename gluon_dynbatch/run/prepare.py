@@ -43,7 +43,9 @@ class Assembled(NamedTuple):
     native_end: int
     #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
-    #: Fills of arenas in memory of other devices, which the program leaves out.
+    #: By number, fills whose external arrays are gathered for the program; and fills of arenas in
+    #: memory of other devices, which the program leaves out.
+    gathered_fills: Dict[int, Fill]
     device_fills: Tuple[Fill, ...]
     #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
@@ -123,10 +125,16 @@ def find_gathered(plan: Plan) -> FrozenSet[int]:
     return frozenset(plan.outputs.first[:-1][is_gathering[plan.segment]].tolist())
 
 
-def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozenset()) -> Draft:
+def prepare(
+    plan: Plan,
+    heads: Optional[Heads],
+    unread: FrozenSet[int] = frozenset(),
+    kept: FrozenSet[int] = frozenset(),
+) -> Draft:
     """Transpose a plan for these heads, if there are any, and assemble its forward program.
 
-    What is gathered for `unread` regions may be left out, if the program has no need of it.
+    What is gathered for `unread` regions may be left out, if the program has no need of it.  `kept`
+    external arrays are likely to be in arenas of earlier flushes, which the program reads.
     """
     transposed, native = None, {}
     if heads is not None:
@@ -136,7 +144,7 @@ def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozens
         recorded = {number: backward.launch(number) for number in others}
         transposed = Transposed(heads, backward, recorded)
     on_host = tuple(in_host_memory(arena.context) for arena in plan.arenas)
-    assembler = assembling.Forward(plan, native, unread, on_host)
+    assembler = assembling.Forward(plan, native, unread, on_host, kept)
     return Draft(assemble(assembler), transposed, assembler)
 
 
@@ -161,7 +169,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     """Assemble a plan into a program."""
     assembler.assemble()
     externals, on_devices = assembler.externals, assembler.device_fills
-    fills = assembler.plan.fills if on_devices else ()
+    fills = assembler.plan.fills if on_devices or assembler.gathered_fills else ()
     identities = assembler.identities
     by_operators = any(item[2] for item in assembler.items)
     return Assembled(
@@ -169,6 +177,7 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         items=tuple(assembler.items),
         native_end=-1 if by_operators or on_devices else assembler.items[-1][0],
         externals=tuple(externals),
+        gathered_fills={number: fills[number] for number in assembler.gathered_fills},
         device_fills=tuple([fills[number] for number in on_devices]),
         bases=tuple(assembler.bases),
         uses=bytes(assembler.uses) + b"a" * len(externals),
