@@ -100,7 +100,10 @@ class Assembler(Addressing):
     def assemble(self) -> None: ...
     def program(self) -> Program: ...
 
-class Forward(Assembler):
+class Fills(Assembler):
+    def __init__(self, plan: Any, on_host: Tuple[bool, ...], kept: FrozenSet[int]) -> None: ...
+
+class Forward(Fills):
     # The kernels of backward launches, of `kernel`, which comes later.
     def __init__(
         self,
@@ -110,6 +113,8 @@ class Forward(Assembler):
         on_host: Tuple[bool, ...],
         kept: FrozenSet[int],
     ) -> None: ...
+    @property
+    def identities(self) -> bytes: ...
     @property
     def apart(self) -> Dict[int, Tuple[int, int]]: ...
     @property

@@ -352,5 +352,6 @@ cdef class Assembler(Addressing):
         return 0
 
 
+include "fills.pxi"
 include "forward.pxi"
 include "backward.pxi"
