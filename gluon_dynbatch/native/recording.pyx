@@ -8,6 +8,7 @@ class: its slots are read and written directly in memory.
 
 cimport cython
 from cpython.array cimport array, clone, extend, resize_smart
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_Clear
 from cpython.list cimport PyList_SetSlice
@@ -288,6 +289,7 @@ include "constants.pxi"
 include "graph.pxi"
 include "externals.pxi"
 include "views.pxi"
+include "samples.pxi"
 include "numbers.pxi"
 include "structures.pxi"
 include "pieces.pxi"
