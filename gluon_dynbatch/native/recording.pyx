@@ -61,6 +61,8 @@ cdef extern from "Python.h":
     PyTypeObject *type_pointer "Py_TYPE"(object item) noexcept
     PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
+    int PyBUF_WRITE
+    object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
     object PyObject_GenericGetDict(object owner, void *context)
     PyObject **_PyObject_GetDictPtr(object owner) noexcept
     void *PyEval_GetFrame()
@@ -289,7 +291,7 @@ include "constants.pxi"
 include "graph.pxi"
 include "externals.pxi"
 include "views.pxi"
-include "samples.pxi"
+include "numpy.pxi"
 include "numbers.pxi"
 include "structures.pxi"
 include "pieces.pxi"

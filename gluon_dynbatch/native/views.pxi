@@ -314,10 +314,10 @@ def part(array_, int64_t start, int64_t stop):
 
 def first_elements(array_, int64_t count, tuple shape not None):
     """Return the first elements of a flat array as a view of a shape; autograd must not record."""
-    return reshaped(part(array_, 0, count), shape)
+    return in_shape(part(array_, 0, count), shape)
 
 
-cdef object reshaped(object array_, tuple shape):
+cdef object in_shape(object array_, tuple shape):
     """Return a plain array as a view of a shape; autograd must not record."""
     cdef array sizes = array("q", shape)
     cdef void *handle = NULL

@@ -1,4 +1,4 @@
-# Arrays of NumPy in samples as arrays of MXNet; a part of `recording.pyx`.
+# Arrays of NumPy as arrays of MXNet, and the reverse; a part of `recording.pyx`.
 
 cdef class Joined:
     """Arrays of NumPy of one dtype, which become views of one array of MXNet.
@@ -44,7 +44,7 @@ cdef class Joined:
             stop = start + <int64_t>size
             view = part(flat, start, stop) if len(sizes) > 1 else flat
             shape = values.shape
-            view = reshaped(view, shape) if len(<tuple>shape) > 1 else view
+            view = in_shape(view, shape) if len(<tuple>shape) > 1 else view
             self.views.append(as_numpy(view, shape) if numpy else view)
             start = stop
         return 0
@@ -90,3 +90,30 @@ cdef object converted_array(dict joined, object values):
         if number is not None:
             return group.views[number]
     return values
+
+
+#: MXNet's numbers of the kinds of memory that native code can read and write: those of a CPU.
+cdef tuple HOST_MEMORY = (1, 3, 5)
+
+
+def elements_in(array_, dict dtypes not None):
+    """Return the elements of a real array, flat and in place; None if no CPU has this memory.
+
+    The result does not hold the array.  NumPy's types are in `dtypes`, by MXNet's numbers.
+    """
+    cdef int device = 0, number = 0, dtype = 0, axes = 0, i
+    cdef int64_t size = 1
+    cdef const int64_t *sizes
+    cdef void *data = NULL
+    cdef void *handle = handle_of(array_)
+    check_call(mxnet.context(handle, &device, &number))
+    if device not in HOST_MEMORY:
+        return None
+    check_call(mxnet.dtype(handle, &dtype) or mxnet.data(handle, &data))
+    # The sizes are in memory of this thread that its next such call writes to.
+    check_call(mxnet.shape(handle, &axes, &sizes))
+    for i in range(axes):
+        size *= sizes[i]
+    kind = dtypes[dtype]
+    size *= <int64_t>kind.itemsize
+    return np.frombuffer(PyMemoryView_FromMemory(<char *>data, size, PyBUF_WRITE), kind)
