@@ -26,7 +26,7 @@ from .pool import ArrayKind
 Result = TypeVar("Result")
 
 #: Types of NumPy, by the numbers that MXNet gives them.
-NUMPY_TYPES = {number: np.dtype(kind) for kind, number in _DTYPE_NP_TO_MX.items() if kind is not None}
+NUMPY_TYPES = {code: np.dtype(kind) for kind, code in _DTYPE_NP_TO_MX.items() if kind is not None}
 
 
 class Spots(NamedTuple):
