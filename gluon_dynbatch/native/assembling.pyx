@@ -20,7 +20,7 @@ from .executing cimport (
     DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, SumChunk, DistinctRecord, RowKey, Moved, PackRecord,
     gdb_piece, RowsRecord, Spot, SumRecord,
 )
-from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
+from .tables cimport ADD, COPY, NOTHING, SLICE, TOGETHER, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
@@ -344,5 +344,6 @@ cdef class Assembler(Addressing):
         return 0
 
 
+include "stretches.pxi"
 include "forward.pxi"
 include "backward.pxi"

@@ -123,18 +123,23 @@ static int64_t F(transformed_elements)(const gdb_geometry *g) {
     return F(packed_elements)(GDB_TILE_ELEMENTS * g->in_maps + 1, g->out_maps);
 }
 
-/* Transform the kernels of a group. */
+/* Transform the kernels of a group. If those of an output map follow each other, several are packed at
+ * once. */
 static void F(transform_factor)(const gdb_geometry *g, int turned, const T *factor, const T *bias,
                                 T *to) {
-    const int64_t step = 4 * g->in_maps * LANES;
-    T taps[9 * LANES];
+    enum { AT_ONCE = 8 };
+    const int64_t step = 4 * g->in_maps * LANES, most = g->factor_in_row == 9 ? AT_ONCE : 1;
+    T taps[AT_ONCE * 9 * LANES];
     for (int64_t j = 0; j < g->out_maps; j += LANES, to += 4 * step) {
         const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
         for (int i = 0; i < LANES; i++) *to++ = bias && i < count ? bias[j + i] : 0;
-        for (int64_t map = 0; map < g->in_maps; map++) {
+        for (int64_t map = 0; map < g->in_maps; map += most) {
+            const int64_t maps = g->in_maps - map < most ? g->in_maps - map : most;
             F(pack_columns)(factor + j * g->factor_out_row + map * g->factor_in_row,
-                            g->factor_out_row, 9, count, LANES, taps);
-            F(transform_kernels)(taps, turned, step, to + 4 * map * LANES);
+                            g->factor_out_row, 9 * maps, count, LANES, taps);
+            for (int64_t i = 0; i < maps; i++)
+                F(transform_kernels)(taps + 9 * i * LANES, turned, step,
+                                     to + 4 * (map + i) * LANES);
         }
     }
 }
@@ -277,10 +282,34 @@ static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
         * (int64_t)sizeof(T);
 }
 
+#define END_ELEMENTS(read, result)                                                                 \
+    INDEPENDENT                                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        const T a = read;                                                                          \
+        to[i] = result;                                                                            \
+    }
+#define END_WITH(result)                                                                           \
+    if (added) {                                                                                   \
+        END_ELEMENTS(to[i] + added[i], result)                                                     \
+    } else {                                                                                       \
+        END_ELEMENTS(to[i], result)                                                                \
+    }
+
+/* Do what is done with each element of a row of the result. */
+static void F(end_row)(gdb_ending ending, int64_t row, int64_t n, T *to) {
+    const T *added = ending.added ? (const T *)ending.added + row * ending.added_row : NULL;
+    switch (ending.function) {
+    case GDB_RELU: END_WITH(a <= 0 ? C(0.0) : a) break;
+    case GDB_RECTIFIED: END_WITH(a > 0 ? a : C(0.0)) break;
+    default:
+        for (int64_t i = 0; added && i < n; i++) to[i] += added[i];
+    }
+}
+
 /* Compute results, or gradients of the data, of all rows. */
 static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t rows, const T *a,
                                  int64_t a_row, const T *factor, int64_t factor_row, const T *bias,
-                                 T *c, int64_t c_row, T *planes) {
+                                 gdb_ending ending, T *c, int64_t c_row, T *planes) {
     const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
     const int64_t in_size = g->in_maps * gdb_area(g->in_size);
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
@@ -296,5 +325,6 @@ static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64
             F(convolve_tiles)(g, &t, planes, factors + i % m->groups * packed, transformed,
                               c + row * c_row + i * out_size);
         }
+        F(end_row)(ending, row, m->images * m->groups * out_size, c + row * c_row);
     }
 }
