@@ -60,6 +60,7 @@ class Recipe:
         sums: Entries,
         trained: Entries,
         reached: Entries,
+        far: List[int],
         draws: List[int],
         gathers: bool,
         table_rows: int,

@@ -20,7 +20,7 @@ from .executing cimport (
     DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Code, SumChunk, DistinctRecord, RowKey, Moved,
     PackRecord, gdb_piece, numbers_in, RowsRecord, Spot, SumRecord,
 )
-from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
+from .tables cimport ADD, COPY, NOTHING, SLICE, TOGETHER, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
@@ -353,5 +353,6 @@ cdef class Assembler(Addressing):
 
 
 include "fills.pxi"
+include "stretches.pxi"
 include "forward.pxi"
 include "backward.pxi"

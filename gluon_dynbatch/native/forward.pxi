@@ -1,7 +1,7 @@
 """Assemble the program of a plan: a part of `assembling.pyx`."""
 
 
-cdef class Forward(Fills):
+cdef class Forward(Stretches):
     """Assembles the program of a plan.
 
     Owned by the draft of the flush, and by the `Backward` that reads where values are.
@@ -64,10 +64,13 @@ cdef class Forward(Fills):
         cdef Recipe recipe = first.recipe
         cdef int64_t number, k
         cdef dict packed = None
+        cdef array places = None
         cdef int64_t apart = recipe.single if recipe.products is None else recipe.products.input
         cdef bint distinct = len(runs) == 1 and apart >= 0 and self.find_keys(launch, apart)
         if distinct and self.equal.table >= 0 and recipe.products is None:
             self.place_looked_up(first, launch)
+        if len(runs) == 1 and not distinct and len(recipe.far):
+            places = self.find_far(first, launch)
         self.place(runs, launch, 0)
         for run in runs:
             for k in range(len(run.recipe.saved)):
@@ -86,7 +89,7 @@ cdef class Forward(Fills):
         elif distinct:
             self.run_distinct(launch, first)
         else:
-            self.add_runs(runs, 0)
+            self.add_runs(runs if places is None else self.cut_far(first, places), 0)
         for run in runs:
             self.copy_shared(run, launch)
         return 0

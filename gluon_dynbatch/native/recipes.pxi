@@ -140,6 +140,8 @@ cdef class Recipe:
     cdef array parameters, saved, added
     #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
+    #: Numbers of operands whose rows the kernel reads where they are, even if they lie apart.
+    cdef array far
     #: Nothing, or the numbers of the key of random numbers and of what identifies rows.
     cdef array draws
     #: Backward: entries of `SumEntry`, and of `Gradient`, for parameters and for inputs.
@@ -156,7 +158,7 @@ cdef class Recipe:
     def __init__(
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
-        list sums not None, list trained not None, list reached not None, draws, bint gathers,
+        list sums not None, list trained not None, list reached not None, far, draws, bint gathers,
         int64_t table_rows, int64_t single, Products products,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
@@ -168,7 +170,7 @@ cdef class Recipe:
         self.sums = table_of(sums, <SumEntry *>NULL)
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
-        self.draws = array("q", draws)
+        self.far, self.draws = array("q", far), array("q", draws)
         self.gathers, self.table_rows, self.single = gathers, table_rows, single
         self.products = products
 
@@ -213,3 +215,11 @@ cdef class Run:
         cdef Run run = Run(self.recipe, rows)
         memcpy(run.spots, self.spots, len(self.recipe.row_bytes) * sizeof(Spot))
         return run
+
+    cdef int move(self, int64_t rows) noexcept:
+        """Move the spots of arrays in memory by so many rows."""
+        cdef int64_t number
+        for number in range(len(self.recipe.row_bytes)):
+            if self.is_placed(number):
+                self.spots[number].offset += rows * data_of(self.recipe.row_bytes)[number]
+        return 0

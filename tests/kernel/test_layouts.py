@@ -18,6 +18,7 @@ from gluon_dynbatch.kernel.layout import (
     Weight,
 )
 from gluon_dynbatch.kernel.step import (
+    RECTIFIED,
     Access,
     Convolved,
     Dots,
@@ -59,9 +60,9 @@ STEPS = [
              transpose_right=0, gradient=1),
     ),
     (
-        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32"),
+        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32", BIAS, RECTIFIED),
         "convolved",
-        dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS,
+        dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS, added=BIAS, function=2,
              **{f"maps.{name}": value for name, value in MAPS._asdict().items()}),
     ),
     (
