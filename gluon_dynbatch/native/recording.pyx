@@ -108,6 +108,12 @@ cdef type borrowed_type
 #: The ctypes class of array handles.
 cdef object handle_type
 cdef type numpy_array = np.ndarray
+#: Exceptions of functions that refuse their arguments.  Others, such as ``TimeoutError``, may come
+#: from the user's handler of a signal, which Python runs anywhere.
+cdef tuple REFUSALS = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    Warning,
+)
 #: By id of a code object: the object itself, whether it is the user's, and its places by
 #: instruction.  By id, because hashing a code object reads all of it.
 cdef dict known_code = {}

@@ -235,4 +235,6 @@ def execute(
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
     execution.fill_devices()
     execution.run_launches(watch)
+    if tape is not None:
+        tape.update_statistics()
     return execution
