@@ -155,8 +155,11 @@ class RequestBatcher:
         """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
         request = asyncio.get_running_loop().create_future()
         self._put(request, sample, timeout_s)
-        request.add_done_callback(self._queue.drop)
-        return await request
+        try:
+            return await request
+        finally:
+            if request.cancelled() or not request.done():  # its task was cancelled or closed
+                self._queue.drop(request)
 
     def stream(self, sample: Any, timeout_s: Optional[float] = None) -> RequestStream:
         """Put a sample into the queue, for the values that a generator function yields.
