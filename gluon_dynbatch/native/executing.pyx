@@ -28,8 +28,6 @@ cdef extern from *:
     int32_t DROP_REFERENCE "RELEASE"(int32_t *counter) nogil
 
 cdef extern from "c/team.h" nogil:
-    int MOST_THREADS "GDB_MOST_THREADS"
-
     ctypedef struct RecordingThread "gdb_recorder":
         int64_t used
 
