@@ -38,8 +38,11 @@ cdef class Forward(Stretches):
     #: Launches that gather nothing, because nobody reads what they would.
     cdef readonly set unneeded
 
-    def __init__(self, plan, dict trained not None, frozenset unread not None=frozenset()):
-        super().__init__(plan)
+    def __init__(
+        self, plan, dict trained not None, frozenset unread not None, tuple on_host not None,
+        frozenset kept not None,
+    ):
+        super().__init__(plan, on_host, kept)
         cdef int64_t k
         self.unread, self.unneeded, self.apart, self.picked = unread, set(), {}, {}
         self.kernels, self.trained = plan.kernels, trained
@@ -235,6 +238,7 @@ cdef class Forward(Stretches):
         cdef int64_t i
         cdef int64_t *part
         cdef Run run
+        self.write_fills()
         for i in range(self.equal.count() if self.looked_up else 0):
             gathered = self.equal.rows(i)
             if not gathered.table_rows or self.output0[gathered.launch] not in self.unread:

@@ -1,8 +1,4 @@
-"""Code, and what programs need to know of each kernel: a part of `assembling.pyx`."""
-
-
-cdef inline int64_t numbers_in(int64_t bytes) noexcept:
-    return bytes // sizeof(int64_t)
+"""What programs need to know of each kernel: a part of `assembling.pyx`."""
 
 
 cdef inline int64_t *data_of(array numbers) noexcept:
@@ -12,53 +8,6 @@ cdef inline int64_t *data_of(array numbers) noexcept:
 cdef inline int64_t entries(array table, int64_t size) noexcept:
     """Return the number of entries of `size` bytes in a table."""
     return len(table) // numbers_in(size)
-
-
-@cython.final
-cdef class Code:
-    """A growing array of integers, which records are written to.
-
-    Owned by an `Assembler`.
-    """
-
-    #: Owned by this object, and moved when it grows, so no address in it lives longer than a call.
-    #: Only the thread that assembles a program has it.
-    cdef int64_t *numbers
-    cdef readonly int64_t size
-    cdef int64_t capacity
-
-    def __dealloc__(self):
-        free(self.numbers)
-
-    cdef int reserve(self, int64_t bytes) except -1:
-        """Make room for some bytes, and for half as many more."""
-        cdef int64_t count = numbers_in(bytes), capacity = count + count // 2 + 1024
-        cdef int64_t *moved
-        if self.size + count > self.capacity:
-            capacity += self.size
-            moved = <int64_t *>realloc(self.numbers, capacity * sizeof(int64_t))
-            if moved == NULL:
-                raise MemoryError("no memory for a program")
-            self.numbers, self.capacity = moved, capacity
-        return 0
-
-    cdef void *grow(self, int64_t bytes) except NULL:
-        """Append uninitialized bytes; return their address, which is valid until the next call."""
-        cdef int64_t count = numbers_in(bytes)
-        if self.size + count > self.capacity:
-            self.reserve(self.size * sizeof(int64_t) + bytes)
-        self.size += count
-        return self.numbers + self.size - count
-
-    cdef int append(self, Code code) except -1:
-        cdef int64_t bytes = code.size * sizeof(int64_t)
-        if bytes:
-            memcpy(self.grow(bytes), code.numbers, bytes)
-        return 0
-
-    cdef int64_t count(self, int64_t size) noexcept:
-        """Return the number of entries of `size` bytes."""
-        return self.size // numbers_in(size)
 
 
 # Entries of a recipe: plain values in its tables, which never change, and which `kernel.recipe` gives as dictionaries with these names.  Everything that

@@ -1,7 +1,7 @@
 """Rows that a launch reads where they are, although they lie apart: a part of `assembling.pyx`."""
 
 
-cdef class Stretches(Assembler):
+cdef class Stretches(Fills):
     """Cuts launches into parts whose rows lie side by side.
 
     Owned by whoever owns its subclass, `Forward`; it holds nothing of its own.
