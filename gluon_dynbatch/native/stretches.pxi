@@ -4,7 +4,7 @@
 cdef class Stretches(Fills):
     """Cuts launches into parts whose rows lie side by side.
 
-    Owned as its subclass `Forward` is.
+    Owned by whoever owns its subclass, `Forward`; it holds nothing of its own.
     """
 
     cdef array find_far(self, Run run, int64_t launch):

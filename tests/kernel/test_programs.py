@@ -275,7 +275,7 @@ TABLES = ["packs", "operand_packs", "shared", "sums", "trained", "reached"]
 
 @pytest.mark.parametrize("table", TABLES)
 def test_an_entry_of_a_recipe_has_all_fields_of_its_struct(table):
-    numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added", "draws"), ())
+    numbers = dict.fromkeys(("row_bytes", "parameters", "saved", "added", "far", "draws"), ())
     kernel = executing.NativeKernel(array_of("q"), (), {})
     forward = assembling.Direction(kernel, order=(), operands=[], results=(), apart=[])
     entries = {name: [] for name in TABLES}
