@@ -140,7 +140,7 @@ class Begin(gdb.DynamicHybridBlock):
 
 def decoder(model, vocab):
     """Return the function of one request: a generator of words."""
-    begin, step, end = Begin(model), Step(model), vocab[END]
+    begin, step, end, words = Begin(model), Step(model), vocab[END], vocab.idx_to_token
     first = mx.nd.array([len(vocab)])
     # What it records depends on the number of words only: it runs once for each.
     begin.hybridize(trace_once=True)
@@ -154,7 +154,7 @@ def decoder(model, vocab):
             number = int(token.asscalar())  # waits here for a flush, together with other requests
             if number == end:
                 break
-            yield vocab.idx_to_token[number]
+            yield words[number]
 
     return decode
 

@@ -33,7 +33,8 @@ class SizedCache(Generic[Content]):
         #: The limit now.
         self.limit = limit
         self._most = max(limit, most)
-        self._entries: OrderedDict[Hashable, Tuple[Content, int]] = OrderedDict()
+        #: By fingerprint, the value, its bytes, and the fingerprint itself.
+        self._entries: OrderedDict[Hashable, Tuple[Content, int, Hashable]] = OrderedDict()
         #: By hash of an evicted fingerprint, the bytes that had been evicted before it; and those
         #: that have been evicted in all.
         self._evicted: OrderedDict[int, int] = OrderedDict()
@@ -48,8 +49,9 @@ class SizedCache(Generic[Content]):
     def find(self, fingerprint: Hashable) -> Optional[Content]:
         """Return the value of `fingerprint`, or None."""
         try:
-            self._entries.move_to_end(fingerprint)
-            return self._entries[fingerprint][0]
+            content, _, same = self._entries[fingerprint]
+            self._entries.move_to_end(same)  # an equal one would be compared again
+            return content
         except KeyError:  # also if another thread evicts it in between
             if self._evicted:
                 self._raise_limit(hash(fingerprint))
@@ -64,10 +66,10 @@ class SizedCache(Generic[Content]):
                 self._note(fingerprint, size)
                 return
             # Replaces the value of another thread that was faster, or an outdated one.
-            self.bytes += size - self._entries.pop(fingerprint, (None, 0))[1]
-            self._entries[fingerprint] = value, size
+            self.bytes += size - self._entries.pop(fingerprint, (None, 0, None))[1]
+            self._entries[fingerprint] = value, size, fingerprint
             while self.bytes > self.limit:
-                oldest, (_, bytes_of_oldest) = self._entries.popitem(last=False)
+                oldest, (_, bytes_of_oldest, _) = self._entries.popitem(last=False)
                 self.bytes -= bytes_of_oldest
                 self._note(oldest, bytes_of_oldest)
 

@@ -104,13 +104,14 @@ LIMITS = {
     "units of a plan with a bound": (handle, "MANY_UNITS"),
     "work that runs ahead": (auto, "WORK_AHEAD"),
 }
-#: What copies and computes values in ways of its own in memory that native code cannot reach.
+#: What copies and computes values in ways of its own in memory that native code cannot reach: what
+#: it asks, and the answer there.
 READERS_OF_MEMORY = {
-    "constants": constants,
-    "kernels": express,
-    "programs": prepare,
-    "buffers": buffers,
-    "results": keep,
+    "constants": (constants, "in_host_memory", False),
+    "kernels": (express, "in_host_memory", False),
+    "programs": (prepare, "in_host_memory", False),
+    "buffers": (buffers, "in_host_memory", False),
+    "results": (keep, "elements_in", None),
 }
 
 
@@ -122,7 +123,8 @@ def limit(monkeypatch, name, value):
 def without_host_memory(monkeypatch, *readers):
     """Let these readers run as on a device whose memory native code cannot reach."""
     for reader in readers:
-        monkeypatch.setattr(READERS_OF_MEMORY[reader], "in_host_memory", lambda context: False)
+        module, asked, answer = READERS_OF_MEMORY[reader]
+        monkeypatch.setattr(module, asked, lambda *_, answer=answer: answer)
 
 
 def with_new_plans(monkeypatch, native=True):

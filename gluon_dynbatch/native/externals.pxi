@@ -151,7 +151,7 @@ cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) exce
     """
     owner = owner_of(array_) if is_lazy(array_) else None
     if owner is not None and not isinstance(owner, Keeper):
-        array_ = array_.real()
+        array_ = array_.real() if isinstance(owner, Owner) else owner
     identity = <size_t><PyObject *>array_
     existing = tape.external_ids.get(identity)
     if existing is not None:
@@ -269,20 +269,28 @@ cpdef bint is_unrealised(object array_) except -1:
     return is_lazy(array_) and isinstance(owner_of(array_), Owner)
 
 
-def arrays_of_bases(tuple bases not None, array_at):
+def arrays_of_bases(
+    tuple bases not None, list arenas not None, list externals not None, array_at,
+):
     """Return the array of each base of a program.
 
     That of a parameter is taken from it, which is faster than ``data`` if it is on one device only.
-    Those at other bases are what `array_at` returns for their kind and key.
+    Those at bases that are no arenas and no external arrays either are what `array_at` returns for
+    their kind and key.
     """
     cdef list arrays = []
     for base in bases:
-        if (<tuple>base)[0] == "parameter":
+        kind = (<tuple>base)[0]
+        if kind == "parameter":
             copies = (<tuple>base)[1]._data
             if type(copies) is list and len(<list>copies) == 1:
                 arrays.append((<list>copies)[0])
             else:
                 arrays.append((<tuple>base)[1].data((<tuple>base)[2]))
+        elif kind == "arena":
+            arrays.append(arenas[(<tuple>base)[1]])
+        elif kind == "external":
+            arrays.append(externals[(<tuple>base)[1]])
         else:
             arrays.append(array_at(*<tuple>base))
     return arrays

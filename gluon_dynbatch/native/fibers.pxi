@@ -48,13 +48,13 @@ cdef class Switches:
         """Return whether the settings of the greenlet that maps are in place."""
         cdef list settings = self._thread_settings, state = self._thread_state
         cdef Py_ssize_t i
-        if current_mode() != <int>settings[0]:
+        cdef PyObject *value
+        if mode_in(numpy_scopes.__dict__) != <int>settings[0]:
             return False
         for i in range(len(state)):
-            if (<dict?>state[i]).get("value", settings[i + 1]) is not settings[i + 1]:
-                return False
-            # Without a value, the one that means so has to be set.
-            if settings[i + 1] is not absent and "value" not in <dict>state[i]:
+            value = PyDict_GetItem(<dict?>state[i], "value")
+            value = <PyObject *>absent if value is NULL else value
+            if value != <PyObject *>settings[i + 1]:
                 return False
         return True
 

@@ -122,7 +122,9 @@ class Execution(Pass):
         self.externals = externals
         self._dispatcher, self._where, self._tape = dispatcher, where, tape
         #: The arrays at the program's own bases.
-        self.arrays = recording.arrays_of_bases(program.bases, self.array_at)
+        self.arrays = recording.arrays_of_bases(
+            program.bases, arenas.arrays, externals, self.array_at
+        )
         copied = [externals[number] for number in program.externals]
         self.bases = bases_of(self.arrays + copied, program.uses)
 
@@ -134,7 +136,7 @@ class Execution(Pass):
             write_pieces(self.arenas.region(fill.region), sources, pieces)
 
     def array_at(self, kind: str, *key: Any) -> NDArray:
-        """Return the array at a base that is not a parameter."""
+        """Return the array at a base that is not a parameter, an arena or an external array."""
         identities = self._assembled.identities
         if kind == "identities" and identities is not None:
             return identities
@@ -142,7 +144,7 @@ class Execution(Pass):
             return draw_key()
         if kind == "gathered":
             return self._gathered(self._assembled.gathered_fills[key[0]])
-        return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
+        return super().array_at(kind, *key)
 
     def _gathered(self, fill: Fill) -> NDArray:
         """Return the external arrays of a fill, side by side."""

@@ -16,6 +16,7 @@ from mxnet.util import is_np_shape
 
 from ..native import recording
 from ..native.executing import Notice
+from ..native.recording import elements_in
 from ..record.lazy_base import Lazy
 from ..record.state import STATE
 from ..record.types import TYPES
@@ -355,7 +356,7 @@ def _kind_of(code: int) -> ArrayKind:
 def _elements(array: NDArray) -> Array:
     """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
-    elements = recording.elements_in(array, NUMPY_TYPES)
+    elements = elements_in(array, NUMPY_TYPES)
     return array.asnumpy().reshape(-1) if elements is None else elements
 
 
