@@ -295,6 +295,14 @@ class DynamicHybridBlock(HybridBlock):
         results = [results] if isinstance(results, NDArray) else results
         return recording.unflatten(program.out_spec, results)
 
+    def export(self, *args: Any, **options: Any) -> Any:
+        """Write the graph of a cell to files, as Gluon does; Python code has none."""
+        if type(self).forward not in FORWARDS and not self._cached_graph:
+            what = "a block that overrides forward has no graph to export"
+            advice = "save its parameters with save_parameters(), and export the cells it calls"
+            raise ArgumentError(what, user_line(), self.name, advice)
+        return super().export(*args, **options)
+
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
         """Return the program for arguments; infer the shapes of its parameters if necessary."""
         types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)

@@ -104,6 +104,21 @@ def test_export_and_save_after_calls_in_scopes_only(tmp_path, dynamic, inside):
     equal(got, [wanted] * 2)
 
 
+def test_export_of_a_dynamic_block_is_refused(tmp_path):
+    """Gluon would say to hybridize and to call it, which does not help."""
+
+    class Doubled(gdb.DynamicHybridBlock):
+        def forward(self, x):
+            return x * 2
+
+    net = Doubled()
+    net.hybridize()
+    with gdb.batching(**FIXED):
+        net(array(1, 3))
+    with refused(gdb.ArgumentError, "no graph", "save_parameters()"):
+        net.export(str(tmp_path / "net"))  # wrong
+
+
 def test_export_of_a_block_with_several_arguments_and_results(tmp_path):
     path = str(tmp_path / "cell")
     block = cell(lambda F, x, more: (x + more[0], {"b": more[1] * 2}))
