@@ -4,7 +4,7 @@
 cdef class Fills(Assembler):
     """Assembles the code that precedes all launches of a forward program.
 
-    Owned as its subclass `Forward` is.
+    Owned by whoever owns its subclass, `Forward`.
     """
 
     #: Per arena whether it is in host memory.
