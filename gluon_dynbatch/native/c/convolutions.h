@@ -218,7 +218,8 @@ static int64_t F(tables_size)(const gdb_geometry *g) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Scratch has the tables, the planes, and the packed factors of all groups or stretches. */
+/* Scratch has the tables, the planes, the packed factors of all groups or stretches, and the result of
+ * a group before its ending. */
 static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const gdb_geometry g = gdb_geometry_of(m);
     if (F(is_tiled)(m, &g))
@@ -227,7 +228,9 @@ static int64_t F(convolve_scratch)(const gdb_maps *m) {
     const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
     const int64_t wide = F(packed_elements)(1, MR * g.stretch);
     const int by_positions = F(by_positions)(&g, m->of == GDB_OF_KERNEL);
-    return (F(planes_size)(&g) + (by_positions ? wide : packed)) * sizeof(T) + F(tables_size)(&g);
+    const int64_t maps = m->of == GDB_OF_RESULT ? g.out_maps * gdb_area(g.positions) : 0;
+    return (F(planes_size)(&g) + (by_positions ? wide : packed) + maps) * sizeof(T)
+        + F(tables_size)(&g);
 }
 
 /* Add the gradients of the kernel and the bias of one group for one image. */
@@ -249,7 +252,8 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
  * made if they are `new`. */
 static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int64_t *distances,
                             const int64_t *elements, const T *a, const T *factor, const T *bias,
-                            int new, T *planes, T *packed, T *c) {
+                            int new, gdb_ending ending, int64_t row, T *planes, T *packed, T *maps,
+                            T *c) {
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t in_size = g->in_maps * gdb_area(g->in_size);
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
@@ -260,14 +264,16 @@ static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int6
                        packed + j * packed_size);
     for (int64_t i = 0; i < m->images * m->groups; i++, a += in_size, c += out_size) {
         const int64_t j = i % m->groups;
+        T *to = F(has_ending)(ending) ? maps : c;
         const T *from = gdb_is_plane(g) ? a : planes;
         if (from == planes) F(copy_to_planes)(g, a, planes);
         if (elements)
             F(convolve_stretch)(g, distances, elements, factor + j * kernel_size,
-                                bias ? bias + j * m->filters : NULL, from, packed, c);
+                                bias ? bias + j * m->filters : NULL, from, packed, to);
         else
-            F(convolve_planes)(g, distances, packed + j * packed_size, from, c,
+            F(convolve_planes)(g, distances, packed + j * packed_size, from, to,
                                gdb_area(g->positions), 0);
+        if (to != c) F(end_maps)(ending, row, i * out_size, out_size, to, c);
     }
 }
 
@@ -293,6 +299,8 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
     int64_t *distances = scratch, *elements = by_positions ? distances + taps : NULL;
     T *planes = (T *)((char *)scratch + F(tables_size)(&g));
     T *packed = planes + F(planes_size)(&g);
+    T *maps = packed + (by_positions ? F(packed_elements)(1, MR * g.stretch)
+                                     : m->groups * F(packed_elements)(taps + 1, g.out_maps));
     memset(planes, 0, (char *)packed - (char *)planes);
     gdb_fill_distances(&g, m->of == GDB_OF_DATA, distances);
     if (by_positions) gdb_fill_elements(&g, elements);
@@ -300,9 +308,8 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
         const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;
         T *c = (T *)result + row * result_row, *db = c + m->groups * kernel_size;
         if (!of_kernel) {
-            F(convolve_row)(m, &g, distances, elements, a, b, bias, !row || right_row, planes,
-                            packed, c);
-            F(end_row)(ending, row, gdb_area(m->result) * m->filters * m->groups * m->images, c);
+            F(convolve_row)(m, &g, distances, elements, a, b, bias, !row || right_row, ending, row,
+                            planes, packed, maps, c);
             continue;
         }
         memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));

@@ -274,35 +274,37 @@ static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct)
         < 5 * direct;
 }
 
-/* Scratch has planes of vectors, a group of transformed tiles, and the transformed kernels of all
- * groups. */
+/* Scratch has planes of vectors, a group of transformed tiles, the transformed kernels of all groups,
+ * and the result of a group before its ending. */
 static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
     const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
-    return (t.vectors * (t.plane + t.group) + m->groups * F(transformed_elements)(g))
-        * (int64_t)sizeof(T);
+    return (t.vectors * (t.plane + t.group) + m->groups * F(transformed_elements)(g)
+            + g->out_maps * gdb_area(g->positions)) * (int64_t)sizeof(T);
 }
 
 #define END_ELEMENTS(read, result)                                                                 \
     INDEPENDENT                                                                                    \
-    for (int64_t i = 0; i < n; i++) {                                                              \
+    for (int64_t k = 0; k < n; k++) {                                                              \
         const T a = read;                                                                          \
-        to[i] = result;                                                                            \
+        to[k] = result;                                                                            \
     }
 #define END_WITH(result)                                                                           \
     if (added) {                                                                                   \
-        END_ELEMENTS(to[i] + added[i], result)                                                     \
+        END_ELEMENTS(from[k] + added[k], result)                                                   \
     } else {                                                                                       \
-        END_ELEMENTS(to[i], result)                                                                \
+        END_ELEMENTS(from[k], result)                                                              \
     }
 
-/* Do what is done with each element of a row of the result. */
-static void F(end_row)(gdb_ending ending, int64_t row, int64_t n, T *to) {
-    const T *added = ending.added ? (const T *)ending.added + row * ending.added_row : NULL;
+INLINE int F(has_ending)(gdb_ending ending) { return ending.added || ending.function; }
+
+/* Write `n` elements of a row of the result, from the i-th on, with its ending. They are computed
+ * elsewhere, in the cache, and written in their order, as maps are not. */
+static void F(end_maps)(gdb_ending ending, int64_t row, int64_t i, int64_t n, const T *from, T *to) {
+    const T *added = ending.added ? (const T *)ending.added + row * ending.added_row + i : NULL;
     switch (ending.function) {
     case GDB_RELU: END_WITH(a <= 0 ? C(0.0) : a) break;
     case GDB_RECTIFIED: END_WITH(a > 0 ? a : C(0.0)) break;
-    default:
-        for (int64_t i = 0; added && i < n; i++) to[i] += added[i];
+    default: END_WITH(a)
     }
 }
 
@@ -315,16 +317,17 @@ static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
     const int64_t kernel_size = g->in_maps * g->out_maps * 9, packed = F(transformed_elements)(g);
     T *transformed = planes + t.vectors * t.plane, *factors = transformed + t.vectors * t.group;
+    T *maps = factors + m->groups * packed;
     memset(planes, 0, t.vectors * t.plane * sizeof(T));
     for (int64_t row = 0; row < rows; row++, factor += factor_row) {
         for (int64_t j = 0; j < m->groups && (!row || factor_row); j++)
             F(transform_factor)(g, m->of == GDB_OF_DATA, factor + j * kernel_size,
                                 bias ? bias + j * m->filters : NULL, factors + j * packed);
         for (int64_t i = 0; i < m->images * m->groups; i++) {
+            T *to = c + row * c_row + i * out_size, *first = F(has_ending)(ending) ? maps : to;
             F(copy_to_vectors)(g, &t, a + row * a_row + i * in_size, planes);
-            F(convolve_tiles)(g, &t, planes, factors + i % m->groups * packed, transformed,
-                              c + row * c_row + i * out_size);
+            F(convolve_tiles)(g, &t, planes, factors + i % m->groups * packed, transformed, first);
+            if (first != to) F(end_maps)(ending, row, i * out_size, out_size, first, to);
         }
-        F(end_row)(ending, row, m->images * m->groups * out_size, c + row * c_row);
     }
 }
