@@ -1,6 +1,8 @@
 from array import array
 from typing import Any, Dict, List, Tuple
 
+from mxnet import Context
+from mxnet.gluon import Parameter
 from numpy.typing import NDArray
 
 from .recording import FlatTape
@@ -16,6 +18,9 @@ def survey(
     tape: FlatTape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
 ) -> List[bytes]: ...
 def find_rows(tape: FlatTape, has_rows: bytearray) -> List[int]: ...
+
+class SegmentBrief:
+    def __init__(self, parameters: Tuple[Parameter, ...], context: Context, family: str) -> None: ...
 
 # Of a `lower.segment.Cut`, which comes later.
 def code_of_cut(cut: Any) -> array[int]: ...

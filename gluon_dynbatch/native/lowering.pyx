@@ -13,6 +13,21 @@ INT, LONG = array("i"), array("q")
 include "survey.pxi"
 
 
+@cython.final
+cdef class SegmentBrief:
+    """What flushes read of a segment, in one object.
+
+    Owned by the segment; it never changes.
+    """
+
+    # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
+    # `Addressing`), the context of all, and the family.
+
+    def __init__(self, tuple parameters not None, context, str family not None):
+        self.parameters, self.context, self.family = parameters, context, family
+        self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
+
+
 def find_rows(tape, bytearray has_rows):
     """Return the numbers of the external arrays whose types are marked in `has_rows`."""
     cdef array values = tape.external_values, types = tape.value_type
