@@ -6,16 +6,16 @@ A plan does not know the user's lines, so its findings get these at each flush.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, DefaultDict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
 from .findings import NO_LINE, Finding, Findings
 from .lower.graph import Graph
+from .native import lowering
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
-from .record.operators import PART
 from .rules.spelling import signed
 from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
@@ -120,7 +120,9 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     """
     alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
-    for number, index in enumerate(plan.segment.tolist()):
+    otherwise = lowering.run_otherwise(plan.graph.segments, plan.kernels)
+    numbers = np.flatnonzero(np.isin(plan.segment, otherwise)) if otherwise else plan.segment[:0]
+    for number, index in zip(numbers.tolist(), plan.segment[numbers].tolist()):
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
             name, nodes = _calls_of(plan, plan.launch(number))
@@ -199,14 +201,7 @@ def _split_by_size(plan: Plan, launches: List[Launch]) -> Iterator[Unplaced]:
 
 def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unplaced]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
-    count_of: Dict[Any, int] = {}
-    several = set()
-    for entry in entries:
-        if entry.token[-1] == PART:
-            continue
-        count = len(entry.in_types)
-        if count_of.setdefault(entry.token, count) != count:
-            several.add(entry.token)
+    several = lowering.several_counts(entries)
     if not several:
         return
     #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.

@@ -182,7 +182,11 @@ class Segment:
     @cached_property
     def brief(self) -> lowering.SegmentBrief:
         """What native code reads of a segment at each flush."""
-        return lowering.SegmentBrief(self.parameters, self.context, self.family)
+        unbatched = self.layout == "unbatched"
+        shares = bool(self.shared)
+        return lowering.SegmentBrief(
+            self.parameters, self.context, self.family, unbatched, shares
+        )
 
     @cached_property
     def shared(self) -> Tuple[int, ...]:

@@ -16,9 +16,9 @@ cdef enum:
     PARAMETER, GRADIENT
 
 
-# A parameter or its gradient on a device: its address, its kind and device, and its base; or no
-# address.  Entries of a table of `ParameterBases`, which frees it.
 cdef struct ParameterBase:
+    # A plain value, in a table of `ParameterBases`: a parameter or its gradient on a device, by its
+    # address, or 0; its kind and device; and its base.
     size_t parameter
     int64_t what, base
 

@@ -56,11 +56,13 @@ cdef class Forward(Assembler):
         cdef int64_t[::1] uses = clone(LONG, count, True), rows = clone(LONG, count, True)
         cdef int64_t[::1] total = clone(LONG, count, True)
         cdef int64_t *number
+        cdef SegmentBrief brief
         cdef dict families = {}
         cdef array family = clone(LONG, count, False)
         number = data_of(family)
         for k in range(count):
-            number[k] = families.setdefault((<SegmentBrief>self.briefs[k]).family, k)
+            brief = self.briefs[k]
+            number[k] = families.setdefault(brief.family, k)
         for k in range(self.part_segment.shape[0]):
             uses[self.part_segment[k]] += 1
             rows[number[self.part_segment[k]]] += self.part_rows[k]
