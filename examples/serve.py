@@ -108,7 +108,7 @@ class ScoreService(Service):
         """Answer with the score of a pair."""
         try:
             sample = self.parse(await self.body(receive))
-            async with while_connected(receive):
+            with while_connected(receive):
                 scores = await self.batcher(sample)
         except TreeError as error:
             raise Refused(422, f"the heads are not a tree: {error}") from None

@@ -221,7 +221,7 @@ class DecoderService(Service):
         if in_parts:
             # It refuses here if too many wait.
             return EVENTS, self.events(self.batcher.stream(sample, timeout_s=self.timeout_s))
-        async with while_connected(receive):
+        with while_connected(receive):
             words = await self.batcher(sample, timeout_s=self.timeout_s)
         return JSON, ENCODE({"words": words})
 

@@ -24,7 +24,7 @@ try:
     import ray.data
     from ray import serve as ray_serve
 except ImportError as error:
-    print(f"error: {error}; pip install 'gluon-dynbatch[ray]' installs Ray", file=sys.stderr)
+    print(f"error: {error}; in the clone, pip install '.[ray]' installs Ray", file=sys.stderr)
     sys.exit(2)
 
 import gluon_dynbatch as gdb

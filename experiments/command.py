@@ -27,6 +27,13 @@ class Parser(argparse.ArgumentParser):
             self.error(str(error).splitlines()[0])
         return options
 
+    def parse_known_args(self, args=None, namespace=None):
+        """Refuse what is unknown here, so that the message names the help of a subcommand."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
     def error(self, message):  # noqa: D102
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
 

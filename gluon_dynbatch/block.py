@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
@@ -12,7 +12,7 @@ from mxnet.util import is_np_array
 from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
-from .options import DEFAULTS, Options, check_names, check_options
+from .options import DEFAULTS, Options, check_names, check_options, check_switch
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
 from .record.stock import FORWARDS
@@ -210,13 +210,35 @@ class DynamicHybridBlock(HybridBlock):
         Raises
         ------
         BudgetError, OptionError
-            A default has an unknown value.
+            A default or `trace_once` has an unknown value.
+        ArgumentError
+            A flag is an option of :func:`batching` that has no default here, such as `max_rows`.
         """
+        check_switch("trace_once", trace_once)
+        for name in options:
+            if name in Options._fields:
+                raise ArgumentError(
+                    f"hybridize sets no default for {name!r}",
+                    user_line(),
+                    advice=f"pass {name} to batching()",
+                )
         defaults = check_options(Options(analysis_budget, granularity, policy))
         self._scope_defaults = None if defaults == DEFAULTS else defaults
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
         self.apply(lambda block: _trace_once(block, trace_once and active))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say so if an attribute is missing because Gluon's ``__init__`` has not run."""
+            inherited = getattr(super(), "__getattr__", None)
+            if inherited is not None:
+                return inherited(name)
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if "_children" not in vars(self):
+                message += ": call super().__init__() first in its __init__"
+            raise AttributeError(message)
 
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this method.

@@ -266,7 +266,9 @@ def _run(
     # Checks compare all values.
     unread = frozenset() if options.debug else planned.unread(lazies)
     key = held and held.key(plan), unread
-    programs = planned.programs.find(key) or prepare(plan, held and held.heads(plan), unread)
+    programs = planned.programs.find(key) or prepare(
+        plan, held and held.heads(plan), unread, frozenset(tape.kept)
+    )
     waited = 0.0 if chain.open else FLIGHT.make_room()
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)

@@ -70,9 +70,16 @@ def check_count(name: str, count: Any, minimum: int = 1, or_none: bool = True) -
     """Raise unless `count` is a whole number of at least `minimum`, or None if that is allowed."""
     if count is None and or_none:
         return
-    if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
+    is_whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
+    if not is_whole or count < minimum:
         expected = f"a whole number of at least {minimum}" + ", or None" * or_none
         raise OptionError(f"{name} must be {expected}, not {count!r}")
+
+
+def check_switch(name: str, switch: Any) -> None:
+    """Raise unless `switch` is a boolean: a string such as "no" is true in Python."""
+    if not isinstance(switch, (bool, np.bool_)):
+        raise OptionError(f"{name} must be True or False, not {switch!r}")
 
 
 def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
@@ -99,12 +106,11 @@ def check_options(options: Options) -> Options:
     check_choice("granularity", options.granularity, ("auto", *GRANULARITIES))
     check_choice("policy", options.policy, ("auto", *POLICIES))
     check_count("max_rows", options.max_rows)
-    for name, switch in (("strict", options.strict), ("debug", options.debug)):
-        # A string such as "no" is true in Python.
-        if not isinstance(switch, (bool, np.bool_)):
-            raise OptionError(f"{name} must be True or False, not {switch!r}")
+    check_switch("strict", options.strict)
+    check_switch("debug", options.debug)
     return options._replace(
         analysis_budget=parse_budget(options.analysis_budget),
+        max_rows=None if options.max_rows is None else int(options.max_rows),
         strict=bool(options.strict),
         debug=bool(options.debug),
     )

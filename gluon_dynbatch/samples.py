@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import types
@@ -15,10 +14,9 @@ from mxnet.util import is_np_array
 
 from .errors import ArgumentError
 from .native import recording
-from .native.recording import part
 from .record.stock import FORWARDS
 from .record.where import user_line
-from .run.pool import address_of, allocate
+from .run.pool import allocate
 
 #: Results that have not run yet, by type: the test for functions that return one, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
@@ -80,8 +78,8 @@ def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any],
 CPU = mx.cpu()
 #: Arrays that a sample may be, or have.
 ARRAYS = np.ndarray, mx.nd.NDArray
-#: Data types that `mx.nd.from_numpy` accepts.
-CONVERTIBLE = [np.dtype(code) for code in ("?", "u1", "i4", "i8", "f2", "f4", "f8")]
+#: Data types of arrays that are converted.
+CONVERTIBLE = frozenset(np.dtype(code) for code in ("?", "u1", "i4", "i8", "f2", "f4", "f8"))
 
 
 def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
@@ -89,37 +87,13 @@ def with_mxnet_arrays(samples: List[Any]) -> List[Any]:
 
     Arrays of one dtype become views of one array: one by one takes ten times as long.
     """
-    numpy, context = is_np_array(), mx.context.current_context()
-    by_dtype: Dict[Any, Dict[int, Any]] = {}
-    for sample in samples:
-        for x in sample if type(sample) is tuple else (sample,):
-            if type(x) is np.ndarray and x.dtype in CONVERTIBLE and (x.ndim or numpy) and x.size:
-                by_dtype.setdefault(x.dtype, {})[id(x)] = x
-    converted: Dict[int, Any] = {}
-    for by_id in by_dtype.values():
-        flat, start = _array_of(np.concatenate([x.reshape(-1) for x in by_id.values()])), 0
-        flat = flat if context == CPU else flat.as_in_context(context)
-        for key, x in by_id.items():
-            view = part(flat, start, start + x.size) if len(by_id) > 1 else flat
-            view = view if x.ndim <= 1 else view.reshape(x.shape)
-            converted[key] = recording.as_numpy(view, x.shape) if numpy else view
-            start += x.size
-    return [
-        tuple([converted.get(id(x), x) for x in sample])
-        if type(sample) is tuple
-        else converted.get(id(sample), sample)
-        for sample in samples
-    ]
+    context = mx.context.current_context()
+    moved = None if context == CPU else context
+    return recording.converted(samples, CONVERTIBLE, _allocate_flat, moved, is_np_array())
 
 
-def _array_of(values: Any) -> mx.nd.NDArray:
-    """Return a copy of an array of NumPy, in the memory of the host.
-
-    `mx.nd.from_numpy` copies nothing, but takes three times as long for small arrays.
-    """
-    array = allocate(values.shape, values.dtype, CPU)
-    ctypes.memmove(address_of(array), values.ctypes.data, values.nbytes)
-    return array
+def _allocate_flat(size: int, dtype: Any) -> mx.nd.NDArray:
+    return allocate((size,), dtype, CPU)
 
 
 def shapes_of(sample: Any) -> Tuple[Any, ...]:

@@ -11,10 +11,12 @@ import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from . import errors
 from .block import batching
 from .clients import Mailbox, RequestStream
-from .options import check_choice, check_count, check_names
+from .options import check_choice, check_count, check_names, check_switch
 from .samples import applier
 from .worker import BatcherStats, Queue
 
@@ -103,8 +105,7 @@ class RequestBatcher:
         _check_seconds("batch_wait_timeout_s", batch_wait_timeout_s)
         _check_seconds("stream_interval_s", stream_interval_s)
         check_choice("on_full", on_full, ("raise", "wait"))
-        if not isinstance(continuous, bool):
-            raise errors.OptionError(f"continuous must be True or False, not {continuous!r}")
+        check_switch("continuous", continuous)
         self._max_queue, self._raises = max_queue, on_full == "raise"
         self._stream_buffer = stream_buffer
         batch = batching(**check_names(scope_options, "RequestBatcher"))
@@ -154,8 +155,11 @@ class RequestBatcher:
         """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
         request = asyncio.get_running_loop().create_future()
         self._put(request, sample, timeout_s)
-        request.add_done_callback(self._queue.drop)
-        return await request
+        try:
+            return await request
+        finally:
+            if request.cancelled() or not request.done():  # its task was cancelled or closed
+                self._queue.drop(request)
 
     def stream(self, sample: Any, timeout_s: Optional[float] = None) -> RequestStream:
         """Put a sample into the queue, for the values that a generator function yields.
@@ -247,6 +251,7 @@ class RequestBatcher:
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    if not (isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX):
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if isinstance(value, bool) or not (is_number and 0 <= value <= threading.TIMEOUT_MAX):
         message = f"{name} must be a number of seconds, 0 or more, not {value!r}"
         raise errors.OptionError(message)

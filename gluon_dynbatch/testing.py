@@ -21,9 +21,11 @@ from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
+from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
 from .options import check_names
+from .record.where import user_line
 from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
 from .snapshot import Snapshot
@@ -96,7 +98,8 @@ def check_against_loop(
         numbers, as by Dropout, differ in any two runs; the message says so, too.  If it may be
         rounding, because both numbers are close, compare both with a run in float64.
     ArgumentError
-        A result holds an object that cannot be compared, such as a generator.
+        A result holds an object that cannot be compared, such as a generator; or `params` holds
+        something else than parameters.
 
     Examples
     --------
@@ -111,7 +114,7 @@ def check_against_loop(
     samples, before = list(samples), Snapshot()
     before.add(fn, samples)
     fn = applier(fn)
-    params = list(params.values() if isinstance(params, ParameterDict) else params or ())
+    params = _parameters(params)
     if any(p._deferred_init for p in params):  # the first call finds their shapes
         list(map(fn, samples[:1]))
         before.restore()
@@ -132,6 +135,20 @@ def check_against_loop(
         difference += f"; {RANDOM if is_random else ROUNDING}"
     assert difference is None, difference
     return batch
+
+
+def _parameters(params: Any) -> List[Parameter]:
+    """Return the parameters as a list; raise if there is anything else, such as a block."""
+    params = params.values() if isinstance(params, ParameterDict) else params or ()
+    found = list(params) if isinstance(params, Iterable) else [params]
+    for one in found:
+        if not isinstance(one, Parameter):
+            raise ArgumentError(
+                f"params holds an object of type {type(one).__name__}",
+                user_line(),
+                advice="pass parameters, such as net.collect_params()",
+            )
+    return found
 
 
 def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[str, NDArray]]:

@@ -17,6 +17,7 @@ from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
 from .rules.spelling import signed
+from .schedule import most_on_a_path, unit_depth
 from .schedule.dependencies import Array, Dependencies
 from .trace.entry import Entry
 from .trace.symbols import VARIABLE
@@ -69,6 +70,8 @@ STEPS = (
 MANY_LAUNCHES, LARGE_SHARE = 8, 0.1
 #: Most units on the way from one call in a row to the next.
 MOST_APART = 4
+#: Most levels of a graph whose paths are counted; more take milliseconds.
+MOST_LEVELS = 100
 IN_A_ROW = "each waits for the one before, so each is a launch of its own"
 
 
@@ -114,8 +117,8 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     """Return the calls that did not merge, those that merged only in several launches, and chains.
 
     The first, of kind "alone", are those that no rule allows to merge, by callee and reason.  The
-    second, of kind "split", are calls of one callee that need several launches, but would merge
-    after a small change.  The third, of kind "chain", wait for each other.  `entries` has the
+    second, of kind "split", are calls of one callee that need several launches, but fewer after a
+    small change.  The third, of kind "chain", wait for each other.  `entries` has the
     entries of the calls, in the order of their numbers in the graph.
     """
     alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
@@ -131,12 +134,28 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
             families[segment.family].append(plan.launch(number))
     found = [_unplaced("alone", *key, nodes) for key, nodes in alone.items()]
     for launches in families.values():
-        if len({launch.segment for launch in launches}) > 1:
+        units = np.concatenate([launch.units for launch in launches])
+        if len({launch.segment for launch in launches}) > 1 and _can_share(plan, units):
             found += _split_by_size(plan, launches)
     # There, samples with different calls never share launches, whatever their arrays.
     if granularity != "graph":
-        found += _split_by_count(plan.graph, entries, granularity)
+        found += _split_by_count(plan, entries, granularity)
     return (*found, *_in_a_row(plan))
+
+
+def _can_share(plan: Plan, units: Array) -> bool:
+    """Return whether some units might need fewer launches if all of them could merge.
+
+    They cannot if as many of them as they have launches are on one path.
+    """
+    graph = plan.graph.dependencies
+    launches, depth = len(np.unique(plan.members.launch[units])), unit_depth(graph)
+    # No path has two units of one depth.
+    if launches > len(np.unique(depth[units])) or depth.max() >= MOST_LEVELS:
+        return launches > 1
+    own = np.zeros((1, graph.size), bool)
+    own[0, units] = True
+    return bool(launches > most_on_a_path(graph, depth, own)[0])
 
 
 def _in_a_row(plan: Plan) -> Iterator[Unplaced]:
@@ -199,8 +218,37 @@ def _split_by_size(plan: Plan, launches: List[Launch]) -> Iterator[Unplaced]:
         yield _unplaced("split", name, reason, nodes, advice)
 
 
-def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) -> Iterator[Unplaced]:
+def _split_by_count(plan: Plan, entries: Sequence[Entry], granularity: str) -> Iterator[Unplaced]:
     """Yield the calls of which some pieces merge only with calls of as many arrays."""
+    graph = plan.graph
+    for callee, (token, unshared, families) in enumerate(_merging_by_count(graph, entries), 1):
+        numbers = [
+            number
+            for number, entry in enumerate(entries)
+            if entry.token == token and len(entry.in_types) in unshared
+        ]
+        apart = np.array([segment.family in families for segment in graph.segments])
+        of_callee = np.zeros(len(entries), bool)
+        of_callee[numbers] = True
+        units = np.flatnonzero(apart[graph.segment] & of_callee[graph.entry][graph.node])
+        if not _can_share(plan, units):
+            continue
+        for number in numbers:
+            entry = entries[number]
+            of_block = entry.block_id is not None
+            advice = _of_block(entry, granularity) if of_block else _along_axis(entry)
+            calls = np.flatnonzero(graph.entry == number).tolist()
+            count = len(entry.in_types)
+            yield _unplaced("split", entry.name, EACH_NUMBER, calls, advice, callee, count)
+
+
+def _merging_by_count(
+    graph: Graph, entries: Sequence[Entry]
+) -> Iterator[Tuple[Any, Set[int], Set[str]]]:
+    """Yield callees whose calls merge only with calls of as many arrays.
+
+    Each comes with these numbers of arrays, and with the families of the pieces that are apart.
+    """
     several = lowering.several_counts(entries)
     if not several:
         return
@@ -210,22 +258,17 @@ def _split_by_count(graph: Graph, entries: Sequence[Entry], granularity: str) ->
     #: Per callee, the numbers of arrays of calls that merge apart, which takes fewer launches.
     whole: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry, cut in zip(entries, graph.cuts):
-        if cut.whole:
-            whole[entry.token].add(len(entry.in_types))
-        for segment in cut.segments if entry.token in several else ():
-            if segment.layout != "unbatched":
-                families_of[entry.token][segment.family].add(len(entry.in_types))
-    for callee, (token, families) in enumerate(families_of.items(), 1):
-        unshared = set().union(*(counts for counts in families.values() if len(counts) == 1))
-        unshared -= whole[token]
+        if entry.token in several:
+            if cut.whole:
+                whole[entry.token].add(len(entry.in_types))
+            for segment in cut.segments:
+                if segment.layout != "unbatched":
+                    families_of[entry.token][segment.family].add(len(entry.in_types))
+    for token, families in families_of.items():
+        apart = {family for family, counts in families.items() if len(counts) == 1}
+        unshared = set().union(*(families[family] for family in apart)) - whole[token]
         if len(unshared) > 1:
-            for number, entry in enumerate(entries):
-                if entry.token == token and len(entry.in_types) in unshared:
-                    of_block = entry.block_id is not None
-                    advice = _of_block(entry, granularity) if of_block else _along_axis(entry)
-                    calls = np.flatnonzero(graph.entry == number).tolist()
-                    count = len(entry.in_types)
-                    yield _unplaced("split", entry.name, EACH_NUMBER, calls, advice, callee, count)
+            yield token, unshared, apart
 
 
 def _of_block(entry: Entry, granularity: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import os
 import threading
 import time
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
@@ -128,6 +129,7 @@ class Queue:
         context = mx.Context(mx.context.current_context())
         settings = recording.user_place(), context, is_np_shape(), is_np_array()
         program = program, apply, batch
+        self._process = os.getpid()
         #: Ends when the queue is closed; not alive in a fork of its process.
         self.worker = threading.Thread(
             target=self._work, args=(*settings, *program), name="RequestBatcher", daemon=True
@@ -135,8 +137,8 @@ class Queue:
         self.worker.start()
 
     def is_lost(self) -> bool:
-        """Return whether no worker is alive, as in the child of a fork."""
-        return not self.worker.is_alive()
+        """Return whether this process has no worker, as the child of a fork."""
+        return os.getpid() != self._process
 
     def notify(self) -> None:
         """Tell the worker that a client of a stream has made room for a value."""

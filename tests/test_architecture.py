@@ -108,7 +108,8 @@ def without_owner_in_cython(text):
         if definition is None:
             of_all = bool(SAYS_OWNER.search(block)) if block.startswith("#") else False
         elif definition.group(1) == "class":
-            if not SAYS_OWNER.search(block.split('"""')[1]):
+            # Without a docstring, it is declared here and defined elsewhere.
+            if '"""' in block and not SAYS_OWNER.search(block.split('"""')[1]):
                 yield definition.group(2)
         elif not of_all and not SAYS_OWNER.search("".join(re.findall(r"^ +#.*", block, re.M))):
             yield definition.group(2)

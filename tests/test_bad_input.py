@@ -80,6 +80,12 @@ WRONG = {
     "cell, too few arrays": (
         gdb.CellError, [CELL, "without the array", "_weight"],
         calling(lambda F, x: F.FullyConnected(x, num_hidden=2))),
+    "cell, a tuple for an array": (
+        gdb.CellError, [CELL, "net(*sample)"],
+        lambda net, y: cell(lambda F, x: F.tanh(x))((y, y))),  # wrong
+    "layer, a list for an array": (
+        gdb.ArgumentError, ["block: the_dense", "net(*sample)"],
+        lambda net, y: net([y, y])),  # wrong
     "axis": (gdb.ShapeError, [CELL, "axis 7"], calling(lambda F, x: F.sum(x, axis=7))),
     **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], calling(fn)) for name, fn in {
         "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),

@@ -248,10 +248,21 @@ def test_examples_in_docstrings_run():
     assert attempted > 20
 
 
-def test_links_have_targets():
+def prose_of_all_pages():
+    """Yield each page, with its text without code."""
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
-        prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        yield page, re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_items_with_numbers_are_in_one_list():
+    """An indented item would begin a list of its own, inside the item before it."""
+    for page, prose in prose_of_all_pages():
+        assert not re.search(r"^ +(?!1\. )\d\. ", prose, flags=re.MULTILINE), page
+
+
+def test_links_have_targets():
+    for page, prose in prose_of_all_pages():
         for path, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", prose):
             target = page.parent / path if path else page
             assert target.exists(), f"{page.name} links to {path}"

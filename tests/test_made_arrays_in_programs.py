@@ -54,6 +54,24 @@ def test_programs_equal_the_loop(options, samples):
     check_against_loop(lambda numbers: lookups(net, numbers), samples, params, **options)
 
 
+@pytest.mark.parametrize("options", SCOPES)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.sampled_from([1, 0.1, -2]))
+@examples(5)
+def test_sizes_that_mxnet_infers(options, rows, step):
+    """A cell may leave sizes of zeros and lengths of ranges to MXNet, in the middle of a call."""
+
+    def forward(F, x):
+        last = F.arange(start=1, stop=None, step=step, repeat=2, infer_range=True)
+        first = F.arange(start=3, stop=None, step=step, infer_range=True)
+        flat = x.reshape((-1,)) * (F.zeros_like(x.reshape((-1,))) + last)
+        numbers = (F.zeros_like(x.sum(axis=1)) + first).reshape((-1, 1))
+        return F.concat(F.broadcast_mul(x, numbers), flat.reshape((-1, 4)), F.ones((0, 2)), dim=1)
+
+    net = cell(forward)
+    samples = attached([mx.nd.array(np.arange(4 * n).reshape((n, 4)) + 1) for n in rows])
+    check_against_loop(net, samples, **options)
+
+
 def test_launches_do_not_depend_on_the_number_of_arrays():
     net = embedding()
     for _ in range(2):

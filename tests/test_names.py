@@ -51,7 +51,8 @@ def assigned(text):
 def types_in(path, text):
     """Return the classes, structs and names of types that a file defines, but for type variables.
 
-    A struct that Cython declares as C has it, under its name, is not defined anew.
+    A struct that Cython declares as C has it, under its name, is not defined anew, nor is a class
+    that a file declares for other modules.
     """
     if path.suffix == ".py":
         classes = [node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
@@ -63,7 +64,9 @@ def types_in(path, text):
         return classes + aliases
     if path.suffix in (".c", ".h"):
         return [name for name in found(C_TYPES, text) if f"struct {name} {name};" not in text]
-    return [name for name in found(CYTHON_TYPES, text) if not name.startswith("gdb_")]
+    declared = found(r"^cdef class (\w+)", text) if path.suffix == ".pxd" else []
+    names = found(CYTHON_TYPES, text)
+    return [name for name in names if not name.startswith("gdb_") and name not in declared]
 
 
 def functions_in(path, text):

@@ -153,6 +153,30 @@ def test_lists_of_several_lengths(how, granularity, wanted):
     assert split.advice in batch.report._repr_html_().replace("&quot;", '"')
 
 
+GROW = {
+    "numbers": lambda net, states: [*states, net(states)],
+    "sizes": lambda net, states: [mx.nd.cumsum(mx.nd.concat(*states, *states, dim=0), axis=0)],
+}
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+@pytest.mark.parametrize("grow", GROW.values(), ids=GROW)
+def test_calls_that_no_change_would_join_are_not_split(grow, granularity):
+    """Each step has another number or size, and waits for the steps before it.
+
+    If one sample is a step ahead, a step has two numbers or sizes, and could do with one launch.
+    """
+    net = cell(lambda F, rows: F.tanh(F.concat(*rows, dim=0)).sum(axis=0, keepdims=True))
+    first = cell(lambda F, x: F.tanh(x))
+    for ahead in (0, 1):
+        with gdb.batching(granularity=granularity, policy="depth", strict=not ahead) as batch:
+            for sample, row in enumerate(inputs(4)):
+                states = [first(row)] * (1 + ahead * (sample == 0))
+                for _ in range(4):
+                    states = grow(net, states)
+        assert len(batch.report.split) == ahead, batch.report
+
+
 @pytest.mark.parametrize("policy", ["depth", "search"])
 def test_only_lines_with_several_numbers_of_arrays_are_split(policy):
     """A line that always joins two arrays is not at fault, whatever other lines join."""

@@ -166,3 +166,53 @@ def test_a_known_plan_only_runs(native, granularity):
     assert first == (False, GROUP | PLAN)
     assert fewer == (True, PLAN)
     assert again == fewer_again == (True, set())
+
+
+@pytest.mark.parametrize("width", [3, 300])  # what is small is copied together, at once
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_known_plan_reads_arrays_that_the_engine_has_still_to_compute(width, dtype):
+    """Real arrays, then results of an earlier flush, then a mixture of both have one plan."""
+    block = gluon.nn.HybridLambda(lambda F, x: x * 2 + 1)
+    block.hybridize()
+    real = [array(1, width, seed=k).astype(dtype) for k in range(6)]
+    mx.nd.waitall()
+
+    def compute(xs):
+        with gdb.batching(**FIXED) as batch:
+            results = [block(x) for x in xs]
+        return results, batch.report.flushes[-1].cached
+
+    wanted = [block(x).asnumpy() for x in real]
+    first, is_known = compute(real)
+    twice, known_too = compute(first)  # nothing has read `first`
+    mixed, always_known = compute([*first[:2], *real[2:]])
+    assert (is_known, known_too, always_known) == (False, True, True)
+    for k in range(len(real)):
+        assert (first[k].asnumpy() == wanted[k]).all()
+        assert (twice[k].asnumpy() == block(first[k]).asnumpy()).all()
+        assert (mixed[k].asnumpy() == (twice if k < 2 else first)[k].asnumpy()).all()
+
+
+def test_small_arrays_are_read_when_the_flush_begins():
+    """What the user writes to them afterwards is too late, although nothing has been computed."""
+    block = gluon.nn.HybridLambda(lambda F, x: x * 2 + 1)
+    block.hybridize()
+    xs = [mx.nd.full((1, 2), k) for k in range(5)]
+    with gdb.batching(**FIXED):
+        results = [block(x) for x in xs]
+    for x in xs:
+        x[:] = -1
+    assert [float(y[0, 1].asscalar()) for y in results] == [2 * k + 1 for k in range(5)]
+
+
+def test_an_array_that_failed_raises_its_own_error():
+    """The flush waits for small arrays: it raises what MXNet raises where one is read."""
+    block = gluon.nn.HybridLambda(lambda F, x: F.exp(x))
+    block.hybridize()
+    wrong = mx.nd.random.normal(loc=0, scale=-1, shape=(1, 2))
+    with pytest.raises(mx.base.MXNetError, match="scale"):
+        with gdb.batching(**FIXED):
+            results = [block(x) for x in (array(1, 2), wrong)]
+        results[0].asnumpy()
+    with contextlib.suppress(mx.base.MXNetError):
+        mx.nd.waitall()

@@ -6,12 +6,16 @@ from itertools import chain
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 from ..native import assembling, executing
+from .endings import with_endings
 from .layout import CLIP, IDENTITY, KEY, STRICT, Columns, Slot, Weight
 from .products import InputProducts, find_products
 from .step import MODES, Kernel, Product, Sum, Wanted
 
 #: Operations per byte of a row, from which on it pays to look for equal rows.
 WORTH = 16
+#: Bytes of a row, from which on it takes longer to copy it to its neighbours than to run the kernel
+#: once more.
+FAR = 4096
 TEMPORARY, KEPT, SAVED = assembling.TEMPORARY, assembling.KEPT, assembling.SAVED
 
 #: Numbers of the arrays (by slot) and packed matrices (by weight) that a kernel works on.
@@ -22,13 +26,15 @@ Fields = Dict[str, Any]
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
     """Return the recipe of kernels; `few` as for `Kernel.native`."""
-    last, natives = backward or forward, [forward.native(few)]
+    last = backward or forward
     used: FrozenSet[Slot] = frozenset()
     wanted = Wanted((), (), ())
     if backward is not None:
         assert backward.wanted is not None
-        natives.append(backward.native())
         used, wanted = backward.used, backward.wanted
+    natives = [with_endings(forward, used).native(few)]
+    if backward is not None:
+        natives.append(backward.native())
     use = KEPT if backward is None else SAVED
     packs = dict.fromkeys(chain.from_iterable(native.packs for native in natives), use)
     # Work arrays come last, because they may differ between the parts of a launch.
@@ -53,6 +59,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         sums=[_sum(last, s, numbers) for s in last.sums],
         trained=[_gradient(last, Slot("param", j)) for j in wanted.parameters],
         reached=[_gradient(last, Slot("in", p)) for p in wanted.inputs],
+        far=[] if backward else [numbers[slot] for slot in _find_far(forward)],
         draws=[numbers[KEY], numbers[IDENTITY]] if forward.draws else [],
         gathers=gathers,
         table_rows=_table_rows(forward) if gathers else 0,
@@ -266,6 +273,13 @@ def _find_single(kernel: Kernel, native: executing.NativeKernel) -> int:
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:
         return -1
     return inputs[0].number
+
+
+def _find_far(kernel: Kernel) -> List[Slot]:
+    """Return the operands of which rows may lie apart: long rows, which no product reads."""
+    if any(isinstance(step, Product) for step in kernel.steps):
+        return []
+    return [slot for slot in _slots_of(kernel, "in") if kernel.row_bytes[slot] >= FAR]
 
 
 def only_gathers(kernel: Kernel) -> bool:

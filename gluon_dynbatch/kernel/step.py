@@ -113,6 +113,11 @@ class Dots(NamedTuple):
         return f"{self.result} = {left} . {right}"
 
 
+#: What is done last with each element of a result, by the numbers that `native/c/kernels.h` gives
+#: them: nothing, `relu`, or the same but zero for what is not a number.
+AS_IT_IS, RELU, RECTIFIED = range(3)
+
+
 class Convolved(NamedTuple):
     """A convolution, or one of its gradients."""
 
@@ -122,19 +127,25 @@ class Convolved(NamedTuple):
     bias: Optional[Columns]
     maps: Maps
     dtype: str
+    #: What is added to the result, and what is done with the sum.
+    added: Optional[Columns] = None
+    function: int = AS_IT_IS
 
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
-        places = map(slots.encode, (self.left, self.right, self.result, self.bias))
+        places = self.left, self.right, self.result, self.bias, self.added
         m = self.maps
         counts = m.of, m.images, m.groups, m.channels, m.filters
         sizes = chain(m.data, m.result, m.kernel, m.stride, m.dilate, m.pad)
-        return _step(CONVOLVED, self.dtype, *chain(*places), *counts, *sizes)
+        numbers = chain(*map(slots.encode, places))
+        return _step(CONVOLVED, self.dtype, *numbers, self.function, *counts, *sizes)
 
     def __str__(self) -> str:
         of = ("result", "data", "kernel")[self.maps.of]
         bias = f" + {self.bias}" if self.bias else ""
-        return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
+        added = f" + {self.added}" if self.added else ""
+        ends = ("", ", relu", ", rectified")[self.function]
+        return f"{self.result} = {of} of {self.left} * {self.right}{bias}{added}{ends}"
 
 
 class Indexed(NamedTuple):

@@ -111,12 +111,10 @@ def _wire(
     units, slots, inputs, terms = wired.sizes
     columns: Dict[str, Array] = {
         **{name: np.empty(units, np.int32) for name in ("segment", "slot0")},
-        **{name: np.empty(terms, np.int64) for name in ("term_offset", "term_size")},
+        **{name: np.empty(terms, np.int32) for name in ("term", "term_offset", "term_size")},
         "input0": np.empty(units + 1, np.int32),
         "term0": np.empty(inputs + 1, np.int32),
-        "term": np.empty(terms, np.int32),
-        "slot_unit": np.empty(slots, np.int32),
-        "slot_size": np.empty(slots, np.int64),
+        **{name: np.empty(slots, np.int32) for name in ("slot_unit", "slot_size")},
         "value_term": np.empty(len(tape.value_type), np.int64),
     }
     node, preds = np.empty(units, np.int32), np.empty(terms, np.int32)

@@ -8,6 +8,7 @@ MEMORY = ("temporary", "kept", "saved")
 cdef dict USES = {
     "parameter": ord("R"), "external": ord("a"),
     "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
+    "gathered": ord("r"),
 }
 
 

@@ -6,22 +6,22 @@
 """
 
 cimport cython
-from cpython.array cimport array, clone, resize
+from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 import numpy
 
 from . import executing
 from .executing cimport (
-    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, SumChunk, DistinctRecord, RowKey, Moved, PackRecord,
-    gdb_piece, RowsRecord, Spot, SumRecord,
+    DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Code, SumChunk, DistinctRecord, RowKey, Moved,
+    PackRecord, gdb_piece, numbers_in, RowsRecord, Spot, SumRecord,
 )
 from .lowering cimport SegmentBrief
-from .tables cimport ADD, COPY, NOTHING, SLICE, WHOLE, ZERO, PieceRow, TableRow
+from .tables cimport ADD, COPY, NOTHING, SLICE, TOGETHER, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
     #: Uses of memory, by lifetime: a launch, one pass, and both passes of a flush.
@@ -37,6 +37,8 @@ cdef enum:
     FEW = 8
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 1000000000
+    #: Bytes of an external array that are copied in the time in which the engine is told of one.
+    FEW_BYTES = 512
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 
@@ -89,6 +91,10 @@ cdef class Assembler(Addressing):
     #: Those of them that look up these rows in a table by themselves.
     cdef readonly set looked_up
     cdef readonly object plan
+    #: The external arrays that the program copies into arenas; the fills whose arrays are gathered
+    #: for it, and those of arenas that it cannot write.  Backward, fills are sums of head
+    #: gradients, which are added up before.
+    cdef readonly list externals, gathered_fills, device_fills
     #: Bytes of scratch that sums need.
     cdef int64_t scratch
     cdef Code code
@@ -114,17 +120,13 @@ cdef class Assembler(Addressing):
         self.briefs, self.part0 = briefs, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
+        self.externals, self.gathered_fills, self.device_fills = [], [], []
         self.code, self.pieces = Code(), plan.pieces
         self.code.reserve(self.pieces.shape[0] * sizeof(gdb_piece))
         self.arenas = array("q")
         for number, arena in enumerate(plan.arenas):
             base, size = self.base(("arena", number)), itemsize(arena.dtype)
             self.arenas.extend(array("q", (base, size, arena.row_size)))
-
-    def spot_of_fill(self, int64_t number):
-        """Return the base and the offset in bytes of the rows of a fill."""
-        cdef Spot spot = self.spot_of_region(self.output_of(self.output0.shape[0] - 1, number))
-        return spot.base, spot.offset
 
     cdef inline const TableRow *operand_of(self, int64_t launch, int64_t number) noexcept:
         """Return the place of an operand of a launch."""
@@ -311,6 +313,7 @@ cdef class Assembler(Addressing):
         cdef bint native, ends
         cdef int64_t number, i
         cdef const int64_t[:] order = self.plan.order
+        self.begin_fills()
         for i in range(order.shape[0]):
             number = order[i]
             native = self.is_native(number)
@@ -325,13 +328,14 @@ cdef class Assembler(Addressing):
         self.finish()
         self.items.append((self.code.size, None, False, True))
 
-    def program(self, array code not None):
-        """Return the program: `code`, to which the code of all launches is appended."""
-        cdef Py_ssize_t first = len(code)
-        resize(code, first + self.code.size)
-        if self.code.size:
-            memcpy(data_of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
-        return executing.Program(code, self.natives.values(), self.scratch)
+    def program(self):
+        """Return the program, which takes the code."""
+        return executing.Program(self.code, self.natives.values(), self.scratch)
+
+    @property
+    def identities(self):
+        """What identifies rows that draw random numbers."""
+        return b""
 
     cdef bint is_native(self, int64_t launch) except -1:
         """Return whether native code runs a launch."""
@@ -341,10 +345,16 @@ cdef class Assembler(Addressing):
         """Add the code of a launch that native code runs."""
         raise NotImplementedError
 
+    cdef int begin_fills(self) except -1:
+        """Make room for the code that fills arenas, before that of all launches."""
+        return 0
+
     cdef int finish(self) except -1:
         """Add the code that follows all launches."""
         return 0
 
 
+include "fills.pxi"
+include "stretches.pxi"
 include "forward.pxi"
 include "backward.pxi"

@@ -128,7 +128,7 @@ cdef object find_route(Calls recorder, original, block, dict fields, tuple args)
         if is_stock and is_one_call(block, args):
             try:
                 return recorder.call_block(block, args)
-            except Exception:
+            except REFUSALS:
                 pass  # the original may still accept the arguments; if not, it raises
         if is_cell:
             return (<object>recorder).run_idle(original, block, args)

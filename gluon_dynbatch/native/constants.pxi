@@ -273,7 +273,7 @@ def made_array(source, context, dtype, bint numpy=False):
         properties[1], properties[2] = code, context.device_typeid
         properties[3] = context.device_id
         data, shape = source.tobytes(), <tuple>source.shape
-    except Exception:
+    except REFUSALS:
         return None
     if type(context) is not context_type:
         return None

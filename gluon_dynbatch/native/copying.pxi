@@ -16,9 +16,9 @@ def code_of_pieces(
     """
     cdef const PieceRow *row
     cdef int64_t i, count = pieces.shape[0], size = itemsize(dtype)
-    cdef Py_ssize_t length = numbers_in(sizeof(RowsRecord) + count * sizeof(gdb_piece))
-    cdef array code = clone(LONG, length, False)
-    cdef RowsRecord *record = <RowsRecord *>data_of(code)
+    cdef Code code = Code()
+    cdef RowsRecord *record = <RowsRecord *>code.grow(
+        sizeof(RowsRecord) + count * sizeof(gdb_piece))
     cdef gdb_piece *piece = <gdb_piece *>(record + 1)
     record[0] = RowsRecord(
         record=ROWS, dtype=kind_of(dtype), element_size=size, count=count,
@@ -36,8 +36,8 @@ def code_of_copies(
 ):
     """Return code that copies elements of base 0 to bases 1, 2, ..., for each from a start on."""
     cdef int64_t i, count = len(starts), size = itemsize(dtype), kind = kind_of(dtype)
-    cdef array code = clone(LONG, numbers_in(count * sizeof(CopyRecord)), False)
-    cdef CopyRecord *copy = <CopyRecord *>data_of(code)
+    cdef Code code = Code()
+    cdef CopyRecord *copy = <CopyRecord *>code.grow(count * sizeof(CopyRecord))
     for i in range(count):
         copy[i].record = RowsRecord(
             record=ROWS, dtype=kind, element_size=size, count=1, target=Spot(i + 1, 0),

@@ -1,5 +1,6 @@
 """The records of programs: `assembling` writes them, and `executing` runs them."""
 
+cimport cython
 from libc.stdint cimport int64_t
 
 cdef extern from "c/records.h":
@@ -65,3 +66,22 @@ cdef extern from "c/records.h":
         int64_t left_pitch
         Spot right
         int64_t right_pitch
+
+
+cdef inline int64_t numbers_in(int64_t bytes) noexcept:
+    return bytes // sizeof(int64_t)
+
+
+@cython.final
+cdef class Code:
+    #: Owned by this object, and moved when it grows, so no address in it lives longer than a call.
+    #: Only the thread that assembles a program has it.
+    cdef int64_t *numbers
+    cdef readonly int64_t size
+    cdef int64_t capacity
+
+    cdef int reserve(self, int64_t bytes) except -1
+    cdef void *grow(self, int64_t bytes) except NULL
+    cdef int append(self, Code code) except -1
+    cdef int64_t count(self, int64_t size) noexcept
+    cdef int64_t *give(self) noexcept

@@ -59,10 +59,17 @@ class Bases:
     @property
     def written(self) -> array[int]: ...
 
+class Code:
+    def __init__(self, numbers: Optional[Union[array[int], Array]] = None) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def words(self) -> List[int]: ...
+
 class Program:
     def __init__(
         self,
-        code: Union[array[int], Array],
+        code: Union[Code, array[int], Array],
         kernels: Iterable[NativeKernel] = (),
         scratch: int = 0,
         together: bool = True,

@@ -9,11 +9,12 @@ and kernels are counted natively.  Records that do not depend on each other run 
 (`c/phases.h`), shared by the team of `c/team.h`.
 """
 
+cimport cython
 from cpython.array cimport array, clone
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdio cimport fputs, stderr
-from libc.stdlib cimport abort, calloc, free, malloc
+from libc.stdlib cimport abort, calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -62,6 +63,7 @@ cdef extern from "c/phases.h" nogil:
         PhaseGroup *groups
         Placed *records
 
+include "code.pxi"
 include "kernels.pxi"
 include "engine.pxi"
 include "bases.pxi"
@@ -233,6 +235,8 @@ cdef inline void **handles_in(array numbers) noexcept:
 cdef class Program:
     """Records without addresses, and all kernels whose addresses its LAUNCH records contain.
 
+    They are integers, or a `Code`, whose memory it takes.
+
     Owned by the prepared plan, or by who runs it once; the engine may still run its `NativeProgram`.
 
     `scratch` is what MATRIX, ROW and SCATTER records need, in bytes.  Unless records may run
@@ -242,18 +246,15 @@ cdef class Program:
     #: This object's reference.
     cdef NativeProgram *program
 
-    def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0, bint together=True):
+    def __cinit__(self, code, kernels=(), int64_t scratch=0, bint together=True):
         cdef NativeKernel kernel
+        cdef Code words = code if isinstance(code, Code) else Code(code)
         cdef int64_t i
         kernels = tuple(kernels)  # as many as there is room for
         self.program = <NativeProgram *>allocate_zeros(1, sizeof(NativeProgram))
         self.program.references = 1
-        self.program.length = code.shape[0]
-        self.program.code = <int64_t *>malloc(8 * code.shape[0] + 8)
-        if self.program.code == NULL:
-            raise MemoryError("no memory for a program")
-        if code.shape[0]:
-            memcpy(self.program.code, &code[0], 8 * code.shape[0])
+        self.program.length = words.size
+        self.program.code = words.give()
         self.program.kernels = <gdb_kernel **>allocate_zeros(len(kernels), sizeof(void *))
         for i, kernel in enumerate(kernels):
             RETAIN(&kernel.kernel.references)

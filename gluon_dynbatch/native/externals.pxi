@@ -186,7 +186,7 @@ cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) exce
 
 def keep(
     list lazies not None, Keeper keeper not None, const int64_t[:] term_of,
-    const int64_t[:] region_of, const int64_t[:] element_of, const int64_t[:, :] regions,
+    const int32_t[:] region_of, const int32_t[:] element_of, const int64_t[:, :] regions,
 ):
     """Transfer lazy arrays of a computed tape to the arenas that hold their values.
 
@@ -209,7 +209,7 @@ def keep(
 
 
 def regions_held(
-    list lazies not None, const int64_t[:] term_of, const int64_t[:] region_of
+    list lazies not None, const int64_t[:] term_of, const int32_t[:] region_of
 ):
     """Return the regions that contain lazy arrays of a tape, as a set; tables are as for `keep`."""
     cdef set regions = set()
@@ -332,6 +332,8 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
             handle[i] = <size_t>handle_of(array_)
     with nogil:
         for i in range(count):
+            if i + AHEAD < count and handle[i + AHEAD]:
+                prefetch((<void **>handle[i + AHEAD])[0])
             if use[i] == b"a" and not address[i]:
                 failed |= mxnet.wait(<void *>handle[i])
             if use[i] in b"wra" and not address[i] and not failed:

@@ -51,8 +51,8 @@ def descendants(
 
 
 def exchange_reads(
-    reads, tuple filled, term, offset, size, const int64_t[:] region_of,
-    const int64_t[:] element_of, int64_t operands, const int64_t[::1] inputs,
+    reads, tuple filled, term, offset, size, const int32_t[:] region_of,
+    const int32_t[:] element_of, int64_t operands, const int64_t[::1] inputs,
     const uint8_t[::1] wanted,
 ):
     """Return the columns of the reads of a backward plan, as those of `plan.plan.Reads`.
@@ -63,8 +63,8 @@ def exchange_reads(
     `offset` and `size` are columns of `plan.transpose.Heads`.
     """
     cdef const int64_t[:] terms = term, offsets = offset, sizes = size, numbers
-    cdef const int64_t[::1] operand = reads.operand, region = reads.region
-    cdef const int64_t[::1] target = reads.target, length = reads.length, element = reads.element
+    cdef const int32_t[::1] operand = reads.operand, region = reads.region
+    cdef const int32_t[::1] target = reads.target, length = reads.length, element = reads.element
     #: Per operand its rank among the inputs, counted from 1; per rank, where its reads begin.
     cdef int64_t[::1] rank = clone(LONG, operands, True)
     cdef int64_t[::1] first = clone(LONG, inputs.shape[0] + 2, True)
@@ -76,8 +76,8 @@ def exchange_reads(
             first[rank[operand[k]] + 1] += 1
     for i in range(inputs.shape[0] + 1):
         first[i + 1] += first[i]
-    columns = numpy.empty((5, terms.shape[0] + first[inputs.shape[0] + 1]), numpy.int64)
-    cdef int64_t[:, ::1] found = columns
+    columns = numpy.empty((5, terms.shape[0] + first[inputs.shape[0] + 1]), numpy.int32)
+    cdef int32_t[:, ::1] found = columns
     for i, (externals, _) in enumerate(filled):
         numbers, done = externals, 0
         for k in range(numbers.shape[0]):
@@ -159,7 +159,7 @@ def sums_of_heads(
 
 def find_heads(
     const int64_t[::1] places, const int64_t[::1] sizes, const int32_t[::1] kinds, graph,
-    const uint8_t[::1] recorded, const int64_t[:] region_of, const int64_t[:] element_of,
+    const uint8_t[::1] recorded, const int32_t[:] region_of, const int32_t[:] element_of,
     const int64_t[:, ::1] regions,
 ):
     """Return the ranges at which gradients may arrive: terms, first elements there, sizes, kinds.
@@ -202,7 +202,7 @@ def find_heads(
 def spread_reach(
     inputs, outputs, reads, const int64_t[:, ::1] operands, const int64_t[::1] segment,
     const uint8_t[::1] recorded, const uint8_t[::1] trained, const uint8_t[::1] in_graph,
-    tuple filled, const int64_t[:] heads,
+    tuple filled, const int32_t[:] heads,
 ):
     """Find what takes part in a backward pass.
 
@@ -216,7 +216,8 @@ def spread_reach(
     gradient on.
     """
     cdef const int64_t[::1] first = inputs.first, differentiable = inputs.differentiable
-    cdef const int64_t[::1] output0 = outputs.first, operand = reads.operand, region = reads.region
+    cdef const int64_t[::1] output0 = outputs.first
+    cdef const int32_t[::1] operand = reads.operand, region = reads.region
     cdef int64_t launch, k, i = 0, launches = first.shape[0] - 1
     makers = numpy.empty(output0[launches] + len(filled), numpy.int64)
     marks, passes = numpy.zeros(launches + 2, bool), numpy.zeros(operands.shape[0], bool)

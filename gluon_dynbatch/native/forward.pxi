@@ -1,7 +1,7 @@
 """Assemble the program of a plan: a part of `assembling.pyx`."""
 
 
-cdef class Forward(Assembler):
+cdef class Forward(Stretches):
     """Assembles the program of a plan.
 
     Owned by the draft of the flush, and by the `Backward` that reads where values are.
@@ -39,8 +39,11 @@ cdef class Forward(Assembler):
     #: Launches that gather nothing, because nobody reads what they would.
     cdef readonly set unneeded
 
-    def __init__(self, plan, dict trained not None, frozenset unread not None=frozenset()):
-        super().__init__(plan, [segment.brief for segment in plan.graph.segments])
+    def __init__(
+        self, plan, dict trained not None, frozenset unread not None, tuple on_host not None,
+        frozenset kept not None,
+    ):
+        super().__init__(plan, on_host, kept)
         self.unread, self.unneeded, self.apart, self.picked = unread, set(), {}, {}
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = [None] * len(plan.segment), {}, {}
@@ -80,10 +83,13 @@ cdef class Forward(Assembler):
         cdef Recipe recipe = first.recipe
         cdef int64_t number, k
         cdef dict packed = None
+        cdef array places = None
         cdef int64_t apart = recipe.single if recipe.products is None else recipe.products.input
         cdef bint distinct = len(runs) == 1 and apart >= 0 and self.find_keys(launch, apart)
         if distinct and self.equal.table >= 0 and recipe.products is None:
             self.place_looked_up(first, launch)
+        if len(runs) == 1 and not distinct and len(recipe.far):
+            places = self.find_far(first, launch)
         self.place(runs, launch, 0)
         for run in runs:
             for k in range(len(run.recipe.saved)):
@@ -102,7 +108,7 @@ cdef class Forward(Assembler):
         elif distinct:
             self.run_distinct(launch, first)
         else:
-            self.add_runs(runs, 0)
+            self.add_runs(runs if places is None else self.cut_far(first, places), 0)
         for run in runs:
             self.copy_shared(run, launch)
         return 0
@@ -254,6 +260,7 @@ cdef class Forward(Assembler):
         cdef int64_t i
         cdef int64_t *part
         cdef Run run
+        self.write_fills()
         for i in range(self.equal.count() if self.looked_up else 0):
             gathered = self.equal.rows(i)
             if not gathered.table_rows or self.output0[gathered.launch] not in self.unread:

@@ -135,8 +135,8 @@ cdef class Cuts:
     def wire(
         self, tape, const int32_t[::1] entry, int32_t[::1] segment, int32_t[::1] unit_node,
         int64_t[::1] rows, int32_t[::1] slot0, int32_t[::1] input0, int32_t[::1] term0,
-        int32_t[::1] term, int64_t[::1] term_offset, int64_t[::1] term_size,
-        int32_t[::1] slot_unit, int64_t[::1] slot_size, int64_t[::1] value_term,
+        int32_t[::1] term, int32_t[::1] term_offset, int32_t[::1] term_size,
+        int32_t[::1] slot_unit, int32_t[::1] slot_size, int64_t[::1] value_term,
         int64_t[::1] pred0, int32_t[::1] preds,
     ):
         """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""

@@ -2,7 +2,8 @@
 # cython: cdivision=True, binding=False, auto_pickle=False
 """Make the plans of both directions: order units, list reads, and resolve operands from them.
 
-Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.
+Arrays and tables of places are as in `plan.plan.Plan` and in `Graph`.  Numbers of elements have 32
+bits, as arrays of MXNet have no more elements: tables of half the size stay in the cache.
 """
 
 cimport cython
@@ -11,6 +12,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
 import numpy
 
+from ..errors import LaunchError
 from . cimport tables
 from .tables cimport FIRST, ROW_SIZE, ROWS, SECOND, TYPE, PieceRow, TableRow
 
@@ -51,6 +53,15 @@ cdef inline const PortRow *ports_in(bytes table) noexcept:
 
 cdef inline int64_t count_ports(bytes table) noexcept:
     return len(table) // sizeof(PortRow)
+
+
+cdef int check_size(int64_t elements) except -1:
+    """Raise unless an array can have so many elements."""
+    if elements > INT32_MAX:
+        raise LaunchError(
+            f"no memory for an array of {elements} elements",
+            advice="record less in one scope, for example with smaller minibatches")
+    return 0
 
 
 include "sorting.pxi"

@@ -32,6 +32,7 @@ def lay_out(
                     place[i, ROWS] * (place[i, ROW_SIZE] // size)
                     + rows[part] * (port.row_size // size))
                 place[i, ROW_SIZE] = size
+                check_size(place[i, ROWS] * size)
                 port += 1
     return {"first": numpy.asarray(first), **dict(zip(PORT, ports))}, places
 
@@ -47,24 +48,24 @@ cdef int64_t gcd(int64_t a, int64_t b) noexcept:
 
 cdef struct TermPlace:
     #: Where a term is: its region, or -1, and its first element there.
-    int64_t region, element
+    int32_t region, element
 
 
 cdef struct Member:
     #: The first input and the first slot of a member of the launch at hand, and its rows.
-    int64_t input, slot, rows
+    int32_t input, slot, rows
 
 
 cdef struct TermRange:
     #: The first and the last term that a member reads as the operand at hand; and the first element
     #: and the number of elements of its part of the operand.
-    int64_t first, end, target, length
+    int32_t first, end, target, length
 
 
 cdef struct Located:
     #: What a term reads: the region and its first element there, the first element in the operand,
     #: and the number of elements.
-    int64_t region, element, target, length
+    int32_t region, element, target, length
 
 
 @cython.final
@@ -76,15 +77,16 @@ cdef class Reader:
     """
 
     cdef const int32_t[::1] term0, term, outside_kind
-    cdef const int64_t[::1] term_offset, term_size, slot_size, outside_size
+    cdef const int32_t[::1] term_offset, term_size, slot_size
+    cdef const int64_t[::1] outside_size
     cdef const int64_t[::1] port0, output0, part0, shared, concat, input_size, output_size
     #: A table of places, where operands that are whole external arrays are marked.
     cdef int64_t[:, ::1] operands
     #: Output: per term its region, or -1, and its first element there.
-    cdef int64_t[:, ::1] places
+    cdef int32_t[:, ::1] places
     #: The columns of `plan.plan.Reads`, longer than the number of reads.
     cdef object columns
-    cdef int64_t[::1] operand, region, target, length, element
+    cdef int32_t[::1] operand, region, target, length, element
     #: Numbers of fills by row size and number of the kind.
     cdef readonly dict fill_of
     #: Per fill, the external arrays that are copied, in order of first use, and their elements.
@@ -103,7 +105,7 @@ cdef class Reader:
         self.shared, self.concat = inputs.shared, inputs.concat
         self.output0, self.output_size = outputs.first, outputs.row_size
         self.operands, self.places = operands, places
-        self.columns = numpy.empty((5, self.term.shape[0]), numpy.int64)
+        self.columns = numpy.empty((5, self.term.shape[0]), numpy.int32)
         self.operand, self.region, self.target, self.length, self.element = self.columns
         self.fill_of, self.filled, self.sizes = {}, [], []
         self.read_launches(
@@ -122,10 +124,10 @@ cdef class Reader:
         cdef int64_t launch, port, unit, i, count, widest = 0
         for launch in range(first.shape[0] - 1):
             widest = max(widest, first[launch + 1] - first[launch])
-        self.members = clone(LONG, widest * sizeof(Member) // 8, False)
-        self.terms = clone(LONG, widest * sizeof(TermRange) // 8, False)
-        self.located = clone(LONG, widest * sizeof(Located) // 8, False)
-        cdef Member *members = <Member *>self.members.data.as_longlongs
+        self.members = clone(INT, widest * sizeof(Member) // 4, False)
+        self.terms = clone(INT, widest * sizeof(TermRange) // 4, False)
+        self.located = clone(INT, widest * sizeof(Located) // 4, False)
+        cdef Member *members = <Member *>self.members.data.as_ints
         for launch in range(first.shape[0] - 1):
             count = first[launch + 1] - first[launch]
             # This and other loops have no branches: most of what they read is not in the cache.
@@ -144,7 +146,7 @@ cdef class Reader:
 
     cdef void place(self, int64_t launch, int64_t port, int64_t count) noexcept:
         """Fill in the locations of the results of a port."""
-        cdef const Member *members = <const Member *>self.members.data.as_longlongs
+        cdef const Member *members = <const Member *>self.members.data.as_ints
         cdef int64_t i, slot, done = 0, size = self.output_size[port]
         cdef bint ragged = self.is_ragged(launch)
         for i in range(count):
@@ -159,8 +161,8 @@ cdef class Reader:
         follow each other.
         """
         cdef const int32_t *term0 = &self.term0[port - self.port0[launch]]
-        cdef const Member *members = <const Member *>self.members.data.as_longlongs
-        cdef TermRange *terms = <TermRange *>self.terms.data.as_longlongs
+        cdef const Member *members = <const Member *>self.members.data.as_ints
+        cdef TermRange *terms = <TermRange *>self.terms.data.as_ints
         cdef int64_t i, k, length, done = 0, level = 0, size = self.input_size[port]
         cdef bint sizes_differ = self.is_ragged(launch) or self.shared[port]
         if self.concat[port]:
@@ -185,10 +187,10 @@ cdef class Reader:
 
         Returns how many of the first members have all further terms.
         """
-        cdef const TermRange *terms = <const TermRange *>self.terms.data.as_longlongs
-        cdef Located *located = <Located *>self.located.data.as_longlongs
+        cdef const TermRange *terms = <const TermRange *>self.terms.data.as_ints
+        cdef Located *located = <Located *>self.located.data.as_ints
         cdef const int32_t *term = &self.term[0]
-        cdef const int64_t *offset = &self.term_offset[0]
+        cdef const int32_t *offset = &self.term_offset[0]
         cdef const TermPlace *places = <const TermPlace *>&self.places[0, 0]
         cdef int64_t i, k, number, last = 0, found = 0, total = self.places.shape[0]
         for i in range(count):
@@ -211,11 +213,11 @@ cdef class Reader:
         """Add the reads of terms; those that are contiguous on both sides are merged."""
         cdef Located read = Located(-1, 0, 0, 0)
         cdef const Located *term
-        cdef int64_t *operand = &self.operand[0]
-        cdef int64_t *region = &self.region[0]
-        cdef int64_t *target = &self.target[0]
-        cdef int64_t *length = &self.length[0]
-        cdef int64_t *element = &self.element[0]
+        cdef int32_t *operand = &self.operand[0]
+        cdef int32_t *region = &self.region[0]
+        cdef int32_t *target = &self.target[0]
+        cdef int32_t *length = &self.length[0]
+        cdef int32_t *element = &self.element[0]
         cdef int64_t i, k = self.count - 1
         cdef bint extends
         for i in range(count):
@@ -254,6 +256,7 @@ cdef class Reader:
         self.places[number, 0] = self.output0[self.output0.shape[0] - 1] + fill
         self.places[number, 1] = self.sizes[fill]
         self.sizes[fill] += self.outside_size[external]
+        check_size(self.sizes[fill])
         cdef array copied = self.filled[fill]
         resize_smart(copied, copied.ob_size + 1)
         copied.data.as_longlongs[copied.ob_size - 1] = external

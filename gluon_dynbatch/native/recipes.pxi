@@ -1,8 +1,4 @@
-"""Code, and what programs need to know of each kernel: a part of `assembling.pyx`."""
-
-
-cdef inline int64_t numbers_in(int64_t bytes) noexcept:
-    return bytes // sizeof(int64_t)
+"""What programs need to know of each kernel: a part of `assembling.pyx`."""
 
 
 cdef inline int64_t *data_of(array numbers) noexcept:
@@ -12,53 +8,6 @@ cdef inline int64_t *data_of(array numbers) noexcept:
 cdef inline int64_t entries(array table, int64_t size) noexcept:
     """Return the number of entries of `size` bytes in a table."""
     return len(table) // numbers_in(size)
-
-
-@cython.final
-cdef class Code:
-    """A growing array of integers, which records are written to.
-
-    Owned by an `Assembler`.
-    """
-
-    #: Owned by this object, and moved when it grows, so no address in it lives longer than a call.
-    #: Only the thread that assembles a program has it.
-    cdef int64_t *numbers
-    cdef readonly int64_t size
-    cdef int64_t capacity
-
-    def __dealloc__(self):
-        free(self.numbers)
-
-    cdef int reserve(self, int64_t bytes) except -1:
-        """Make room for some bytes, and for half as many more."""
-        cdef int64_t count = numbers_in(bytes), capacity = count + count // 2 + 1024
-        cdef int64_t *moved
-        if self.size + count > self.capacity:
-            capacity += self.size
-            moved = <int64_t *>realloc(self.numbers, capacity * sizeof(int64_t))
-            if moved == NULL:
-                raise MemoryError("no memory for a program")
-            self.numbers, self.capacity = moved, capacity
-        return 0
-
-    cdef void *grow(self, int64_t bytes) except NULL:
-        """Append uninitialized bytes; return their address, which is valid until the next call."""
-        cdef int64_t count = numbers_in(bytes)
-        if self.size + count > self.capacity:
-            self.reserve(self.size * sizeof(int64_t) + bytes)
-        self.size += count
-        return self.numbers + self.size - count
-
-    cdef int append(self, Code code) except -1:
-        cdef int64_t bytes = code.size * sizeof(int64_t)
-        if bytes:
-            memcpy(self.grow(bytes), code.numbers, bytes)
-        return 0
-
-    cdef int64_t count(self, int64_t size) noexcept:
-        """Return the number of entries of `size` bytes."""
-        return self.size // numbers_in(size)
 
 
 # Entries of a recipe: plain values in its tables, which never change, and which `kernel.recipe` gives as dictionaries with these names.  Everything that
@@ -191,6 +140,8 @@ cdef class Recipe:
     cdef array parameters, saved, added
     #: Entries of `Pack`, for parameters and for operands, and of `Shared`.
     cdef array packs, operand_packs, shared
+    #: Numbers of operands whose rows the kernel reads where they are, even if they lie apart.
+    cdef array far
     #: Nothing, or the numbers of the key of random numbers and of what identifies rows.
     cdef array draws
     #: Backward: entries of `SumEntry`, and of `Gradient`, for parameters and for inputs.
@@ -207,7 +158,7 @@ cdef class Recipe:
     def __init__(
         self, Direction forward not None, Direction backward, *, row_bytes, parameters, saved,
         added, list packs not None, list operand_packs not None, list shared not None,
-        list sums not None, list trained not None, list reached not None, draws, bint gathers,
+        list sums not None, list trained not None, list reached not None, far, draws, bint gathers,
         int64_t table_rows, int64_t single, Products products,
     ):
         self.directions = [forward] if backward is None else [forward, backward]
@@ -219,7 +170,7 @@ cdef class Recipe:
         self.sums = table_of(sums, <SumEntry *>NULL)
         self.trained = table_of(trained, <Gradient *>NULL)
         self.reached = table_of(reached, <Gradient *>NULL)
-        self.draws = array("q", draws)
+        self.far, self.draws = array("q", far), array("q", draws)
         self.gathers, self.table_rows, self.single = gathers, table_rows, single
         self.products = products
 
@@ -264,3 +215,11 @@ cdef class Run:
         cdef Run run = Run(self.recipe, rows)
         memcpy(run.spots, self.spots, len(self.recipe.row_bytes) * sizeof(Spot))
         return run
+
+    cdef int move(self, int64_t rows) noexcept:
+        """Move the spots of arrays in memory by so many rows."""
+        cdef int64_t number
+        for number in range(len(self.recipe.row_bytes)):
+            if self.is_placed(number):
+                self.spots[number].offset += rows * data_of(self.recipe.row_bytes)[number]
+        return 0

@@ -8,6 +8,7 @@ class: its slots are read and written directly in memory.
 
 cimport cython
 from cpython.array cimport array, clone, extend, resize_smart
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_Clear
 from cpython.list cimport PyList_SetSlice
@@ -60,6 +61,8 @@ cdef extern from "Python.h":
     PyTypeObject *type_pointer "Py_TYPE"(object item) noexcept
     PyObject *PySequence_Fast_GET_ITEM(object items, Py_ssize_t i)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
+    int PyBUF_WRITE
+    object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
     object PyObject_GenericGetDict(object owner, void *context)
     PyObject **_PyObject_GetDictPtr(object owner) noexcept
     void *PyEval_GetFrame()
@@ -105,6 +108,12 @@ cdef type borrowed_type
 #: The ctypes class of array handles.
 cdef object handle_type
 cdef type numpy_array = np.ndarray
+#: Exceptions of functions that refuse their arguments.  Others, such as ``TimeoutError``, may come
+#: from the user's handler of a signal, which Python runs anywhere.
+cdef tuple REFUSALS = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    Warning,
+)
 #: By id of a code object: the object itself, whether it is the user's, and its places by
 #: instruction.  By id, because hashing a code object reads all of it.
 cdef dict known_code = {}
@@ -287,7 +296,9 @@ include "calls.pxi"
 include "constants.pxi"
 include "graph.pxi"
 include "externals.pxi"
+include "gathering.pxi"
 include "views.pxi"
+include "numpy.pxi"
 include "numbers.pxi"
 include "structures.pxi"
 include "pieces.pxi"

@@ -28,10 +28,10 @@ cdef class Resolver:
 
     cdef const int64_t[:, ::1] regions
     #: Columns of `Reads`.
-    cdef const int64_t[::1] region, target, length, element
+    cdef const int32_t[::1] region, target, length, element
     #: All reads by operand: in their order, and in an order in which each operand is covered from
     #: its first element on.
-    cdef int64_t[::1] by_operand, sweep
+    cdef int32_t[::1] by_operand, sweep
     #: Per operand, one more at the end: its first read there.
     cdef int64_t[::1] first
     #: Per read: the end of what earlier reads of the sweep cover of its elements.
@@ -39,12 +39,12 @@ cdef class Resolver:
     cdef array pieces
 
     def __init__(self, int64_t operands, regions, reads):
-        cdef const int64_t[::1] operand = reads.operand, target = reads.target
+        cdef const int32_t[::1] operand = reads.operand, target = reads.target
         cdef int64_t i, k, low, high, most = 0, count = operand.shape[0]
         self.regions, self.region, self.target = regions, reads.region, target
         self.length, self.element = reads.length, reads.element
         self.pieces, self.covered = array("q"), clone(LONG, count, False)
-        self.by_operand, self.sweep = clone(LONG, count, False), clone(LONG, count, False)
+        self.by_operand, self.sweep = clone(INT, count, False), clone(INT, count, False)
         self.first = clone(LONG, operands + 2, True)
         for i in range(count):
             if operand[i] < 0 or operand[i] >= operands:

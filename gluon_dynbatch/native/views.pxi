@@ -314,11 +314,15 @@ def part(array_, int64_t start, int64_t stop):
 
 def first_elements(array_, int64_t count, tuple shape not None):
     """Return the first elements of a flat array as a view of a shape; autograd must not record."""
+    return in_shape(part(array_, 0, count), shape)
+
+
+cdef object in_shape(object array_, tuple shape):
+    """Return a plain array as a view of a shape; autograd must not record."""
     cdef array sizes = array("q", shape)
     cdef void *handle = NULL
+    cdef void *flat = handle_of(array_)
     cdef int failed
-    elements = part(array_, 0, count)
-    cdef void *flat = handle_of(elements)
     with nogil:
         failed = mxnet.reshape(
             flat, sizes.ob_size, <const int64_t *>sizes.data.as_longlongs, False, &handle)

@@ -49,7 +49,7 @@ def make_plan(
     outputs, results = _lay_out([of_outputs for _, of_outputs in ports], members)
     # Externals are numbered from -1 downwards: they are at the end of the table.
     terms = len(graph.slot_unit) + len(outside.size)
-    places = np.full((terms, 2), -1, dtype=np.int64)
+    places = np.full((terms, 2), -1, dtype=np.int32)
     reader = planning.Reader(graph, members, inputs, outputs, outside, operands, places)
     reads = Reads(*reader.reads)
     row_size, kind = np.array(list(reader.fill_of), dtype=np.int64).reshape((-1, 2)).T

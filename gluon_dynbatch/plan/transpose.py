@@ -98,8 +98,11 @@ def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
 def _fills(plan: Plan, heads: Heads) -> Tuple[Tuple[Tuple[Array, Array], ...], Array]:
     """Return the fills with gradients of heads, one for each size and kind, and their kinds."""
     pairs = heads.size * len(plan.kinds) + heads.kind
-    distinct, fill = np.unique(pairs, return_inverse=True)
-    by_fill = [np.flatnonzero(fill == number) for number in range(len(distinct))]
+    if len(pairs) and (pairs == pairs[0]).all():  # one loss per sample
+        distinct, by_fill = pairs[:1], [np.arange(len(pairs))]
+    else:
+        distinct, fill = np.unique(pairs, return_inverse=True)
+        by_fill = [np.flatnonzero(fill == number) for number in range(len(distinct))]
     filled = tuple((numbers, heads.size[numbers]) for numbers in by_fill)
     return filled, distinct % len(plan.kinds)
 

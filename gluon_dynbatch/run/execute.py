@@ -14,13 +14,14 @@ from ..errors import LaunchError, Where
 from ..modes import RECORDING
 from ..native import executing, recording
 from ..native.assembling import itemsize
-from ..plan.launch import Launch, Whole
+from ..plan.launch import Fill, Launch, Whole
 from ..plan.plan import Plan
 from ..record.lazy_base import Lazy
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher
 from .draws import draw_key
 from .operators import OperatorTape
+from .pool import allocate
 from .prepare import Assembled
 from .profiling import PROFILER
 
@@ -71,14 +72,13 @@ class Pass:
         for end, number, by_operators, ends_push in self._assembled.items:
             if not (ends_push or watches):
                 continue
-            stop = self._assembled.fill_length + end
             is_watched = watches and number is not None
             with self._watched(watches, number) if is_watched else nullcontext():
-                if low < stop:
-                    self.push(low, stop)
+                if low < end:
+                    self.push(low, end)
                 if by_operators and number is not None:
                     self.launch(self.plan.launch(number))
-            low = stop
+            low = end
 
     @contextmanager
     def _watched(self, watches: List[LaunchWatch], number: Any) -> Iterator[None]:
@@ -140,7 +140,19 @@ class Execution(Pass):
             return identities
         if kind == "key":
             return draw_key()
+        if kind == "gathered":
+            return self._gathered(self._assembled.gathered_fills[key[0]])
         return self.externals[key[0]] if kind == "external" else super().array_at(kind, *key)
+
+    def _gathered(self, fill: Fill) -> NDArray:
+        """Return the external arrays of a fill, side by side."""
+        arena = self.plan.arenas[fill.region.arena]
+        array = allocate((fill.region.rows * arena.row_size,), arena.dtype, CPU)
+        columns = fill.externals, fill.counts, itemsize(arena.dtype), array
+        if not recording.gather(self.externals, *columns):
+            arrays = [self.externals[number] for number in fill.externals.tolist()]
+            write_pieces(array, arrays, fill.pieces(np.arange(len(arrays))), b"a")
+        return array
 
     def external(self, number: int) -> NDArray:
         """Return an external array for MXNet's operators, as one of ``mx.nd``.
@@ -223,4 +235,6 @@ def execute(
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
     execution.fill_devices()
     execution.run_launches(watch)
+    if tape is not None:
+        tape.update_statistics()
     return execution

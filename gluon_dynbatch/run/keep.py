@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import weakref
@@ -12,18 +11,22 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tu
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 from mxnet.util import is_np_shape
 
 from ..native import recording
 from ..native.executing import Notice
 from ..record.lazy_base import Lazy
 from ..record.state import STATE
-from ..record.types import TYPES, in_host_memory
+from ..record.types import TYPES
 from ..schedule.dependencies import Array
 from .buffers import copy_out
-from .pool import ArrayKind, address_of
+from .pool import ArrayKind
 
 Result = TypeVar("Result")
+
+#: Types of NumPy, by the numbers that MXNet gives them.
+NUMPY_TYPES = {code: np.dtype(kind) for kind, code in _DTYPE_NP_TO_MX.items() if kind is not None}
 
 
 class Spots(NamedTuple):
@@ -352,12 +355,8 @@ def _kind_of(code: int) -> ArrayKind:
 def _elements(array: NDArray) -> Array:
     """Wait for an arena, and return its elements, in place if it is on a CPU."""
     array.wait_to_read()
-    if not in_host_memory(array.context):
-        return array.asnumpy().reshape(-1)
-    dtype = np.dtype(array.dtype)
-    size = array.size * dtype.itemsize
-    memory: Any = (ctypes.c_char * size).from_address(address_of(array))
-    return np.frombuffer(memory, dtype)
+    elements = recording.elements_in(array, NUMPY_TYPES)
+    return array.asnumpy().reshape(-1) if elements is None else elements
 
 
 def _windows(elements: Array, shape: Tuple[int, ...]) -> Array:

@@ -13,13 +13,14 @@ parameters and shared arrays, which the forward pass makes.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
+from ..lower.segment import Segment
 from ..modes import RECORDING, TRAINING
 from ..plan.launch import Launch, Whole
 from ..record.lazy_base import Lazy
@@ -127,8 +128,13 @@ class OperatorTape:
         #: The arenas of the transposed plan.
         self.gradients = Arenas(transposed.plan, BACKWARD_POOL)
         self._graphs: Dict[int, Recorded] = {}
-        #: Whether a launch has updated running statistics, as in training.
-        self.has_statistics = False
+        #: Launches that update running statistics, in training.
+        self._updates: List[Tuple[Launch, Recorded]] = []
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether launches update running statistics, as in training."""
+        return bool(self._updates)
 
     def record(
         self,
@@ -152,9 +158,13 @@ class OperatorTape:
                 arguments.append(self.leaves.leaf(array, trained))
         executable.launch(arguments, segment.mode | RECORDING, out=results)
         recorded = self._graphs[launch.number] = Recorded(executable, arguments, results)
-        if executable.mutated:
-            self.has_statistics |= bool(segment.mode & TRAINING)
-            _update_statistics(launch, recorded)
+        if executable.mutated and segment.mode & TRAINING:
+            self._updates.append((launch, recorded))
+
+    def update_statistics(self) -> None:
+        """Update running statistics, once all launches have read them as they were."""
+        for launch, recorded in self._updates:
+            _update_statistics(launch.segment, recorded)
 
     def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
         """Make the operands variables, whose gradients are rows of the backward arenas."""
@@ -209,17 +219,21 @@ class OperatorTape:
         recorded.executable.go_backward(results, gradients, segment.mode)
 
 
-def _update_statistics(launch: Launch, recorded: Recorded) -> None:
-    """Update running statistics now, by a backward pass whose gradients are not used.
+def _update_statistics(segment: Segment, recorded: Recorded) -> None:
+    """Update running statistics by a backward pass whose gradients are not used.
 
     MXNet updates them in the backward pass.  In its own thread, that would be at a time for which a
     later reader does not wait; so a recorded launch works on copies, which are copied back here.
     """
-    segment, (executable, arguments, results) = launch.segment, recorded
-    if segment.mode & TRAINING:
-        executable.go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
-    for k in executable.mutated:
-        kind, number = executable.arguments[k]
-        # Other arrays are only read: a call that writes to them is not recorded, but runs at once.
-        if kind == "param":
-            arguments[k].copyto(segment.parameters[number].data(segment.context))
+    executable, arguments, results = recorded
+    # Other arrays are only read: a call that writes to them is not recorded, but runs at once.
+    copies = [
+        (arguments[k], segment.parameters[number].data(segment.context))
+        for k, (kind, number) in enumerate(executable.arguments)
+        if k in executable.mutated and kind == "param"
+    ]
+    for copy, statistics in copies:
+        statistics.copyto(copy)
+    executable.go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
+    for copy, statistics in copies:
+        copy.copyto(statistics)

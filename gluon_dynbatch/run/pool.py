@@ -13,9 +13,9 @@ from typing import Any, List, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import _LIB, check_call
+from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX, _new_alloc_handle
+from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 
 from ..errors import LaunchError
 from ..native import executing, recording
@@ -32,12 +32,13 @@ MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
     """Return an uninitialized array."""
+    if prod(shape) > MOST_ELEMENTS:
+        reason = f"an array of MXNet has at most {MOST_ELEMENTS} elements"
+        raise _explained(reason, shape, dtype, context)
     try:
-        if prod(shape) > MOST_ELEMENTS:
-            return NDArray(_new_alloc_handle(shape, context, False, dtype))  # raises
         device = context.device_typeid, context.device_id
         return recording.empty(shape, _number_of(dtype), *device)
-    except Exception as error:
+    except (MXNetError, MemoryError) as error:
         raise _explained(error, shape, dtype, context) from error
 
 
@@ -56,7 +57,7 @@ def allocate_like(array: NDArray, kinds: List[ArrayKind]) -> List[NDArray]:
     """Return uninitialized arrays of these kinds, with the dtype and the context of another one."""
     try:
         return recording.arrays_like(array, kinds)
-    except Exception as error:
+    except (MXNetError, MemoryError) as error:
         largest = max((shape for shape, _ in kinds), key=prod)
         raise _explained(error, largest, array.dtype, array.context) from error
 
@@ -69,11 +70,11 @@ def address_of(array: NDArray) -> int:
 
 
 def _explained(
-    error: Exception, shape: Tuple[int, ...], dtype: Any, context: mx.Context
+    reason: object, shape: Tuple[int, ...], dtype: Any, context: mx.Context
 ) -> LaunchError:
     """Return the error for an array that cannot be allocated."""
     return LaunchError(
-        f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
+        f"no memory for an array of shape {shape} and type {dtype} on {context}: {reason}",
         advice="record less in one scope, for example with smaller minibatches",
     )
 

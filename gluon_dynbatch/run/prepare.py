@@ -6,9 +6,8 @@ kernel run between stretches of native code.
 
 from __future__ import annotations
 
-from array import array
 from itertools import compress, count
-from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -36,17 +35,17 @@ class Assembled(NamedTuple):
     """The program of one pass, and what is needed to run it."""
 
     program: executing.Program
-    #: Length of the code that fills arenas; it precedes the code of all launches.
-    fill_length: int
-    #: Per launch in order, and once more for the code after the last launch: where its code ends,
-    #: counted from the end of the fills; its number or None; whether MXNet's operators run it
-    #: after that code; and whether all code up to there is pushed to the engine at once.
+    #: Per launch in order, and once more for the code after the last launch: where its code ends;
+    #: its number or None; whether MXNet's operators run it after that code; and whether all code up
+    #: to there is pushed to the engine at once.  The code that fills arenas comes first.
     items: Tuple[Tuple[int, Optional[int], bool, bool], ...]
     #: Where the code ends, if it writes all results; -1 if MXNet's operators write some.
     native_end: int
     #: Numbers of the external arrays that the program copies into arenas.
     externals: Tuple[int, ...]
-    #: Fills of arenas in memory of other devices, which the program leaves out.
+    #: By number, fills whose external arrays are gathered for the program; and fills of arenas in
+    #: memory of other devices, which the program leaves out.
+    gathered_fills: Dict[int, Fill]
     device_fills: Tuple[Fill, ...]
     #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
@@ -126,10 +125,16 @@ def find_gathered(plan: Plan) -> FrozenSet[int]:
     return frozenset(plan.outputs.first[:-1][is_gathering[plan.segment]].tolist())
 
 
-def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozenset()) -> Draft:
+def prepare(
+    plan: Plan,
+    heads: Optional[Heads],
+    unread: FrozenSet[int] = frozenset(),
+    kept: FrozenSet[int] = frozenset(),
+) -> Draft:
     """Transpose a plan for these heads, if there are any, and assemble its forward program.
 
-    What is gathered for `unread` regions may be left out, if the program has no need of it.
+    What is gathered for `unread` regions may be left out, if the program has no need of it.  `kept`
+    external arrays are likely to be in arenas of earlier flushes, which the program reads.
     """
     transposed, native = None, {}
     if heads is not None:
@@ -138,7 +143,8 @@ def prepare(plan: Plan, heads: Optional[Heads], unread: FrozenSet[int] = frozens
         others = [number for number in backward.order.tolist() if number not in native]
         recorded = {number: backward.launch(number) for number in others}
         transposed = Transposed(heads, backward, recorded)
-    assembler = assembling.Forward(plan, native, unread)
+    on_host = tuple(in_host_memory(arena.context) for arena in plan.arenas)
+    assembler = assembling.Forward(plan, native, unread, on_host, kept)
     return Draft(assemble(assembler), transposed, assembler)
 
 
@@ -162,34 +168,17 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
 def assemble(assembler: assembling.Assembler) -> Assembled:
     """Assemble a plan into a program."""
     assembler.assemble()
-    code = array("q")
-    plan: Plan = assembler.plan
-    externals: List[int] = []
-    device_fills: List[Fill] = []
-    fills: Tuple[Fill, ...] = ()
-    identities = b""
-    # Backward, fills are sums of head gradients, which `Pull` adds up before the program.
-    if isinstance(assembler, assembling.Forward):
-        fills, identities = plan.fills, assembler.identities
-    for number, fill in enumerate(fills):
-        arena = plan.arenas[fill.region.arena]
-        if in_host_memory(arena.context):
-            count, source = len(fill.externals), assembler.stop + len(externals)
-            pieces = fill.pieces(np.arange(source, source + count))
-            base, offset = assembler.spot_of_fill(number)
-            code.extend(assembling.code_of_pieces(arena.dtype, pieces, 0, base, offset))
-            externals += fill.externals.tolist()
-        else:
-            device_fills.append(fill)
-    fill_length = len(code)  # before `program` appends the launches to this very array
+    externals, on_devices = assembler.externals, assembler.device_fills
+    fills = assembler.plan.fills if on_devices or assembler.gathered_fills else ()
+    identities = assembler.identities
     by_operators = any(item[2] for item in assembler.items)
     return Assembled(
-        program=assembler.program(code),
-        fill_length=fill_length,
+        program=assembler.program(),
         items=tuple(assembler.items),
-        native_end=-1 if by_operators or device_fills else fill_length + assembler.items[-1][0],
+        native_end=-1 if by_operators or on_devices else assembler.items[-1][0],
         externals=tuple(externals),
-        device_fills=tuple(device_fills),
+        gathered_fills={number: fills[number] for number in assembler.gathered_fills},
+        device_fills=tuple([fills[number] for number in on_devices]),
         bases=tuple(assembler.bases),
         uses=bytes(assembler.uses) + b"a" * len(externals),
         sizes=assembler.sizes,

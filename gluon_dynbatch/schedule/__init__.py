@@ -6,13 +6,13 @@ Read `dependencies.py` (the input and the output), `budget.py` (limits on the an
 no state.
 """
 
-from .bound import lower_bound
+from .bound import lower_bound, most_on_a_path
 from .budget import Budget, parse_budget
 from .dependencies import arrange, check_groups
-from .depth import group_by_depth
+from .depth import group_by_depth, unit_depth
 from .policies import POLICIES, Analysis, Search, analyze, merges
 
 __all__ = [
     "POLICIES", "Analysis", "Budget", "Search", "analyze", "arrange", "check_groups",
-    "group_by_depth", "lower_bound", "merges", "parse_budget",
+    "group_by_depth", "lower_bound", "merges", "most_on_a_path", "parse_budget", "unit_depth",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dependencies import Dependencies
+from .dependencies import Array, Dependencies, Ints
 from .depth import unit_depth
 
 
@@ -23,18 +23,29 @@ def lower_bound(graph: Dependencies) -> int:
     levels = np.unique(np.stack([graph.signature, depth]), axis=1)[0]
     signatures, depths = np.unique(levels, return_counts=True)
     repeated = signatures[depths > 1]
-    own = graph.signature[:, None] == repeated
-    counts = own.astype(np.int32)
-    starts, lengths = graph.offsets[:-1], np.diff(graph.offsets)
-    # Level by level, so that the counts of all that a unit depends on are complete; all units but
-    # those of depth 0 depend on others.
-    by_depth = np.argsort(depth, kind="stable")
-    ends = np.searchsorted(depth[by_depth], np.arange(depth.max(initial=-1) + 2))
-    for first, last in zip(ends[1:-1], ends[2:]):
-        units = by_depth[first:last]
-        sizes = lengths[units]
-        begins = np.cumsum(sizes) - sizes
-        places = np.repeat(starts[units] - begins, sizes) + np.arange(sizes.sum())
-        counts[units] += np.maximum.reduceat(counts[graph.preds[places]], begins)
-    launches = counts.max(axis=0, initial=0).sum()
+    launches = most_on_a_path(graph, depth, graph.signature == repeated[:, None]).sum()
     return int(launches) + len(signatures) - len(repeated)
+
+
+def most_on_a_path(graph: Dependencies, depth: Ints, own: Array) -> Array:
+    """Return the largest number of units of some sets on one path, for each set.
+
+    `own` has a row for each set, and says whether each unit belongs to it.
+    """
+    # In the order of depth, so that the counts of all that a unit depends on are complete.
+    order = np.argsort(depth, kind="stable")
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    sizes = np.diff(graph.offsets)[order]
+    begins = np.cumsum(sizes) - sizes
+    places = np.repeat(graph.offsets[order] - begins, sizes) + np.arange(sizes.sum())
+    preds = number[graph.preds[places]]
+    counts = own[:, order].astype(np.int32)
+    # All units but those of depth 0 depend on others.
+    ends = np.searchsorted(depth[order], np.arange(1, depth.max(initial=-1) + 2)).tolist()
+    for first, last in zip(ends, ends[1:]):
+        start, end = begins[first], begins[last] if last < len(begins) else len(preds)
+        before = counts[:, preds[start:end]]
+        counts[:, first:last] += np.maximum.reduceat(before, begins[first:last] - start, axis=1)
+    largest: Array = counts.max(axis=1, initial=0)
+    return largest

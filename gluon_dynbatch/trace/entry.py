@@ -8,7 +8,7 @@ import warnings
 import weakref
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple, Union
 
 from mxnet.gluon import HybridBlock
 from mxnet.util import is_np_array
@@ -292,12 +292,22 @@ def _entry(
 def _with_shapes(program: CallProgram, shapes: Dict[Ref, Shape]) -> CallProgram:
     """Replace the shapes of creation operators by inferred ones; size 0 means an unknown size."""
     ops = (
-        op._replace(attrs={**op.attrs, "shape": str(shapes[at, 0])})
-        if "shape" in op.attrs and not op.inputs
+        op._replace(attrs={**op.attrs, **_inferred(op.attrs, shapes[at, 0])})
+        if op.op != VARIABLE and not op.inputs
         else op
         for at, op in enumerate(program.ops)
     )
     return program._replace(ops=tuple(ops))
+
+
+def _inferred(attrs: Mapping[str, str], shape: Shape) -> Dict[str, str]:
+    """Return the attributes of a creation operator that say its shape, with the inferred one."""
+    if attrs.get("infer_range") not in ("True", "true", "1"):
+        return {"shape": str(shape)} if "shape" in attrs else {}
+    # An end half a step before the next number gives this length, whatever is rounded.
+    steps = shape[0] // int(attrs.get("repeat", 1)) - 0.5
+    start, step = float(attrs["start"]), float(attrs.get("step", 1))
+    return {"stop": str(start + steps * step), "infer_range": "False"}
 
 
 def _why_at_once(program: CallProgram, mode: int) -> str:

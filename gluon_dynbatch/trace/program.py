@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from typing import Any, Dict, Iterator, List, MutableMapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -188,6 +189,7 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
         if _gluon_refuses(block, args):
             text = f"hybrid_forward does not take these arguments: {error}"
             advice = "pass the arguments that it takes, with the same nesting in each call"
+            advice = _instead(error) or advice
             raise ArgumentError.like(type(error))(text, where, block.name, advice) from error
         # Only exceptions from the use of a symbol as an array get advice.
         if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
@@ -205,11 +207,16 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
 
 
 def _instead(error: Exception) -> str:
-    """Return what to write instead of ``x[index]`` or ``x -= y`` in a cell; or nothing."""
+    """Return what to write for ``x[index]``, ``x -= y`` or a nested argument; or nothing."""
     if "integer index" in str(error):
         return (
             "write F.take(x, index) instead of x[index], and F.slice_axis(x, axis, begin, end) "
             "instead of x[begin:end]"
+        )
+    if re.search(r"must be Symbol instances, but got [\[({]", str(error)):
+        return (
+            "an operator takes one array for an argument, not several: pass arrays one by one, as "
+            "in net(*sample), or take them apart in the cell"
         )
     alias = getattr(error, "alias", None) or ""
     plain = alias[:-1] if getattr(error, "function", "").startswith("__i") else ""

@@ -155,7 +155,7 @@ REFUSED = [
     (training, "train --ctx gpu(0)", "argument --ctx: MXNet finds no gpu(0) here"),
     (training, "train --optimizer sgd,adam", "argument --optimizer: 'sgd,adam' is none of"),
     (training, "trian", "argument VERB: invalid choice: 'trian'"),
-    (training, "train extra", "unrecognized arguments: extra"),
+    (training, "train extra", " train --help)"),
     (training, "train --resume --output /none", "/none/last: No such file or directory"),
     (launch, "--", "the following arguments are required: -- OPTIONS"),
     (launch, "--workers auto2 -- train", "argument --workers: "),

@@ -18,6 +18,7 @@ from gluon_dynbatch.kernel.layout import (
     Weight,
 )
 from gluon_dynbatch.kernel.step import (
+    RECTIFIED,
     Access,
     Convolved,
     Dots,
@@ -59,9 +60,9 @@ STEPS = [
              transpose_right=0, gradient=1),
     ),
     (
-        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32"),
+        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32", BIAS, RECTIFIED),
         "convolved",
-        dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS,
+        dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS, added=BIAS, function=2,
              **{f"maps.{name}": value for name, value in MAPS._asdict().items()}),
     ),
     (
@@ -133,7 +134,7 @@ def test_the_parts_of_a_loop_are_where_c_has_them():
 def test_members_of_records_are_where_c_has_them():
     """Cython writes them by the names of their members."""
     table = np.array([[planning.ADD, 4, 5, 6, 7], [planning.ZERO, 8, 9, 10, 11]])
-    words = list(assembling.code_of_pieces("float64", table, 100, 2, 3))
+    words = assembling.code_of_pieces("float64", table, 100, 2, 3).words
     found = dict(record=executing.ROWS, dtype=DTYPES["float64"], element_size=8)
     unknown = dict(in_order=0, elements=0, end=0)  # until the program is made
     assert read(words, "rows_record") == dict(found, count=2, target=(2, 3), **unknown)

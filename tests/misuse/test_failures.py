@@ -2,6 +2,7 @@
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
+import contextlib
 import resource
 import sys
 from functools import partial
@@ -264,10 +265,10 @@ EVERY = 5
 
 
 class Interrupt:
-    """Counts instructions of some modules; raises ``KeyboardInterrupt`` at one, unless it is 0."""
+    """Counts instructions of some modules; raises an exception at one, unless it is 0."""
 
-    def __init__(self, instruction, modules):
-        self._instruction = instruction
+    def __init__(self, instruction, modules, kind=KeyboardInterrupt):
+        self._instruction, self._kind = instruction, kind
         self._files = {module.__file__ for module in modules}
         self.seen = 0
 
@@ -290,7 +291,7 @@ class Interrupt:
             self.seen += 1
             if self.seen == self._instruction:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                raise self._kind
         return self._step
 
 
@@ -370,3 +371,25 @@ def test_interrupts_leave_nothing_behind(net, program, part):
     works(net)
     # "auto" may change to a setting that takes fewer instructions.
     assert raised > 0.8 * (counter.seen // every) > 30 or program is automatic and raised > 10
+
+
+def making_arrays(net):
+    with gdb.batching(**FIXED):
+        for k in range(3):
+            net(mx.nd.array([[k] * 4]) + SAMPLES[0])
+
+
+@pytest.mark.parametrize("program", [training, making_arrays])
+def test_exceptions_of_signal_handlers_arrive_as_they_are(net, program):
+    """A handler that limits the time, for example, is run by Python wherever the program is."""
+    modules = pool, mx.context
+    program(net)
+    with Interrupt(0, modules) as counter:
+        program(net)
+    assert counter.seen > 50
+    for instruction in range(1, counter.seen + 1):
+        # Buffers that are used again take fewer instructions.
+        with contextlib.suppress(TimeoutError), Interrupt(instruction, modules, TimeoutError) as it:
+            program(net)
+            assert it.seen < instruction
+    works(net)

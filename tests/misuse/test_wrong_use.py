@@ -77,13 +77,15 @@ WRONG = {
     "max_rows": (gdb.OptionError, ["at least 1", "None"], [0, -1, 1.5, True, "3", NAN], SCOPES),
     "strict": (gdb.OptionError, NOT_BOOLEAN, ["yes", 1, None, []], SCOPES),
     "debug": (gdb.OptionError, NOT_BOOLEAN, ["no", 0], SCOPES),
+    "trace_once": (gdb.OptionError, NOT_BOOLEAN, ["no", 1, None], ["hybridize"]),
     "on_error": (gdb.OptionError, [*RAISE, "'return'"], ["ignore"], ["map"]),
     "concurrency": (gdb.OptionError, ["at least 1"], [0, True], ["map"]),
     "batch_size": (gdb.OptionError, ["at least 1"], [0, True], ["imap"]),
     "prefetch": (gdb.OptionError, ["at least 0"], [-1, True, 0.5], ["imap"]),
     "max_batch_size": (gdb.OptionError, ["at least 1"], [0, True], ["batcher"]),
     "max_queue": (gdb.OptionError, ["at least 1"], [1.5], ["batcher"]),
-    "batch_wait_timeout_s": (gdb.OptionError, ["0 or more"], [-1, NAN, "1"], ["batcher"]),
+    "batch_wait_timeout_s": (gdb.OptionError, ["0 or more"], [-1, NAN, "1", True], ["batcher"]),
+    "continuous": (gdb.OptionError, NOT_BOOLEAN, ["no", None], ["batcher"]),
     "on_full": (gdb.OptionError, [*RAISE, "'wait'"], ["drop"], ["batcher"]),
 }  # fmt: skip
 
@@ -95,6 +97,77 @@ def test_a_wrong_value_of_an_option_is_refused(name):
         for function in functions:
             with refused(error, repr(value), *texts, recorded=False):
                 FUNCTIONS[function](**{name: value})  # wrong
+
+
+def test_numpys_numbers_are_numbers():
+    """Sizes are often computed with NumPy."""
+    four, net = np.int64(4), dense()
+    with gdb.batching(max_rows=four, **FIXED) as batch:
+        outputs = batch.map(net, [array(1, 4)] * 8, concurrency=four)
+    assert batch.report.launches == 2
+    equal(list(gdb.imap(net, [array(1, 4)] * 8, batch_size=four, prefetch=np.uint8(2))), outputs)
+    with gdb.RequestBatcher(net, four, np.float32(0.01), max_queue=four) as batcher:
+        answer = batcher.submit(array(1, 4), timeout_s=np.int64(60)).result()
+    equal([mx.nd.array(answer)], outputs[:1])
+
+
+@pytest.mark.parametrize("name", ["max_rows", "strict", "debug"])
+def test_hybridize_refuses_an_option_without_a_default(name):
+    with refused(gdb.ArgumentError, repr(name), "batching()", recorded=False):
+        dense().hybridize(**{name: INNER[name]})  # wrong
+
+
+class Forgetful(gdb.DynamicHybridBlock):
+    """A block that does not call `super().__init__()`."""
+
+    def __init__(self, child=None):
+        if child is not None:
+            self.child = child
+
+    def hybrid_forward(self, F, x):  # noqa: D102
+        return F.tanh(x)
+
+
+class ForgetfulStock(mx.gluon.HybridBlock):
+    """The same with Gluon's class."""
+
+    def __init__(self):
+        self.size = 3
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: Forgetful(dense()),
+        lambda: Forgetful()(array(1, 4)),
+        lambda: Forgetful().initialize(),
+        lambda: gdb.map(Forgetful(), [array(1, 4)]),
+        lambda: gdb.convert(ForgetfulStock()),
+    ],
+)
+def test_a_block_without_gluons_init_says_so(use):
+    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) first"):
+        use()
+
+
+def test_a_missing_attribute_of_a_block_is_reported_as_ever():
+    """The class's own `__getattr__` is asked, also that of a converted class."""
+
+    class Answers(mx.gluon.HybridBlock):
+        def __getattr__(self, name):
+            if name != "answer":
+                raise AttributeError(name)
+            return 42
+
+    assert gdb.convert(Answers()).answer == 42
+    with pytest.raises(AttributeError, match="^'Dense' object has no attribute 'answer'$"):
+        _ = dense().answer
+
+
+@pytest.mark.parametrize("params", [lambda net: net, lambda net: [array(1, 4)], lambda net: "w"])
+def test_check_against_loop_takes_parameters_only(net, params):
+    with refused(gdb.ArgumentError, "params holds", "collect_params()", recorded=False):
+        gdb.testing.check_against_loop(net, [array(1, 4)], params(net))  # wrong
 
 
 @pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])

@@ -13,6 +13,7 @@ from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, attached, equal
 from tests.common import (
     ALL,
+    SCOPES,
     arrays,
     check,
     leaves,
@@ -92,6 +93,28 @@ def test_running_statistics_move_once_per_sample(granularity):
     weights = [0.1 * 0.9**i for i in range(len(means))]
     ends = [sum(w * mean for w, mean in zip(weights, order)) for order in permutations(means)]
     assert any(np.allclose(moved, end, 1e-3, 1e-5) for end in ends)
+
+
+@pytest.mark.parametrize("options", SCOPES)
+@pytest.mark.parametrize("mixed", [True, False])
+def test_predictions_beside_training_read_statistics_from_before(options, mixed):
+    """In the loop, running statistics move in the backward pass, after all predictions."""
+    net, xs = batch_norm(), [x.detach() for x in ragged(lengths=(2, 3, 2, 4))]
+
+    def both(x):
+        trained = net(x)
+        with autograd.predict_mode():
+            return trained, net(trained[:, :1] * mx.nd.ones((1, WIDTH)) if mixed else x)
+
+    def run():
+        pairs = [both(x) for x in xs]
+        return pairs if mixed else [*pairs, *map(both, xs)]
+
+    with autograd.record():
+        wanted = leaves(run())
+        with gdb.batching(**options):
+            got = leaves(run())
+    equal(got, wanted)
 
 
 @ALL

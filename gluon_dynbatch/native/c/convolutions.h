@@ -272,8 +272,8 @@ static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int6
 }
 
 static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64_t left_row,
-                        const void *right, int64_t right_row, const void *bias, void *result,
-                        int64_t result_row, void *scratch) {
+                        const void *right, int64_t right_row, const void *bias, gdb_ending ending,
+                        void *result, int64_t result_row, void *scratch) {
     const gdb_geometry g = gdb_geometry_of(m);
     const int of_kernel = m->of == GDB_OF_KERNEL;
     if (F(is_tiled)(m, &g)) {
@@ -281,7 +281,7 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
             F(tiled_gradients)(m, &g, rows, left, left_row, right, right_row, result, result_row,
                                scratch);
         else
-            F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, result,
+            F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, ending, result,
                                  result_row, scratch);
         return;
     }
@@ -302,6 +302,7 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
         if (!of_kernel) {
             F(convolve_row)(m, &g, distances, elements, a, b, bias, !row || right_row, planes,
                             packed, c);
+            F(end_row)(ending, row, gdb_area(m->result) * m->filters * m->groups * m->images, c);
             continue;
         }
         memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));

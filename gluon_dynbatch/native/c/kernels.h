@@ -33,6 +33,14 @@ typedef struct {
     int64_t data[2], result[2], kernel[2], stride[2], dilate[2], pad[2];
 } gdb_maps;
 
+/* What is done with each element of a result: something is added, and if the sum is not above zero, it
+ * becomes zero. GDB_RELU keeps what is not a number. */
+enum { GDB_AS_IT_IS, GDB_RELU, GDB_RECTIFIED };
+typedef struct {
+    const void *added; /* or NULL */
+    int64_t added_row, function;
+} gdb_ending;
+
 /* Apply a function of up to three operands to `n` elements, a multiple of 16. */
 typedef void gdb_function(void *out, const void *a, const void *b, const void *c, int64_t n,
                           double value, double value2);
@@ -113,10 +121,10 @@ typedef struct {
      *                 the result, right = data; where left is zero they are, even if the data are
      *                 not finite
      *
-     * If `right_row` is 0, all rows share `right`. */
+     * If `right_row` is 0, all rows share `right`. `ending` is for results. */
     void (*convolve)(const gdb_maps *maps, int64_t rows, const void *left, int64_t left_row,
-                     const void *right, int64_t right_row, const void *bias, void *result,
-                     int64_t result_row, void *scratch);
+                     const void *right, int64_t right_row, const void *bias, gdb_ending ending,
+                     void *result, int64_t result_row, void *scratch);
 
     /* Write random numbers in [0, 1), those of some columns of a row.  They depend on nothing but
      * the key, the two numbers that identify the row, the number of the draw, and the column. */

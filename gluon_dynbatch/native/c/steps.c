@@ -72,8 +72,11 @@ static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_
                           char *scratch) {
     const gdb_kernels *kernels = gdb_kernels_of(c->step.dtype);
     const char *bias = c->bias.slot < 0 ? NULL : address_of_slot(slots, c->bias, 0);
+    gdb_ending ending = {.function = c->function};
+    if (c->added.slot >= 0)
+        ending.added = address_of_slot(slots, c->added, 0), ending.added_row = slots[c->added.slot].pitch;
     kernels->convolve(&c->maps, rows, address_of_slot(slots, c->left, 0), slots[c->left.slot].pitch,
-                      address_of_slot(slots, c->right, 0), slots[c->right.slot].pitch, bias,
+                      address_of_slot(slots, c->right, 0), slots[c->right.slot].pitch, bias, ending,
                       address_of_slot(slots, c->result, 0), slots[c->result.slot].pitch, scratch);
 }
 

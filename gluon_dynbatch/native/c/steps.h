@@ -99,7 +99,8 @@ typedef struct {
 
 typedef struct {
     gdb_step step;
-    gdb_place left, right, result, bias; /* no bias: slot -1 */
+    gdb_place left, right, result, bias, added; /* no bias, nothing added: slot -1 */
+    int64_t function;                           /* of gdb_ending */
     gdb_maps maps;
 } gdb_convolved;
 

@@ -12,7 +12,7 @@ enum {
     GDB_GRADIENT_BYTES = 1 << 16    /* of transformed tiles that stay in the L2 cache */
 };
 
-/* The parts of scratch, plain values: halves of planes, transformed tiles of the data, gradients of
+/* The parts of scratch, plain values: planes of vectors, transformed tiles of the data, gradients of
  * the result with output maps as lanes, their transformed tiles, and sums of products. */
 typedef struct {
     int64_t data, packed, gradients, sums, end;
@@ -22,8 +22,8 @@ typedef struct {
 
 static gdb_gradient_parts F(gradient_parts)(const gdb_maps *m, const gdb_geometry *g,
                                             const gdb_tiling *t) {
-    const int64_t data = F(halves_size)(g, t);
-    const int64_t packed = data + GDB_TILE_ELEMENTS * g->in_maps * t->group;
+    const int64_t data = t->vectors * t->plane;
+    const int64_t packed = data + t->vectors * t->group;
     const int64_t gradients = packed + 2 * t->lines * m->result[1] * LANES;
     const int64_t sums = gradients + GDB_TILE_ELEMENTS * t->lines * t->tiles[1] * LANES;
     return (gdb_gradient_parts){
@@ -57,20 +57,14 @@ static void F(transform_gradients)(const gdb_tiling *t, int64_t lines, const int
 }
 
 /* Add the products of one element of all tiles of some lines, for some input maps, to sums. */
-INLINE void F(add_tiles)(const int maps, const gdb_tiling *t, int64_t lines, const T *data,
+INLINE void F(add_tiles)(const int maps, int64_t tiles, int64_t group, const T *data,
                          const T *gradients, T *sums) {
-    const int64_t map_step = GDB_TILE_ELEMENTS * t->group;
-    const T *row[GDB_GRADIENT_MAPS];
     VECTOR sum[GDB_GRADIENT_MAPS], right;
-    UNROLL for (int i = 0; i < maps; i++) {
-        row[i] = data + i * map_step;
-        sum[i] = LOAD(sums + i * GDB_TILE_ELEMENTS * LANES);
+    UNROLL for (int i = 0; i < maps; i++) sum[i] = LOAD(sums + i * GDB_TILE_ELEMENTS * LANES);
+    for (int64_t tile = 0; tile < tiles; tile++, data += TILE_STEP, gradients += LANES) {
+        right = LOAD(gradients);
+        UNROLL for (int i = 0; i < maps; i++) sum[i] += BROADCAST(data[i / LANES * group + i % LANES]) * right;
     }
-    for (int64_t y = 0; y < lines * t->line; y += t->line)
-        for (int64_t x = y; x < y + t->tiles[1]; x++, gradients += LANES) {
-            right = LOAD(gradients);
-            UNROLL for (int i = 0; i < maps; i++) sum[i] += BROADCAST(row[i][x]) * right;
-        }
     UNROLL for (int i = 0; i < maps; i++)
         *(VECTOR *)(sums + i * GDB_TILE_ELEMENTS * LANES) = sum[i];
 }
@@ -78,21 +72,21 @@ INLINE void F(add_tiles)(const int maps, const gdb_tiling *t, int64_t lines, con
 /* Add the products of all tiles of some lines to the sums of a vector of output maps. */
 static void F(add_lines)(const gdb_geometry *g, const gdb_tiling *t, int64_t lines, const T *data,
                          const T *gradients, T *sums) {
-    const int64_t step = lines * t->tiles[1] * LANES;
+    const int64_t tiles = lines * t->tiles[1];
     for (int64_t e = 0; e < GDB_TILE_ELEMENTS; e++)
         for (int64_t r = 0; r < g->in_maps; r += GDB_GRADIENT_MAPS) {
-            const T *left = data + (r * GDB_TILE_ELEMENTS + e) * t->group;
-            const T *right = gradients + e * step;
+            const T *left = data + r / LANES * t->group + e * LANES + r % LANES;
+            const T *right = gradients + e * tiles * LANES;
             T *to = sums + (r * GDB_TILE_ELEMENTS + e) * LANES;
             switch (g->in_maps - r) {
-            case 1: F(add_tiles)(1, t, lines, left, right, to); break;
-            case 2: F(add_tiles)(2, t, lines, left, right, to); break;
-            case 3: F(add_tiles)(3, t, lines, left, right, to); break;
-            case 4: F(add_tiles)(4, t, lines, left, right, to); break;
-            case 5: F(add_tiles)(5, t, lines, left, right, to); break;
-            case 6: F(add_tiles)(6, t, lines, left, right, to); break;
-            case 7: F(add_tiles)(7, t, lines, left, right, to); break;
-            default: F(add_tiles)(8, t, lines, left, right, to);
+            case 1: F(add_tiles)(1, tiles, t->group, left, right, to); break;
+            case 2: F(add_tiles)(2, tiles, t->group, left, right, to); break;
+            case 3: F(add_tiles)(3, tiles, t->group, left, right, to); break;
+            case 4: F(add_tiles)(4, tiles, t->group, left, right, to); break;
+            case 5: F(add_tiles)(5, tiles, t->group, left, right, to); break;
+            case 6: F(add_tiles)(6, tiles, t->group, left, right, to); break;
+            case 7: F(add_tiles)(7, tiles, t->group, left, right, to); break;
+            default: F(add_tiles)(8, tiles, t->group, left, right, to);
             }
         }
 }
@@ -101,12 +95,12 @@ static void F(add_lines)(const gdb_geometry *g, const gdb_tiling *t, int64_t lin
 static void F(add_image)(const gdb_maps *m, const gdb_geometry *g, const gdb_tiling *t,
                          const gdb_gradient_parts *parts, const T *dy, const T *data, T *scratch) {
     const int64_t size = gdb_area(m->result), width = m->result[1];
-    F(copy_to_halves)(g, t, data, scratch);
+    F(copy_to_vectors)(g, t, data, scratch);
     for (int64_t y = 0; y < t->tiles[0]; y += t->lines) {
         const int64_t lines = t->tiles[0] - y < t->lines ? t->tiles[0] - y : t->lines;
         const int64_t left = m->result[0] - 2 * y, size_of_part[2] = {left, width};
         const int64_t positions = (left < 2 * lines ? left : 2 * lines) * width;
-        F(transform_lines)(g, t, y, lines, scratch, scratch + parts->data);
+        F(transform_lines)(t, y, lines, scratch, scratch + parts->data);
         for (int64_t j = 0; j < m->filters; j += LANES) {
             const int count = m->filters - j < LANES ? (int)(m->filters - j) : LANES;
             F(pack_columns)(dy + j * size + 2 * y * width, size, positions, count, LANES,

@@ -6,10 +6,10 @@
  * Sums over maps are taken before the product is transformed back. An element of the result depends
  * on the elements of the data on which it depends by definition, and on no others.
  *
- * Tiles are transformed with positions as lanes. So planes are split into four halves, of even and
- * odd lines and columns, where tiles that follow each other are neighbours. Products have output
- * maps as lanes. Each transform is one of rows after one of columns, and an *element* of a transformed
- * tile is the number of its column times four plus that of its row.
+ * Lanes of vectors are maps everywhere: data are copied to planes in which each position is a vector of
+ * input maps, and so are the elements of transformed tiles, of which products broadcast one map after
+ * the other. Each transform is one of rows after one of columns, and an *element* of a transformed tile
+ * is the number of its column times four plus that of its row.
  */
 #ifndef GDB_WINOGRAD_H
 #define GDB_WINOGRAD_H
@@ -23,10 +23,10 @@ enum {
 /* How the tiles of a group of convolutions are laid out, a plain value. */
 typedef struct {
     int64_t tiles[2];
-    int64_t line;        /* of a half plane */
-    int64_t half;        /* elements of a half plane */
+    int64_t vectors;     /* of input maps */
+    int64_t line, plane; /* elements of a line and of a plane of a vector of input maps */
     int64_t lines;       /* of tiles that are transformed at once */
-    int64_t group;       /* elements of these, for each element of a tile */
+    int64_t group;       /* elements of these, for a vector of input maps */
 } gdb_tiling;
 
 #endif
@@ -34,58 +34,66 @@ typedef struct {
 #define HAS_32_REGISTERS (MR * NV >= 24) /* whether there are 32 registers */
 #define GROUP_TILES (HAS_32_REGISTERS ? 7 : 6)
 #define ROWS_AT_ONCE (HAS_32_REGISTERS ? 4 : 2)
+/* Elements from a transformed tile to the next, for a vector of input maps. Strides of a power of two
+ * would conflict in caches. */
+#define TILE_STEP ((GDB_TILE_ELEMENTS + 1) * LANES)
 
 /* Return the layout of tiles, of which as many lines are transformed at once as fit into `most`
  * bytes, at least one. `positions` is the size of a map of the result. */
 static gdb_tiling F(tiling_of)(const gdb_geometry *g, const int64_t *positions, int64_t most) {
-    gdb_tiling t = {.tiles = {(positions[0] + 1) / 2, (positions[1] + 1) / 2}};
-    const int64_t bytes = GDB_TILE_ELEMENTS * g->in_maps * (int64_t)sizeof(T);
-    t.line = t.tiles[1] + 1;
-    t.half = t.line * (t.tiles[0] + 1);
-    t.lines = most / bytes / t.line;
-    if (t.lines < 1) t.lines = 1;
-    t.group = (t.lines * t.line + LANES - 1) / LANES * LANES;
-    t.lines = t.group / t.line;
-    if (t.lines > t.tiles[0]) t.lines = t.tiles[0];
+    gdb_tiling t = {.tiles = {(positions[0] + 1) / 2, (positions[1] + 1) / 2},
+                    .vectors = (g->in_maps + LANES - 1) / LANES};
+    const int64_t bytes = t.vectors * t.tiles[1] * TILE_STEP * (int64_t)sizeof(T);
+    t.line = (2 * t.tiles[1] + 2) * LANES;
+    t.plane = (2 * t.tiles[0] + 2) * t.line;
+    t.lines = most < bytes ? 1 : most < t.tiles[0] * bytes ? most / bytes : t.tiles[0];
+    t.group = t.lines * t.tiles[1] * TILE_STEP;
     return t;
 }
 
-/* Copy input maps to the halves of their planes, which are zero elsewhere. */
-static void F(copy_to_halves)(const gdb_geometry *g, const gdb_tiling *t, const T *from, T *halves) {
-    const int64_t width = g->in_size[1], first = g->origin[1];
-    for (int64_t map = 0; map < g->in_maps; map++, halves += 4 * t->half)
-        for (int64_t y = g->origin[0]; y < g->origin[0] + g->in_size[0]; y++, from += width) {
-            T *to = halves + (y & 1) * 2 * t->half + (y >> 1) * t->line;
-            /* The halves for even and odd columns of `from`. */
-            T *even = to + (first & 1) * t->half + first / 2;
-            T *odd = to + (~first & 1) * t->half + (first + 1) / 2;
-            const int64_t pairs = width / 2, quads = pairs >= 4 ? pairs : 0;
-            for (int64_t i = 0; i < quads; i += 4) {
-                const int64_t x = i + 4 < quads ? i : quads - 4; /* the last overlap */
-                const QUAD a = *(const QUAD *)(from + 2 * x), b = *(const QUAD *)(from + 2 * x + 4);
-                *(QUAD *)(even + x) = SHUFFLE(a, b, 0, 2, 4, 6);
-                *(QUAD *)(odd + x) = SHUFFLE(a, b, 1, 3, 5, 7);
-            }
-            for (int64_t x = quads; x < pairs; x++)
-                even[x] = from[2 * x], odd[x] = from[2 * x + 1];
-            if (width & 1) even[pairs] = from[width - 1];
+/* Copy a line of some maps, `map_row` elements apart, so that a vector is a position. */
+INLINE void F(copy_line)(const T *from, int64_t map_row, int64_t width, int64_t maps, T *to) {
+    enum { FOUR = LANES >= 4 };
+    int64_t f = 0;
+    for (; FOUR && width >= 4 && f + 4 <= maps; f += 4)
+        for (int64_t i = 0; i < width; i += 4) {
+            const int64_t at = i + 4 < width ? i : width - 4; /* the last overlap */
+            F(transpose_block)(from + f * map_row + at, map_row, to + at * LANES + f, LANES);
         }
+    for (; f < maps; f++)
+        for (int64_t i = 0; i < width; i++) to[i * LANES + f] = from[f * map_row + i];
 }
 
-/* Transform one vector of tiles of a map to `to`, where elements are `step` apart. */
-INLINE void F(transform_tiles)(const gdb_tiling *t, const T *halves, int64_t step, T *to) {
-    VECTOR d[4][4], rows[4];
-    UNROLL for (int x = 0; x < 4; x++) {
-        UNROLL for (int y = 0; y < 4; y++)
-            rows[y] = LOAD(halves + (2 * (y & 1) + (x & 1)) * t->half + y / 2 * t->line + x / 2);
-        d[x][0] = rows[0] - rows[2], d[x][1] = rows[1] + rows[2];
-        d[x][2] = rows[2] - rows[1], d[x][3] = rows[3] - rows[1];
+/* Copy input maps to planes of vectors of maps, which are zero elsewhere. */
+static void F(copy_to_vectors)(const gdb_geometry *g, const gdb_tiling *t, const T *from, T *planes) {
+    const int64_t size = gdb_area(g->in_size), width = g->in_size[1];
+    T *to = planes + g->origin[0] * t->line + g->origin[1] * LANES;
+    for (int64_t map = 0; map < g->in_maps; map += LANES, from += LANES * size, to += t->plane) {
+        const int64_t maps = g->in_maps - map < LANES ? g->in_maps - map : LANES;
+        for (int64_t y = 0; y < g->in_size[0]; y++)
+            F(copy_line)(from + y * width, size, width, maps, to + y * t->line);
     }
-    UNROLL for (int y = 0; y < 4; y++) {
-        *(VECTOR *)(to + y * step) = d[0][y] - d[2][y];
-        *(VECTOR *)(to + (4 + y) * step) = d[1][y] + d[2][y];
-        *(VECTOR *)(to + (8 + y) * step) = d[2][y] - d[1][y];
-        *(VECTOR *)(to + (12 + y) * step) = d[3][y] - d[1][y];
+}
+
+/* Transform a line of tiles of a vector of maps. */
+static void F(transform_line)(int64_t tiles, int64_t line, const T *from, T *to) {
+    VECTOR d[4][4], rows[4];
+    for (int64_t i = 0; i < tiles; i++, from += 2 * LANES, to += TILE_STEP) {
+        UNROLL for (int x = 0; x < 4; x++) {
+            if (x < 2 && i) { /* columns that the tile before has, too */
+                UNROLL for (int y = 0; y < 4; y++) d[x][y] = d[x + 2][y];
+                continue;
+            }
+            UNROLL for (int y = 0; y < 4; y++) rows[y] = LOAD(from + y * line + x * LANES);
+            d[x][0] = rows[0] - rows[2], d[x][1] = rows[1] + rows[2];
+            d[x][2] = rows[2] - rows[1], d[x][3] = rows[3] - rows[1];
+        }
+        UNROLL for (int y = 0; y < 4; y++) {
+            *(VECTOR *)(to + y * LANES) = d[0][y] - d[2][y];
+            *(VECTOR *)(to + (4 + y) * LANES) = d[1][y] + d[2][y];
+            *(VECTOR *)(to + (8 + y) * LANES) = d[2][y] - d[1][y];
+            *(VECTOR *)(to + (12 + y) * LANES) = d[3][y] - d[1][y];
+        }
     }
 }
 
@@ -115,40 +123,49 @@ static int64_t F(transformed_elements)(const gdb_geometry *g) {
     return F(packed_elements)(GDB_TILE_ELEMENTS * g->in_maps + 1, g->out_maps);
 }
 
-/* Transform the kernels of a group. */
+/* Transform the kernels of a group. If those of an output map follow each other, several are packed at
+ * once. */
 static void F(transform_factor)(const gdb_geometry *g, int turned, const T *factor, const T *bias,
                                 T *to) {
-    const int64_t step = 4 * g->in_maps * LANES;
-    T taps[9 * LANES];
+    enum { AT_ONCE = 8 };
+    const int64_t step = 4 * g->in_maps * LANES, most = g->factor_in_row == 9 ? AT_ONCE : 1;
+    T taps[AT_ONCE * 9 * LANES];
     for (int64_t j = 0; j < g->out_maps; j += LANES, to += 4 * step) {
         const int count = g->out_maps - j < LANES ? (int)(g->out_maps - j) : LANES;
         for (int i = 0; i < LANES; i++) *to++ = bias && i < count ? bias[j + i] : 0;
-        for (int64_t map = 0; map < g->in_maps; map++) {
+        for (int64_t map = 0; map < g->in_maps; map += most) {
+            const int64_t maps = g->in_maps - map < most ? g->in_maps - map : most;
             F(pack_columns)(factor + j * g->factor_out_row + map * g->factor_in_row,
-                            g->factor_out_row, 9, count, LANES, taps);
-            F(transform_kernels)(taps, turned, step, to + 4 * map * LANES);
+                            g->factor_out_row, 9 * maps, count, LANES, taps);
+            for (int64_t i = 0; i < maps; i++)
+                F(transform_kernels)(taps + 9 * i * LANES, turned, step,
+                                     to + 4 * (map + i) * LANES);
         }
     }
 }
 
 /* Multiply some tiles of a line, of all input maps, with one vector of output maps: compute two
  * lines of sums. */
-INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t step, const T *left,
+INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t group, const T *left,
                               const T *right, VECTOR bias, VECTOR *sums) {
     enum { AT_ONCE = ROWS_AT_ONCE };
     VECTOR sum[AT_ONCE][GDB_TILES_AT_ONCE], factor;
     UNROLL for (int i = 0; i < 4 * tiles; i++) sums[i] = bias;
-    for (int x = 0; x < 4; x++, right += 4 * in_maps * LANES, left += 4 * step)
+    for (int x = 0; x < 4; x++, right += 4 * in_maps * LANES, left += 4 * LANES)
         UNROLL for (int y = 0; y < 4; y += AT_ONCE) {
-            const T *from = left + y * step, *to = right + y * LANES;
+            const T *to = right + y * LANES;
             UNROLL for (int a = 0; a < AT_ONCE; a++)
                 UNROLL for (int i = 0; i < tiles; i++) sum[a][i] = (VECTOR){0};
-            for (int64_t r = 0; r < in_maps; r++, from += 16 * step, to += 4 * LANES)
-                UNROLL for (int a = 0; a < AT_ONCE; a++) {
-                    factor = LOAD(to + a * LANES);
-                    UNROLL for (int i = 0; i < tiles; i++)
-                        sum[a][i] += BROADCAST(from[a * step + i]) * factor;
-                }
+            for (int64_t map = 0; map < in_maps; map += LANES) {
+                const T *from = left + map / LANES * group + y * LANES;
+                const T *end = from + (in_maps - map < LANES ? in_maps - map : LANES);
+                for (; from < end; from++, to += 4 * LANES)
+                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                        factor = LOAD(to + a * LANES);
+                        UNROLL for (int i = 0; i < tiles; i++)
+                            sum[a][i] += BROADCAST(from[i * TILE_STEP + a * LANES]) * factor;
+                    }
+            }
             UNROLL for (int i = 0; i < tiles; i++) {
                 VECTOR first, last, *even = sums + 2 * i, *odd = even + 1;
                 VECTOR *even2 = even + 2 * tiles, *odd2 = odd + 2 * tiles;
@@ -184,16 +201,16 @@ INLINE void F(store_line)(int64_t positions, const VECTOR *sums, int64_t maps, T
         for (int64_t i = 0; i < positions; i++) to[f * map_row + i] = from[i * LANES + f];
 }
 
-static void F(any_tiles)(int64_t tiles, int64_t in_maps, int64_t step, const T *left,
+static void F(any_tiles)(int64_t tiles, int64_t in_maps, int64_t group, const T *left,
                          const T *right, VECTOR bias, VECTOR *sums) {
     switch (tiles) {
-    case 1: F(multiply_tiles)(1, in_maps, step, left, right, bias, sums); break;
-    case 2: F(multiply_tiles)(2, in_maps, step, left, right, bias, sums); break;
-    case 3: F(multiply_tiles)(3, in_maps, step, left, right, bias, sums); break;
-    case 4: F(multiply_tiles)(4, in_maps, step, left, right, bias, sums); break;
-    case 5: F(multiply_tiles)(5, in_maps, step, left, right, bias, sums); break;
-    case 6: F(multiply_tiles)(6, in_maps, step, left, right, bias, sums); break;
-    default: F(multiply_tiles)(7, in_maps, step, left, right, bias, sums); break;
+    case 1: F(multiply_tiles)(1, in_maps, group, left, right, bias, sums); break;
+    case 2: F(multiply_tiles)(2, in_maps, group, left, right, bias, sums); break;
+    case 3: F(multiply_tiles)(3, in_maps, group, left, right, bias, sums); break;
+    case 4: F(multiply_tiles)(4, in_maps, group, left, right, bias, sums); break;
+    case 5: F(multiply_tiles)(5, in_maps, group, left, right, bias, sums); break;
+    case 6: F(multiply_tiles)(6, in_maps, group, left, right, bias, sums); break;
+    default: F(multiply_tiles)(7, in_maps, group, left, right, bias, sums); break;
     }
 }
 
@@ -210,7 +227,7 @@ static void F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t
             const int64_t tiles = t->tiles[1] - x < at_once ? t->tiles[1] - x : at_once;
             const int64_t positions = width - 2 * x < 2 * tiles ? width - 2 * x : 2 * tiles;
             T *out = to + 2 * y * width + 2 * x;
-            F(any_tiles)(tiles, g->in_maps, t->group, left + x, factor, bias, sums);
+            F(any_tiles)(tiles, g->in_maps, t->group, left + x * TILE_STEP, factor, bias, sums);
             F(store_line)(positions, sums, g->out_maps - j, out, size);
             if (2 * y + 1 < g->positions[0])
                 F(store_line)(positions, sums + 2 * tiles, g->out_maps - j, out + width, size);
@@ -220,21 +237,23 @@ static void F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t
 }
 
 /* Transform lines of tiles of all input maps of a group. */
-static void F(transform_lines)(const gdb_geometry *g, const gdb_tiling *t, int64_t y, int64_t lines,
-                               const T *halves, T *to) {
-    for (int64_t map = 0; map < g->in_maps; map++, to += GDB_TILE_ELEMENTS * t->group)
-        for (int64_t i = 0; i < lines * t->line; i += LANES)
-            F(transform_tiles)(t, halves + map * 4 * t->half + y * t->line + i, t->group, to + i);
+static void F(transform_lines)(const gdb_tiling *t, int64_t y, int64_t lines, const T *planes,
+                               T *to) {
+    for (int64_t v = 0; v < t->vectors; v++)
+        for (int64_t line = 0; line < lines; line++)
+            F(transform_line)(t->tiles[1], t->line, planes + v * t->plane + 2 * (y + line) * t->line,
+                              to + v * t->group + line * t->tiles[1] * TILE_STEP);
 }
 
-/* Compute all positions of all output maps of a group, from data in halves of planes. */
-static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const T *halves,
+/* Compute all positions of all output maps of a group, from data in planes of vectors. */
+static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const T *planes,
                               const T *factor, T *transformed, T *to) {
     for (int64_t y = 0; y < t->tiles[0]; y += t->lines) {
         const int64_t lines = t->tiles[0] - y < t->lines ? t->tiles[0] - y : t->lines;
-        F(transform_lines)(g, t, y, lines, halves, transformed);
+        F(transform_lines)(t, y, lines, planes, transformed);
         for (int64_t line = 0; line < lines; line++)
-            F(convolve_line)(g, t, y + line, transformed + line * t->line, factor, to);
+            F(convolve_line)(g, t, y + line, transformed + line * t->tiles[1] * TILE_STEP, factor,
+                             to);
     }
 }
 
@@ -248,45 +267,64 @@ static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct)
     const int of_kernel = m->of == GDB_OF_KERNEL;
     const gdb_tiling t = F(tiling_of)(g, of_kernel ? m->result : g->positions, GDB_GROUP_BYTES);
     const int64_t vectors = (g->out_maps + LANES - 1) / LANES;
-    const int64_t stretches = (t.tiles[0] * t.line + LANES - 1) / LANES;
     const int64_t of_tile = GDB_TILE_ELEMENTS * g->in_maps + (of_kernel ? 48 : 28);
-    const int64_t of_data = 4 * GDB_TILE_ELEMENTS * stretches + gdb_area(g->in_size) / 4;
+    const int64_t of_data = t.vectors * (3 * GDB_TILE_ELEMENTS * gdb_area(t.tiles) + 4 * gdb_area(g->in_size));
     const int64_t of_sums = of_kernel ? 4 * GDB_TILE_ELEMENTS * vectors : 0;
-    return 6 * (vectors * gdb_area(t.tiles) * of_tile + g->in_maps * (of_data + of_sums))
+    return 6 * (vectors * gdb_area(t.tiles) * of_tile + of_data + g->in_maps * of_sums)
         < 5 * direct;
 }
 
-static int64_t F(halves_size)(const gdb_geometry *g, const gdb_tiling *t) {
-    return F(packed_elements)(1, 4 * g->in_maps * t->half + 2 * LANES);
-}
-
-/* Scratch has the halves of planes, a group of transformed tiles, and the transformed kernels of all
+/* Scratch has planes of vectors, a group of transformed tiles, and the transformed kernels of all
  * groups. */
 static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
     const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
-    return (F(halves_size)(g, &t) + GDB_TILE_ELEMENTS * g->in_maps * t.group
-            + m->groups * F(transformed_elements)(g)) * (int64_t)sizeof(T);
+    return (t.vectors * (t.plane + t.group) + m->groups * F(transformed_elements)(g))
+        * (int64_t)sizeof(T);
+}
+
+#define END_ELEMENTS(read, result)                                                                 \
+    INDEPENDENT                                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        const T a = read;                                                                          \
+        to[i] = result;                                                                            \
+    }
+#define END_WITH(result)                                                                           \
+    if (added) {                                                                                   \
+        END_ELEMENTS(to[i] + added[i], result)                                                     \
+    } else {                                                                                       \
+        END_ELEMENTS(to[i], result)                                                                \
+    }
+
+/* Do what is done with each element of a row of the result. */
+static void F(end_row)(gdb_ending ending, int64_t row, int64_t n, T *to) {
+    const T *added = ending.added ? (const T *)ending.added + row * ending.added_row : NULL;
+    switch (ending.function) {
+    case GDB_RELU: END_WITH(a <= 0 ? C(0.0) : a) break;
+    case GDB_RECTIFIED: END_WITH(a > 0 ? a : C(0.0)) break;
+    default:
+        for (int64_t i = 0; added && i < n; i++) to[i] += added[i];
+    }
 }
 
 /* Compute results, or gradients of the data, of all rows. */
 static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t rows, const T *a,
                                  int64_t a_row, const T *factor, int64_t factor_row, const T *bias,
-                                 T *c, int64_t c_row, T *halves) {
+                                 gdb_ending ending, T *c, int64_t c_row, T *planes) {
     const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
     const int64_t in_size = g->in_maps * gdb_area(g->in_size);
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
     const int64_t kernel_size = g->in_maps * g->out_maps * 9, packed = F(transformed_elements)(g);
-    T *transformed = halves + F(halves_size)(g, &t);
-    T *factors = transformed + GDB_TILE_ELEMENTS * g->in_maps * t.group;
-    memset(halves, 0, F(halves_size)(g, &t) * sizeof(T));
+    T *transformed = planes + t.vectors * t.plane, *factors = transformed + t.vectors * t.group;
+    memset(planes, 0, t.vectors * t.plane * sizeof(T));
     for (int64_t row = 0; row < rows; row++, factor += factor_row) {
         for (int64_t j = 0; j < m->groups && (!row || factor_row); j++)
             F(transform_factor)(g, m->of == GDB_OF_DATA, factor + j * kernel_size,
                                 bias ? bias + j * m->filters : NULL, factors + j * packed);
         for (int64_t i = 0; i < m->images * m->groups; i++) {
-            F(copy_to_halves)(g, &t, a + row * a_row + i * in_size, halves);
-            F(convolve_tiles)(g, &t, halves, factors + i % m->groups * packed, transformed,
+            F(copy_to_vectors)(g, &t, a + row * a_row + i * in_size, planes);
+            F(convolve_tiles)(g, &t, planes, factors + i % m->groups * packed, transformed,
                               c + row * c_row + i * out_size);
         }
+        F(end_row)(ending, row, m->images * m->groups * out_size, c + row * c_row);
     }
 }
