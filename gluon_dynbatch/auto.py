@@ -10,17 +10,16 @@ than it saves.  Then the calls of later scopes at the same place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, cast
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from .findings import Finding
-from .modes import RECORDING
+from .native import lowering
 from .plan.plan import Plan
 from .record.identity import number_of
 from .record.tape import Tape
 from .report import Report
-from .trace.entry import Entry
 from .trace.symbols import count_operators
 
 # Microseconds without and with a backward pass, in Python and in the engine, on one machine; on
@@ -44,12 +43,7 @@ MOST_PLACES = 256
 
 def is_recorded(tape: Tape) -> bool:
     """Return whether a backward pass may follow."""
-    return any(entry.mode & RECORDING for entry in tape.entries.values())
-
-
-def _calls_by_entry(tape: Tape) -> List[Tuple[Entry, int]]:
-    counts, entries = np.bincount(tape.node_entry).tolist(), cast("Dict[int, Entry]", tape.entries)
-    return list(zip(entries.values(), map(counts.__getitem__, entries)))
+    return lowering.any_recorded(tape)
 
 
 def _first_block(tape: Tape) -> Optional[int]:
@@ -73,22 +67,22 @@ class Costs(NamedTuple):
 
 def costs_of(tape: Tape, plan: Plan) -> Costs:
     """Estimate the costs of computing a tape."""
-    calls = _calls_by_entry(tape)
+    calls, operators = lowering.totals(tape)
     backward = is_recorded(tape)
     call, operator = CALL[backward], OPERATOR[backward]
     launches = LAUNCH[backward] * len(plan.segment)
-    by_mxnet = [number for number, kernels in enumerate(plan.kernels) if isinstance(kernels, str)]
+    otherwise = lowering.run_otherwise(plan.graph.segments, plan.kernels)
+    by_mxnet = [number for number in otherwise if isinstance(plan.kernels[number], str)]
     if by_mxnet:
         counts = np.bincount(plan.segment, minlength=len(plan.kernels)).tolist()
         for number in by_mxnet:
-            operators = count_operators(plan.graph.segments[number].ops)
-            launches += counts[number] * (call + operator * operators - LAUNCH[backward])
+            own = count_operators(plan.graph.segments[number].ops)
+            launches += counts[number] * (call + operator * own - LAUNCH[backward])
     return Costs(
         first_block=_first_block(tape),
         nodes=len(tape.node_entry),
-        calls=sum(count for entry, count in calls if entry.block_id is not None),
-        at_once=call * len(tape.node_entry)
-        + operator * sum([n * entry.program.operators for entry, n in calls]),
+        calls=calls,
+        at_once=call * len(tape.node_entry) + operator * operators,
         recorded=FLUSH[backward] + RECORDED[backward] * len(tape.node_entry) + launches,
         plan=PLAN[backward],
     )
@@ -130,7 +124,7 @@ class Account:
 
         The engine then works while Python records and plans the rest of the scope.
         """
-        work = sum([count * entry.work for entry, count in _calls_by_entry(tape)])
+        work = lowering.work_of(tape)
         if work < min(WORK_AHEAD):
             return False
         backward = is_recorded(tape)

@@ -206,7 +206,7 @@ def _plan(
     if settings.debug:
         check_groups(graph.dependencies, groups)
     outside = Externals(*TYPES.columns(tape.external_type), TYPES.kinds)
-    plan = make_plan(graph, groups, outside, tuple(map(kernels_of, graph.segments)))
+    plan = make_plan(graph, groups, outside, kernels_of.of(graph.segments))
     entries = cast("Dict[int, Entry]", tape.entries)
     unmerged = find_unmerged(plan, list(entries.values()), settings.granularity)
     report = FlushReport(

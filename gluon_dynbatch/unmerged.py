@@ -12,10 +12,10 @@ import numpy as np
 
 from .findings import NO_LINE, Finding, Findings
 from .lower.graph import Graph
+from .native import lowering
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
-from .record.operators import PART
 from .rules.spelling import signed
 from .schedule import most_on_a_path, unit_depth
 from .schedule.dependencies import Array, Dependencies
@@ -123,7 +123,9 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     """
     alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
-    for number, index in enumerate(plan.segment.tolist()):
+    otherwise = lowering.run_otherwise(plan.graph.segments, plan.kernels)
+    numbers = np.flatnonzero(np.isin(plan.segment, otherwise)) if otherwise else plan.segment[:0]
+    for number, index in zip(numbers.tolist(), plan.segment[numbers].tolist()):
         segment = plan.graph.segments[index]
         if segment.layout == "unbatched":
             name, nodes = _calls_of(plan, plan.launch(number))
@@ -247,11 +249,9 @@ def _merging_by_count(
 
     Each comes with these numbers of arrays, and with the families of the pieces that are apart.
     """
-    counts_of: DefaultDict[Any, Set[int]] = defaultdict(set)
-    for entry in entries:
-        if entry.token[-1] != PART:
-            counts_of[entry.token].add(len(entry.in_types))
-    several = {token for token, counts in counts_of.items() if len(counts) > 1}
+    several = lowering.several_counts(entries)
+    if not several:
+        return
     #: Per callee and family of pieces, the numbers of arrays of the calls that have such a piece.
     families_of: DefaultDict[Any, DefaultDict[str, Set[int]]]
     families_of = defaultdict(lambda: defaultdict(set))

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..lower.segment import Key, Segment
-from ..native import assembling
+from ..native import assembling, lowering
 from ..record.types import name_of
 from ..rules.site import RefuseError
 from .compile import Compiler, placed_pieces
@@ -54,18 +54,22 @@ class Kernels:
         self.built = 0
         #: Whether segments run as native steps where possible; tests switch it off.
         self.native = True
-        self._of: weakref.WeakKeyDictionary[Segment, KernelsOrReason] = weakref.WeakKeyDictionary()
 
     def __call__(self, segment: Segment) -> KernelsOrReason:
         """Return the kernels of `segment`, or the reason why MXNet's operators run it."""
         if not self.native:
             return SWITCHED_OFF
-        kernels = self._of.get(segment)
+        kernels: Optional[KernelsOrReason] = segment.brief.kernels
         if kernels is None:
             # If two threads make them, the last one wins.
-            kernels = self._of[segment] = kernels_of(segment)
+            kernels = segment.brief.kernels = kernels_of(segment)
             self.built += not isinstance(kernels, str)
         return kernels
+
+    def of(self, segments: List[Segment]) -> Tuple[KernelsOrReason, ...]:
+        """Return what a call returns for each segment."""
+        found = lowering.kernels_found(segments) if self.native else [None] * len(segments)
+        return tuple([kernels or self(segment) for kernels, segment in zip(found, segments)])
 
 
 class SegmentKernels:

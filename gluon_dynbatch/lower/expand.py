@@ -6,10 +6,11 @@ are computed that decide merging.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Callable, Dict, List, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -59,13 +60,14 @@ def expand(
     `ragged` returns whether a segment can share launches with segments of other sizes.
     """
     entry_of = np.empty(len(tape.node_entry), dtype=np.int32)
-    marks_of = lowering.survey(tape, weights, granularity == "operator", MOST_EDGES, entry_of)
-    entries = cast("Dict[int, Entry]", tape.entries)
-    cuts = [
-        entry.cuts.get((granularity, marks)) or _cut(entry, granularity, marks)
-        for entry, marks in zip(entries.values(), marks_of)
-    ]
-    return _wire(tape, entry_of, cuts, ragged, granularity == "graph")
+    found = lowering.find_cuts(tape, weights, granularity, MOST_EDGES, entry_of, _find_cut)
+    return _wire(tape, entry_of, *found, ragged, granularity == "graph")
+
+
+def _find_cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
+    """Return the cut of the calls of an entry."""
+    cut: Optional[Cut] = entry.cuts.get((granularity, marks))
+    return cut or _cut(entry, granularity, marks)
 
 
 def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
@@ -91,14 +93,21 @@ def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
 
 
 def _wire(
-    tape: Tape, entry: Array, cuts: List[Cut], ragged: Callable[[Segment], bool], lockstep: bool
+    tape: Tape,
+    entry: Array,
+    cuts: List[Cut],
+    codes: List[array[int]],
+    segments: List[Tuple[Segment, ...]],
+    ragged: Callable[[Segment], bool],
+    lockstep: bool,
 ) -> Graph:
     """Wire the segments of all calls together.
 
-    The entry of each call is numbered as in `tape.entries`, and so are the cuts.  In `lockstep`,
-    samples share launches only if they make the same calls, call by call.
+    The entry of each call is numbered as in `tape.entries`, and so are the cuts, their codes and
+    their segments.  In `lockstep`, samples share launches only if they make the same calls, call by
+    call.
     """
-    wired = lowering.Cuts(cuts, entry)
+    wired = lowering.Cuts(codes, segments, entry)
     units, slots, inputs, terms = wired.sizes
     columns: Dict[str, Array] = {
         **{name: np.empty(units, np.int32) for name in ("segment", "slot0")},
@@ -115,8 +124,8 @@ def _wire(
     )
     segment = columns["segment"]
     dependencies = Dependencies(segment, offsets, preds[:edges], rows)
-    segments = list(wired.segments)
-    graph = Graph(dependencies, segments, node=node, entry=entry, cuts=cuts, **columns)
+    used = list(wired.segments)
+    graph = Graph(dependencies, used, node=node, entry=entry, cuts=cuts, **columns)
     signature = signatures(graph, ragged)
     if lockstep:
         pairs = np.stack([signature, _steps(graph)])
@@ -132,9 +141,9 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
     Each unit of an unbatched segment has a signature of its own.
     """
-    apart = [segment.layout == "unbatched" or segment.shared for segment in graph.segments]
-    if not any(apart) and len({segment.family for segment in graph.segments}) == len(apart):
+    if lowering.merge_freely(graph.segments):
         return graph.segment
+    apart = [segment.layout == "unbatched" or segment.shared for segment in graph.segments]
     family = np.array(_families(graph.segments, ragged))
     counts = [1] * len(family)
     subdivided: List[Tuple[Array, Array]] = []

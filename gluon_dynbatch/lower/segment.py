@@ -180,6 +180,15 @@ class Segment:
         return sys.intern(repr(sizeless))
 
     @cached_property
+    def brief(self) -> lowering.SegmentBrief:
+        """What native code reads of a segment at each flush."""
+        unbatched = self.layout == "unbatched"
+        shares = bool(self.shared)
+        return lowering.SegmentBrief(
+            self.parameters, self.context, self.family, unbatched, shares
+        )
+
+    @cached_property
     def shared(self) -> Tuple[int, ...]:
         """The inputs that are one array for all members."""
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)

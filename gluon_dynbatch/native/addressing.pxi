@@ -12,6 +12,59 @@ cdef dict USES = {
 }
 
 
+cdef enum:
+    #: Kinds of bases that belong to parameters.
+    PARAMETER, GRADIENT
+
+
+cdef struct ParameterBase:
+    # A plain value, in a table of `ParameterBases`: a parameter or its gradient on a device, by its
+    # address, or 0; its kind and device; and its base.
+    size_t parameter
+    int64_t what, base
+
+
+@cython.final
+cdef class ParameterBases:
+    """A hash table, at most half full, that finds the numbers of bases of parameters.
+
+    Owned by an `Addressing`, whose bases keep the parameters alive.
+    """
+
+    cdef ParameterBase *table
+    cdef int64_t mask, count
+
+    def __cinit__(self):
+        self.table, self.mask = NULL, -1
+
+    def __dealloc__(self):
+        free(self.table)
+
+    cdef int grow(self) except -1:
+        """Double the table."""
+        cdef ParameterBase *before = self.table
+        cdef int64_t size = self.mask + 1, i
+        cdef ParameterBase *table
+        table = <ParameterBase *>calloc(max(2 * size, 64), sizeof(ParameterBase))
+        if table == NULL:
+            raise MemoryError("no memory for a program")
+        self.table, self.mask = table, max(2 * size, 64) - 1
+        for i in range(size):
+            if before[i].parameter:
+                self.find(before[i].parameter, before[i].what)[0] = before[i]
+        free(before)
+        return 0
+
+    cdef inline ParameterBase *find(self, size_t parameter, int64_t what) noexcept:
+        """Return the entry of a parameter, or the one where it belongs."""
+        cdef int64_t i = <int64_t>(((parameter + what) * 0x9E3779B97F4A7C15ULL) >> 32) & self.mask
+        while self.table[i].parameter and (
+            self.table[i].parameter != parameter or self.table[i].what != what
+        ):
+            i = (i + 1) & self.mask
+        return self.table + i
+
+
 cdef class Addressing:
     """Numbers the arrays that a program refers to, and reserves the program's own memory.
 
@@ -21,10 +74,12 @@ cdef class Addressing:
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
     cdef readonly bytearray uses
-    #: Numbers of bases; and those of parameters and gradients by context, kind and identity, with the
-    #: context looked up last.
-    cdef dict numbers, devices, on_device
+    #: Numbers of bases; those of parameters and gradients; and of devices, with the context looked
+    #: up last.
+    cdef dict numbers, devices
+    cdef ParameterBases of_parameters
     cdef object context
+    cdef int64_t device
     #: Number of the first base.  The bases of a backward program follow those of the forward one.
     cdef int64_t first
     #: Per use of memory: its base, or -1; the bytes reserved now, and the most ever reserved.
@@ -33,7 +88,7 @@ cdef class Addressing:
     def __init__(self, int64_t first=0):
         cdef int64_t use
         self.bases, self.uses, self.first = [], bytearray(), first
-        self.numbers, self.devices = {}, {}
+        self.numbers, self.devices, self.of_parameters = {}, {}, ParameterBases()
         for use in range(3):
             self.memory[use], self.used[use], self.most[use] = -1, 0, 0
 
@@ -60,20 +115,28 @@ cdef class Addressing:
         self.uses.append(USES.get(base[0], ord("w")))
         return self.first + len(self.bases) - 1
 
-    cdef int64_t parameter_base(self, str kind, parameter, context) except -1:
-        """Return the number of the base of a parameter, or of its gradient, in a context."""
-        if context is not self.context:
+    cdef int64_t parameter_base(
+        self, int64_t kind, SegmentBrief segment, int64_t number
+    ) except -1:
+        """Return the number of the base of a parameter of a segment, or of its gradient."""
+        cdef ParameterBases table = self.of_parameters
+        cdef ParameterBase *entry
+        cdef size_t parameter = <size_t><PyObject *>segment.parameters[number]
+        if segment.context is not self.context:
             # A context itself is slow to look up: its hash is a function in Python.
-            device = context.device_typeid, context.device_id
-            self.context, self.on_device = context, self.devices.setdefault(device, {})
-        key = <size_t><PyObject *>parameter
-        numbers = self.on_device.get(kind)
-        if numbers is None:
-            numbers = self.on_device[kind] = {}
-        number = (<dict>numbers).get(key)
-        if number is None:
-            number = (<dict>numbers)[key] = self.add_base((kind, parameter, context))
-        return number
+            device = segment.context.device_typeid, segment.context.device_id
+            self.context = segment.context
+            self.device = self.devices.setdefault(device, len(self.devices))
+        if 2 * table.count > table.mask:
+            table.grow()
+        entry = table.find(parameter, 2 * self.device + kind)
+        if not entry.parameter:
+            base = segment.bases[number]
+            if kind == GRADIENT:
+                base = "gradient", segment.parameters[number], segment.context
+            entry[0] = ParameterBase(parameter, 2 * self.device + kind, self.add_base(base))
+            table.count += 1
+        return entry.base
 
     cdef Spot reserve(self, int64_t use, int64_t count) except *:
         """Reserve bytes of memory."""

@@ -4,6 +4,7 @@ from mxnet.gluon import Parameter
 from numpy.typing import NDArray
 
 from .executing import Code, NativeKernel, Program
+from .lowering import SegmentBrief
 
 Array = NDArray[Any]
 
@@ -81,7 +82,7 @@ class Addressing:
 
 class Assembler(Addressing):
     # A `Plan`, which comes later.
-    def __init__(self, plan: Any, first: int = 0) -> None: ...
+    def __init__(self, plan: Any, briefs: List[SegmentBrief], first: int = 0) -> None: ...
     @property
     def items(self) -> List[Tuple[int, Optional[int], bool, bool]]: ...
     @property

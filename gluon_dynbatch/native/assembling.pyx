@@ -10,7 +10,7 @@ from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 import numpy
@@ -20,6 +20,7 @@ from .executing cimport (
     DISTINCT, LAUNCH, LOOK_UP, PACK, PICK, ROWS, TOTAL, Code, SumChunk, DistinctRecord, RowKey, Moved,
     PackRecord, gdb_piece, numbers_in, RowsRecord, Spot, SumRecord,
 )
+from .lowering cimport SegmentBrief
 from .tables cimport ADD, COPY, NOTHING, SLICE, TOGETHER, WHOLE, ZERO, PieceRow, TableRow
 
 cpdef enum:
@@ -100,8 +101,9 @@ cdef class Assembler(Addressing):
     #: Tables of the plan, and the first row of each launch in them.
     cdef const int64_t[:, ::1] operands, regions, pieces
     cdef const int64_t[::1] operand0, output0
-    #: All segments; per launch its first part; per part, the number of its segment, and its rows.
-    cdef list segments
+    #: The `SegmentBrief` of each segment; per launch its first part; per part, the number of its
+    #: segment, and its rows.
+    cdef list briefs
     cdef const int64_t[::1] part0, part_segment, part_rows
     #: The kernels of the program, by address, and the last one.
     cdef dict natives
@@ -111,11 +113,11 @@ cdef class Assembler(Addressing):
     #: Operations since the end of the last push.
     cdef int64_t work
 
-    def __init__(self, plan, int64_t first=0):
+    def __init__(self, plan, list briefs not None, int64_t first=0):
         super().__init__(first)
         self.plan, self.operands, self.regions = plan, plan.operands, plan.regions
         self.operand0, self.output0 = plan.inputs.first, plan.outputs.first
-        self.segments, self.part0 = plan.graph.segments, plan.members.part0
+        self.briefs, self.part0 = briefs, plan.members.part0
         self.part_segment, self.part_rows = plan.members.segment, plan.members.rows
         self.items, self.natives, self.distinct, self.looked_up = [], {}, {}, set()
         self.externals, self.gathered_fills, self.device_fills = [], [], []
@@ -138,9 +140,9 @@ cdef class Assembler(Addressing):
         """Return a piece of the plan."""
         return <const PieceRow *>&self.pieces[number, 0]
 
-    cdef segment(self, int64_t launch):
-        """Return the segment of a launch's first part."""
-        return self.segments[self.part_segment[self.part0[launch]]]
+    cdef SegmentBrief segment(self, int64_t launch):
+        """Return what is known of the segment of a launch's first part."""
+        return self.briefs[self.part_segment[self.part0[launch]]]
 
     cdef inline ArenaRows *arena(self, int64_t number) noexcept:
         return <ArenaRows *>data_of(self.arenas) + number

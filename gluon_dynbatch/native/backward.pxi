@@ -25,7 +25,7 @@ cdef class Backward(Assembler):
     cdef dict gradients
 
     def __init__(self, plan, Forward forward not None):
-        super().__init__(plan, forward.stop)
+        super().__init__(plan, forward.briefs, forward.stop)
         self.forward, self.looked_up = forward, forward.looked_up
         self.trained, self.sums, self.gradients = {}, {}, {}
         for launch in plan.order:
@@ -105,7 +105,7 @@ cdef class Backward(Assembler):
 
     cdef int zero_gradients(self, int64_t launch) except -1:
         """Set to zero the gradients that a launch adds to, also if no gradient reaches them."""
-        segment = self.segment(launch)
+        cdef SegmentBrief segment = self.segment(launch)
         cdef Run run = self.forward.launches[launch][0]
         cdef int64_t base, array_base, i
         cdef array trained = run.recipe.trained, reached = run.recipe.reached
@@ -114,9 +114,10 @@ cdef class Backward(Assembler):
             bases = self.gradients[segment] = {}
             for i in range(entries(trained, sizeof(Gradient))):
                 parameter = segment.parameters[gradient[i].number]
-                base = self.parameter_base("gradient", parameter, segment.context)
+                base = self.parameter_base(GRADIENT, segment, gradient[i].number)
                 bases[gradient[i].number] = base
-                array_base = self.forward.parameter_base("parameter", parameter, segment.context)
+                array_base = self.forward.parameter_base(
+                    PARAMETER, segment, gradient[i].number)
                 self.zero_gradient(base, gradient[i].bytes, (array_base, False, parameter))
         gradient = <const Gradient *>data_of(reached)
         for i in range(entries(reached, sizeof(Gradient))):

@@ -11,11 +11,12 @@ cdef class Forward(Stretches):
     #: backward kernel of each part.
     cdef tuple kernels
     cdef dict trained
-    #: Per launch its runs, one for each part.
-    cdef dict launches
-    #: Per family of segments, the rows of all its launches.
-    cdef dict family_rows
+    #: Per launch its runs, one for each part; None if native code does not run it.
+    cdef list launches
+    #: Per segment, the number of its parts, and the rows of all launches of its family.
+    cdef const int64_t[::1] uses, family_rows
     #: By number of a segment, and backward kernel: a run with the spots that all its launches share.
+    #: Segments of one part have none.
     cdef dict templates
     #: What `recipe` was asked for last, and its answer.
     cdef tuple asked
@@ -43,17 +44,35 @@ cdef class Forward(Stretches):
         frozenset kept not None,
     ):
         super().__init__(plan, on_host, kept)
-        cdef int64_t k
         self.unread, self.unneeded, self.apart, self.picked = unread, set(), {}, {}
         self.kernels, self.trained = plan.kernels, trained
-        self.launches, self.templates, self.copies = {}, {}, {}
+        self.launches, self.templates, self.copies = [None] * len(plan.segment), {}, {}
         self.asked = None, None, False
-        self.equal, self.family_rows = EqualRows(), {}
+        self.equal = EqualRows()
         self.drawn, self.units, self.unit0 = Code(), plan.members.units, plan.members.first
         self.unit_rows = plan.graph.dependencies.rows
-        for k in range(self.part_rows.shape[0]):
-            family = self.segments[self.part_segment[k]].family
-            self.family_rows[family] = self.family_rows.get(family, 0) + self.part_rows[k]
+        self.count_parts()
+
+    cdef int count_parts(self) except -1:
+        """Count the parts of each segment, and the rows of each family."""
+        cdef Py_ssize_t count = len(self.briefs), k
+        cdef int64_t[::1] uses = clone(LONG, count, True), rows = clone(LONG, count, True)
+        cdef int64_t[::1] total = clone(LONG, count, True)
+        cdef int64_t *number
+        cdef SegmentBrief brief
+        cdef dict families = {}
+        cdef array family = clone(LONG, count, False)
+        number = data_of(family)
+        for k in range(count):
+            brief = self.briefs[k]
+            number[k] = families.setdefault(brief.family, k)
+        for k in range(self.part_segment.shape[0]):
+            uses[self.part_segment[k]] += 1
+            rows[number[self.part_segment[k]]] += self.part_rows[k]
+        for k in range(count):
+            total[k] = rows[number[k]]
+        self.uses, self.family_rows = uses, total
+        return 0
 
     cdef bint is_native(self, int64_t launch) except -1:
         return not isinstance(self.kernels[self.part_segment[self.part0[launch]]], str)
@@ -124,21 +143,24 @@ cdef class Forward(Stretches):
 
     cdef list begin(self, int64_t launch):
         """Return the runs of the parts of a launch, with the spots of their parameters."""
-        cdef Run template
+        cdef Run run
         cdef int64_t k, number
-        backward, runs = self.trained.get(launch), []
+        cdef bint once
+        cdef list runs = []
+        backward = self.trained.get(launch) if self.trained else None
         for k in range(self.part0[launch], self.part0[launch + 1]):
             number = self.part_segment[k]
-            segment = self.segments[number]
+            once = self.uses[number] == 1
             kernel = None if backward is None else backward[k - self.part0[launch]]
-            key = number if kernel is None else (number, kernel)
-            template = self.templates.get(key)
-            if template is None:
-                few = self.family_rows[segment.family] <= FEW
-                template = Run(self.recipe(self.kernels[number], kernel, few), 0)
-                self.templates[key] = template
-                self.place_parameters(segment, template)
-            runs.append(template.resized(self.part_rows[k]))
+            key = number if once or kernel is None else (number, kernel)
+            run = None if once else self.templates.get(key)
+            if run is None:
+                few = self.family_rows[number] <= FEW
+                run = Run(self.recipe(self.kernels[number], kernel, few), self.part_rows[k])
+                self.place_parameters(<SegmentBrief>self.briefs[number], run)
+                if not once:
+                    self.templates[key] = run
+            runs.append(run if once else run.resized(self.part_rows[k]))
         return runs
 
     cdef Recipe recipe(self, kernels, kernel, bint few):
@@ -148,11 +170,11 @@ cdef class Forward(Stretches):
             self.answered = kernels.recipe(kernel, few)
         return self.answered
 
-    cdef int place_parameters(self, segment, Run run) except -1:
+    cdef int place_parameters(self, SegmentBrief segment, Run run) except -1:
         """Set the spots of parameters, pack them, and copy those that the backward pass reads."""
         cdef int64_t k, base
         for k in range(len(run.recipe.parameters)):
-            base = self.parameter_base("parameter", segment.parameters[k], segment.context)
+            base = self.parameter_base(PARAMETER, segment, k)
             run.spots[data_of(run.recipe.parameters)[k]] = Spot(base, 0)
         self.pack(run, run.recipe.packs, self.copies)
         return self.copy_shared(run, -1)

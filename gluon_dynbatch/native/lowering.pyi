@@ -1,6 +1,8 @@
 from array import array
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
+from mxnet import Context
+from mxnet.gluon import Parameter
 from numpy.typing import NDArray
 
 from .recording import FlatTape
@@ -12,17 +14,63 @@ RECURRENT: int
 UNEVEN: int
 VARIED: int
 
-def survey(
-    tape: FlatTape, weights: Tuple[int, ...], by_operator: bool, most_edges: int, entry: Array
-) -> List[bytes]: ...
+# Entries are those of `trace.entry`, cuts and segments those of `lower.segment`, which come later.
+def find_cuts(
+    tape: FlatTape,
+    weights: Tuple[int, ...],
+    granularity: str,
+    most_edges: int,
+    entry: Array,
+    cut_of: Callable[[Any, str, bytes], Any],
+) -> Tuple[List[Any], List[array[int]], List[Tuple[Any, ...]]]: ...
+def merge_freely(segments: List[Any]) -> bool: ...
+def kernels_found(segments: List[Any]) -> List[Any]: ...
+def run_otherwise(segments: List[Any], kernels: Tuple[Any, ...]) -> List[int]: ...
+def several_counts(entries: Sequence[Any]) -> Set[Any]: ...
+def work_of(tape: FlatTape) -> float: ...
+def totals(tape: FlatTape) -> Tuple[int, int]: ...
+def any_recorded(tape: FlatTape) -> bool: ...
 def find_rows(tape: FlatTape, has_rows: bytearray) -> List[int]: ...
+
+class SegmentBrief:
+    parameters: Tuple[Parameter, ...]
+    bases: Tuple[Tuple[str, Parameter, Context], ...]
+    context: Context
+    family: str
+    kernels: Any
+    def __init__(
+        self,
+        parameters: Tuple[Parameter, ...],
+        context: Context,
+        family: str,
+        unbatched: bool,
+        shares: bool,
+    ) -> None: ...
+
+class CallBrief:
+    def __init__(
+        self,
+        kind: Any,
+        token: Tuple[Any, ...],
+        *,
+        results: int,
+        places: Iterable[int],
+        several: Iterable[bool],
+        adds: bool,
+        of_block: bool,
+        recorded: bool,
+        is_part: bool,
+        operators: int,
+        work: float,
+    ) -> None: ...
 
 # Of a `lower.segment.Cut`, which comes later.
 def code_of_cut(cut: Any) -> array[int]: ...
 
 class Cuts:
-    # Of `lower.segment`, which comes later: a list of `Cut`, and numbers of `Segment`.
-    def __init__(self, cuts: List[Any], entry: Array) -> None: ...
+    def __init__(
+        self, codes: List[array[int]], segments: List[Tuple[Any, ...]], entry: Array
+    ) -> None: ...
     @property
     def segments(self) -> Dict[Any, int]: ...
     @property

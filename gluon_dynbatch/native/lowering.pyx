@@ -6,11 +6,14 @@ cimport cython
 from cpython.array cimport array, clone, extend
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
 
+include "briefs.pxi"
 include "survey.pxi"
+include "marks.pxi"
 
 
 def find_rows(tape, bytearray has_rows):
@@ -107,22 +110,24 @@ cdef class Cuts:
     #: Per cut: the address of its code, and the position of its segments in `used`.
     cdef array address, use0, used
 
-    def __init__(self, list cuts, const int32_t[::1] entry):
-        cdef array calls = clone(INT, len(cuts), True)
+    def __init__(self, list codes not None, list segments not None, const int32_t[::1] entry):
+        cdef array calls = clone(INT, len(codes), True)
         cdef int64_t sizes[4]
         cdef const int64_t *code
-        cdef Py_ssize_t i, k
+        cdef Py_ssize_t i, k, used = 0
         sizes[:] = [0, 0, 0, 0]
         for i in range(entry.shape[0]):
             calls.data.as_ints[entry[i]] += 1
-        self.segments, self.codes, self.used = {}, [cut.code for cut in cuts], array("i")
-        self.address, self.use0 = clone(LONG, len(cuts), False), clone(INT, len(cuts), False)
-        for i, cut in enumerate(cuts):
-            code = <const int64_t *>(<array>self.codes[i]).data.as_longlongs
+        self.segments, self.codes = {}, codes
+        self.used = clone(INT, sum([len(<tuple>of_cut) for of_cut in segments]), False)
+        self.address, self.use0 = clone(LONG, len(codes), False), clone(INT, len(codes), False)
+        for i in range(len(codes)):
+            code = <const int64_t *>(<array>codes[i]).data.as_longlongs
             self.address.data.as_longlongs[i] = <int64_t>code
-            self.use0.data.as_ints[i] = len(self.used)
-            for segment in <tuple>cut.segments:
-                self.used.append(self.segments.setdefault(segment, len(self.segments)))
+            self.use0.data.as_ints[i] = used
+            for segment in <tuple>segments[i]:
+                self.used.data.as_ints[used] = self.segments.setdefault(segment, len(self.segments))
+                used += 1
             for k in range(4):
                 sizes[k] += calls.data.as_ints[i] * code[k]
         self.sizes = sizes[0], sizes[1], sizes[2], sizes[3]

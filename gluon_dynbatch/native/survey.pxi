@@ -53,97 +53,134 @@ cdef inline bint is_new(Seen *seen, int64_t key) noexcept nogil:
     return True
 
 
-@cython.final
 cdef class Survey:
     """One pass over all calls: which arguments they share, and which callees deliver them.
 
     Entries with one `CallKind` are of one *kind*.  Calls of one callee with the same
     number of arguments are a *family*.  The arrays of a list are several arguments in one *place*.
 
-    Owned by one call of `survey`: it holds the entries, and changes neither these nor the tape.
+    Owned by one call of `find_cuts`: it holds the entries, and changes neither these nor the tape.
     """
 
-    #: Per kind, its first entry here, and whether its program has a sum.
-    cdef list firsts, adds
+    #: The briefs of all entries; and per kind, the number of its first entry, and whether its program
+    #: has a sum.
+    cdef list briefs
+    cdef int32_t[::1] firsts
+    cdef bytearray adds
     #: Per kind a `KindRow`; per argument of a family an `Argument`; per family, the number of its
     #: calls.
     cdef array kinds, arguments, calls
     #: Per entry its kind; per argument of a kind its place, and whether it has several rows.
-    cdef int32_t[::1] kind_of, place
-    cdef char[::1] several
+    cdef int32_t[::1] kind_of
+    cdef array place, several
     cdef int32_t callees, places
-    #: By producer, consumer and place, whether one callee delivers an argument of another; per
-    #: consumer, whether any does.
-    cdef bytearray edges, receives
+    #: Per callee that gets an argument from another: by that callee and place, whether it does; and
+    #: the address of this table, or 0.
+    cdef dict edges
+    cdef int64_t[::1] edges_at
+    #: Elements that these tables may still have; negative once they would have more.
+    cdef int64_t edges_left
 
-    def __init__(self, entries, int64_t most_edges):
-        cdef dict callees = {}, families = {}, kinds = {}
-        cdef list columns = [], place = [], several = [], shared0 = []
-        cdef Py_ssize_t count, arguments = 0, kind, number
-        self.firsts, self.adds, self.kind_of = [], [], clone(INT, len(entries), False)
-        for number, entry in enumerate(entries):
-            kind = kinds.setdefault(entry.kind, len(kinds))
-            self.kind_of[number] = kind
-            if kind == len(self.adds):
-                token, count = entry.token, len(entry.in_types)
-                family = families.setdefault((token, count), len(families))
-                if family == len(shared0):
-                    shared0.append(arguments)
-                    arguments += count
-                callee = callees.setdefault(token, len(callees))
-                results = len(entry.out_types)
-                columns += (family, callee, count, results, len(place), shared0[family])
-                place += entry.argument_of
-                several += entry.kind.has_rows
-                self.firsts.append(entry)
-                self.adds.append(entry.program.has_sum)
-        self.kinds, self.place = array("i", columns), array("i", place)
-        self.several = array("b", several)
-        self.calls, self.callees = clone(INT, len(families), True), len(callees)
-        self.places = 1 + max(place, default=0)
-        self.arguments = clone(LONG, 2 * arguments, True)
-        edges = <int64_t>self.callees * self.callees * self.places
-        self.edges = bytearray(edges if edges <= most_edges else 0)
-        self.receives = bytearray(self.callees)
+    def __init__(self, tape, int64_t most_edges):
+        self.briefs = recorded_briefs(tape)
+        self.kind_of = clone(INT, len(self.briefs), False)
+        self.adds, self.firsts = bytearray(len(self.briefs)), clone(INT, len(self.briefs), False)
+        self.place, self.several = array("i"), array("b")
+        self.number_kinds()
+        self.edges, self.edges_left = {}, most_edges
+        self.edges_at = clone(LONG, self.callees, True)
 
-    cdef void scan(self, const int32_t[::1] entry, tape, int32_t *producer):
+    cdef int number_kinds(self) except -1:
+        """Number the kinds of all entries, their callees, families and arguments."""
+        cdef Py_ssize_t count = len(self.briefs), number, kind, k
+        cdef int32_t family, families = 0, arguments = 0, first = 0, callee, known
+        cdef dict callees = {}, kinds = {}
+        cdef array rows = clone(INT, count * (sizeof(KindRow) // sizeof(int32_t)), False)
+        cdef KindRow *row = <KindRow *>rows.data.as_ints
+        #: Per callee its last family, or -1; per family its first kind, and the one before, or -1.
+        cdef int32_t[::1] last = clone(INT, count, False), of_family = clone(INT, count, False)
+        cdef int32_t[::1] before = clone(INT, count, False)
+        cdef CallBrief brief
+        for number in range(count):
+            brief, known = self.briefs[number], len(kinds)
+            kind = self.kind_of[number] = kinds.setdefault(brief.kind, known)
+            if kind < known:
+                continue
+            known = len(callees)
+            callee = callees.setdefault(brief.token, known)
+            if callee == known:
+                last[callee] = -1
+            family = last[callee]
+            while family >= 0 and row[of_family[family]].arguments != brief.arguments:
+                family = before[family]
+            row[kind] = KindRow(
+                families, callee, brief.arguments, brief.results, first, arguments)
+            if family >= 0:
+                row[kind].family, row[kind].shared = family, row[of_family[family]].shared
+            else:
+                of_family[families], before[families], last[callee] = kind, last[callee], families
+                families, arguments = families + 1, arguments + brief.arguments
+            first += brief.arguments
+            extend(self.place, brief.places)
+            extend(self.several, brief.several)
+            self.firsts[kind], self.adds[kind] = number, brief.adds
+        del self.adds[len(kinds):]
+        self.kinds, self.callees, self.places = rows, len(callees), 1
+        self.calls, self.arguments = clone(INT, families, True), clone(LONG, 2 * arguments, True)
+        for k in range(first):
+            self.places = max(self.places, self.place.data.as_ints[k] + 1)
+        return 0
+
+    cdef char *receive(self, int32_t callee) except? NULL:
+        """Make the table of what a callee gets from others; return NULL if there is no room."""
+        cdef int64_t size = <int64_t>self.callees * self.places
+        self.edges_left -= size
+        if self.edges_left < 0:
+            return NULL
+        table = self.edges[callee] = bytearray(size)
+        self.edges_at[callee] = <int64_t><char *>(<bytearray>table)
+        return <char *>self.edges_at[callee]
+
+    cdef int scan(self, const int32_t[::1] entry, tape, int32_t *producer) except -1:
         """Visit each call; on entry, all values are marked as external in `producer`.
 
-        For other values, `producer` gets the position of the edges of their callee.
+        For other values, `producer` gets the position of their callee in tables of edges.
         """
         cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
         cdef const KindRow *kind
         cdef const int32_t *kind_of = &self.kind_of[0]
         cdef const int32_t *place
+        cdef const char *several = self.several.data.as_chars
         cdef int32_t *calls = <int32_t *>self.calls.data.as_ints
         cdef Argument *arguments = <Argument *>self.arguments.data.as_longlongs
         cdef Argument *argument
         cdef const int32_t[::1] node_value0 = tape.node_value0, sources = tape.sources
         cdef const int64_t[::1] offsets = tape.offsets
-        cdef char *edges = self.edges
-        cdef char *receives = self.receives
         cdef char *edge
-        cdef int32_t count = self.places, step = self.callees * count
         cdef Py_ssize_t node, operand = 0
         cdef int64_t offset
         cdef int32_t k, value, maker
-        cdef bint first, wanted = len(self.edges) > 0
+        cdef bint first, wanted = self.edges_left > 0
         for node in range(len(self.adds)):
             kind = kinds + node
             for k in range(kind.arguments):
-                if self.several[kind.first + k]:
+                if several[kind.first + k]:
                     arguments[kind.shared + k].reasons = SAME | WEIGHT
         for node in range(entry.shape[0]):
             kind = kinds + kind_of[entry[node]]
-            argument, place = arguments + kind.shared, &self.place[kind.first]
-            edge = edges + kind.callee * count
+            argument = arguments + kind.shared
+            place = <const int32_t *>self.place.data.as_ints + kind.first
+            edge = <char *>self.edges_at[kind.callee]
             first = calls[kind.family] == 0
             calls[kind.family] += 1
             for k in range(kind.arguments):
                 value = sources[operand + k]
                 maker = producer[value]
                 if maker >= 0:
-                    edge[maker + place[k]] = receives[kind.callee] = True
+                    if edge == NULL:
+                        edge = self.receive(kind.callee)
+                    if edge != NULL:
+                        edge[maker + place[k]] = True
                 if argument[k].reasons:
                     offset = offsets[operand + k]
                     if first:
@@ -153,9 +190,10 @@ cdef class Survey:
                     if maker != EXTERNAL_WEIGHT or offset:
                         argument[k].reasons &= SAME
             operand += kind.arguments
-            maker = kind.callee * step if wanted else EXTERNAL
+            maker = kind.callee * self.places if wanted else EXTERNAL
             for k in range(kind.results):
                 producer[node_value0[node] + k] = maker
+        return 0
 
     cdef int32_t[::1] depths(self, const int32_t[::1] entry, tape):
         """Return per call how many calls are on the longest path to it."""
@@ -189,6 +227,7 @@ cdef class Survey:
         cdef const int32_t[::1] sources = tape.sources, depth = self.depths(entry, tape)
         #: Per argument, the launches of calls that share arrays, and of those that have their own.
         cdef dict shared = {}, own = {}
+        cdef list entries = list((<dict>tape.entries).values())
         cdef Py_ssize_t node, operand = 0
         cdef int32_t k
         for node in range(entry.shape[0]):
@@ -202,167 +241,7 @@ cdef class Survey:
         for at, launches in shared.items():
             argument, family, place = at
             saved, calls = len(launches) - len(own[at]), self.calls.data.as_ints[family]
-            size = max([self.firsts[number].in_types[place].elements for number, _ in own[at]])
+            firsts = [entries[self.firsts[<Py_ssize_t>number]] for number, _ in own[at]]
+            size = max([each.in_types[place].elements for each in firsts])
             if saved > 0 and (2 * len(launches) > calls or calls * size < saved * COPIED_PER_LAUNCH):
                 arguments[<Py_ssize_t>argument].reasons = 0
-
-    cdef bytearray recurrent(self):
-        """Return, per callee and place, whether a recursion that has the callee delivers arrays.
-
-        The arrays of a list have one place: if second children are leaves in a whole minibatch,
-        they are still recurrent, as the first are.
-        """
-        cdef bytearray marks = bytearray(self.callees * self.places)
-        cdef Py_ssize_t count = self.callees if len(self.edges) else 0, producer, consumer, via, k
-        #: Only callees that deliver and receive take part in recursions, and most do not: others
-        #: belong to single samples, such as experts.
-        cdef list receivers = [k for k in range(count) if self.receives[k]]
-        cdef list members = [k for k in receivers if self.delivers(k, receivers)]
-        cdef bytearray table = bytearray(count * count if members else 0)
-        cdef char *reach = table
-        cdef const char *edge = self.edges
-        for producer in members:
-            for consumer in members:
-                for k in range(self.places):
-                    reach[producer * count + consumer] |= (
-                        edge[(producer * count + consumer) * self.places + k]
-                    )
-        for via in members:
-            for producer in members:
-                if reach[producer * count + via]:
-                    for consumer in members:
-                        reach[producer * count + consumer] |= reach[via * count + consumer]
-        for producer in members:
-            for consumer in members:
-                for k in range(self.places if reach[consumer * count + producer] else 0):
-                    marks[consumer * self.places + k] |= (
-                        edge[(producer * count + consumer) * self.places + k]
-                    )
-        return marks
-
-    cdef bint delivers(self, Py_ssize_t producer, list receivers):
-        """Return whether a callee delivers arrays to any of some others."""
-        cdef const char *edge = self.edges
-        cdef Py_ssize_t consumer, k
-        for consumer in receivers:
-            for k in range(self.places):
-                if edge[(producer * self.callees + consumer) * self.places + k]:
-                    return True
-        return False
-
-    cdef bytearray uneven(self, const int32_t[::1] entry, tape):
-        """Return, per callee and place, `UNEVEN` and `VARIED` if these hold there.
-
-        Both are false for callees whose calls with sums all get the same number of arrays.
-        """
-        cdef bytearray marks = bytearray(self.callees * self.places)
-        cdef bytearray differs = bytearray(self.callees)
-        #: Per kind and place, the number of arrays.
-        cdef int32_t[::1] counts = clone(INT, len(self.adds) * self.places, True)
-        #: Per callee, with 1 added: its first kind, and the number of arrays of its first kind with
-        #: a sum.
-        cdef int32_t[::1] first = clone(INT, self.callees, True)
-        cdef int32_t[::1] sums = clone(INT, self.callees, True)
-        cdef const KindRow *kind = <const KindRow *>self.kinds.data.as_ints
-        cdef Py_ssize_t number, k, start, first_start
-        for number in range(len(self.adds)):
-            start = number * self.places
-            for k in range(kind.first, kind.first + kind.arguments):
-                counts[start + self.place[k]] += 1
-            first[kind.callee] = first[kind.callee] or number + 1
-            first_start = (first[kind.callee] - 1) * self.places
-            for k in range(self.places):
-                if counts[start + k] != counts[first_start + k]:
-                    marks[kind.callee * self.places + k] = IS_UNEVEN | IS_VARIED
-            if self.adds[number]:
-                sums[kind.callee] = sums[kind.callee] or kind.arguments + 1
-                if sums[kind.callee] != kind.arguments + 1:
-                    differs[kind.callee] = IS_UNEVEN
-            kind += 1
-        if any(differs):
-            self.find_varied(entry, tape, differs)
-        for k in range(len(marks)):
-            marks[k] &= differs[k // self.places]
-        return marks
-
-    cdef int find_varied(self, const int32_t[::1] entry, tape, bytearray differs) except -1:
-        """Add `VARIED` to the marks of callees if it saves launches to compute terms apart.
-
-        Calls of equal depth share launches.  If terms are computed apart, calls with sums need two
-        launches, for their terms and for the rest, otherwise one for each number of arrays.
-        """
-        cdef const KindRow *kinds = <const KindRow *>self.kinds.data.as_ints
-        cdef const KindRow *kind
-        cdef const int32_t[::1] depth = self.depths(entry, tape)
-        cdef bytearray adds = bytearray(self.adds)
-        cdef int64_t most = 2 + max([kinds[k].arguments for k in range(len(adds))]), size = 4, level
-        #: Per callee, the launches if terms are not apart, less those if they are.
-        cdef int64_t[::1] saved = clone(LONG, self.callees, True)
-        cdef Py_ssize_t node
-        cdef Seen seen
-        while size < 4 * entry.shape[0]:
-            size *= 2
-        seen.mask, seen.keys = size - 1, <int64_t *>calloc(size, sizeof(int64_t))
-        if seen.keys == NULL:
-            raise MemoryError()
-        for node in range(entry.shape[0]):
-            kind = kinds + self.kind_of[entry[node]]
-            if adds[self.kind_of[entry[node]]] and differs[kind.callee]:
-                level = most * (kind.callee * <int64_t>entry.shape[0] + depth[node]) + 1
-                saved[kind.callee] -= 2 * is_new(&seen, level)
-                saved[kind.callee] += is_new(&seen, level + 1 + kind.arguments)
-        free(seen.keys)
-        for node in range(self.callees):
-            if saved[node] > 0:
-                differs[node] |= IS_VARIED
-        return 0
-
-    cdef list marks(self, bint by_operator, const int32_t[::1] entry, tape):
-        """Return the marks of the arguments of each entry."""
-        cdef bytearray recurrent, uneven, marks
-        cdef const KindRow *kind = <const KindRow *>self.kinds.data.as_ints
-        cdef const Argument *arguments
-        cdef list by_kind = []
-        cdef Py_ssize_t k, at, number
-        cdef int32_t reasons
-        if by_operator:
-            recurrent, uneven = self.recurrent(), self.uneven(entry, tape)
-        for number in range(len(self.adds)):
-            marks = bytearray(kind.arguments)
-            reasons = SAME | WEIGHT if self.calls.data.as_ints[kind.family] > 1 else WEIGHT
-            arguments = <const Argument *>self.arguments.data.as_longlongs + kind.shared
-            for k in range(kind.arguments):
-                at = kind.callee * self.places + self.place[kind.first + k]
-                if self.several[kind.first + k] and arguments[k].reasons & reasons:
-                    marks[k] = IS_SHARED
-                if by_operator:
-                    marks[k] |= IS_RECURRENT * recurrent[at] | uneven[at]
-            by_kind.append(bytes(marks))
-            kind += 1
-        return [by_kind[number] for number in self.kind_of]
-
-
-def survey(tape, tuple weights, bint by_operator, int64_t most_edges, int32_t[::1] entry):
-    """Fill in the entry of each call, numbered as in `tape.entries`; return each entry's marks.
-
-    An argument of several rows is `SHARED` if every call gets the very same array, or if every call
-    of the family gets one of the `weights` and sharing these pays.  The other marks are for granularity "operator".  No
-    argument is `RECURRENT` if the table of edges would have more than `most_edges` elements.
-    """
-    cdef Survey calls = Survey(tape.entries.values(), most_edges if by_operator else 0)
-    cdef const int32_t[::1] node_entry = tape.node_entry
-    cdef int32_t[::1] number_of = clone(INT, max(tape.entries) + 1, False)
-    cdef int32_t[::1] producer = clone(INT, len(tape.value_type), False)
-    cdef Py_ssize_t node, number
-    cdef int32_t entry_id, value
-    for number, entry_id in enumerate(tape.entries):
-        number_of[entry_id] = number
-    for node in range(entry.shape[0]):
-        entry[node] = number_of[node_entry[node]]
-    producer[:] = EXTERNAL
-    for value in weights:
-        producer[value] = EXTERNAL_WEIGHT
-    calls.scan(entry, tape, &producer[0])
-    if weights:
-        calls.drop_own_weights(entry, tape)
-    return calls.marks(by_operator, entry, tape)

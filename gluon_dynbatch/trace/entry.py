@@ -16,7 +16,8 @@ from mxnet.util import is_np_array
 from .. import rules
 from ..errors import Where
 from ..modes import NUMPY_SHAPE, RECORDING, TRAINING
-from ..record.operators import Operator
+from ..native import lowering
+from ..record.operators import PART, Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from ..rules.site import Ref, Shape
 from .infer import Inferred, TypedProgram, infer
@@ -118,8 +119,25 @@ class Entry(TypedProgram):
             for at, op in enumerate(program.ops)
             if op.op in PRODUCTS
         )
+        self.brief = self._brief()
         #: What native code reads for each recorded call.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec, program.numpy)
+
+    def _brief(self) -> lowering.CallBrief:
+        """Return what native code reads at each flush."""
+        return lowering.CallBrief(
+            self.kind,
+            self.token,
+            results=len(self.out_types),
+            places=self.argument_of,
+            several=self.kind.has_rows,
+            adds=self.program.has_sum,
+            of_block=self.block_id is not None,
+            recorded=bool(self.mode & RECORDING),
+            is_part=self.token[-1] == PART,
+            operators=self.program.operators,
+            work=self.work,
+        )
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return the variant of calls that share these arguments."""

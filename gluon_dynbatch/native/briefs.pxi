@@ -1,0 +1,171 @@
+# What flushes read of segments and of entries, in one object each; a part of `lowering.pyx`.
+#
+# A minibatch may have a thousand of either, most of which are not in the cache: to read an
+# attribute of an object of Python takes longer than all that is done with its value.
+
+cdef list recorded_briefs(tape):
+    """Return the `CallBrief` of each entry of a tape, in its order."""
+    cdef list briefs = [entry.brief for entry in (<dict>tape.entries).values()]
+    return briefs
+
+
+@cython.final
+cdef class SegmentBrief:
+    """What flushes read of a segment.
+
+    Owned by the segment; it never changes, but for the kernels.
+    """
+
+    # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
+    # `Addressing`), and their context; the family; whether calls do not merge, or only those that
+    # read equal shared arrays; and what `kernel.kernels.Kernels` has found, or None.
+
+    def __init__(
+        self, tuple parameters not None, context, str family not None, bint unbatched, bint shares
+    ):
+        self.parameters, self.context, self.family = parameters, context, family
+        self.unbatched, self.shares = unbatched, shares
+        self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
+
+
+def merge_freely(list segments not None):
+    """Return whether all units of a segment may share launches, but none with another segment."""
+    cdef set families = set()
+    cdef SegmentBrief brief
+    for segment in segments:
+        brief = segment.brief
+        if brief.unbatched or brief.shares:
+            return False
+        families.add(brief.family)
+    return len(families) == len(segments)
+
+
+def kernels_found(list segments not None):
+    """Return the kernels of each segment, or the reason why there are none; None if not known."""
+    cdef SegmentBrief brief
+    cdef list found = []
+    for segment in segments:
+        brief = segment.brief
+        found.append(brief.kernels)
+    return found
+
+
+def run_otherwise(list segments not None, tuple kernels not None):
+    """Return the numbers of segments whose calls do not merge, and of those without kernels."""
+    cdef SegmentBrief brief
+    cdef list numbers = []
+    cdef Py_ssize_t number
+    for number in range(len(segments)):
+        brief = segments[number].brief
+        if brief.unbatched or isinstance(kernels[number], str):
+            numbers.append(number)
+    return numbers
+
+
+@cython.final
+cdef class CallBrief:
+    """What flushes read of an entry.
+
+    Owned by the entry; it never changes, but for the last cut.
+    """
+
+    #: What calls of any number of rows have in common, and what identifies the callee.
+    cdef object kind, token
+    #: Numbers of arguments and of results; per argument its place, and whether it has several rows.
+    cdef int32_t arguments, results
+    cdef array places, several
+    #: Whether the program has a sum, whether the call is one of a block, whether a backward pass may
+    #: follow, and whether it is a part of one that the user makes.
+    cdef bint adds, of_block, recorded, is_part
+    #: The operators of the program, and the operations of its products.
+    cdef int64_t operators
+    cdef double work
+    #: The last cut of its calls, its segments and its code; and for which granularity and marks.
+    cdef object cut
+    cdef tuple segments
+    cdef array code
+    cdef str granularity
+    cdef bytes marks
+
+    def __init__(
+        self, kind, tuple token not None, *, int32_t results, places, several, bint adds,
+        bint of_block, bint recorded, bint is_part, int64_t operators, double work,
+    ):
+        self.kind, self.token, self.results = kind, token, results
+        self.places, self.several = array("i", places), array("b", several)
+        self.arguments = len(self.places)
+        self.adds, self.of_block, self.recorded, self.is_part = adds, of_block, recorded, is_part
+        self.operators, self.work = operators, work
+
+    cdef int keep(self, cut, str granularity, bytes marks) except -1:
+        """Keep a cut."""
+        self.cut, self.segments, self.code = cut, cut.segments, cut.code
+        self.granularity, self.marks = granularity, marks
+        return 0
+
+
+def several_counts(entries not None):
+    """Return the tokens of callees that are called with several numbers of arrays.
+
+    Calls that are parts of one that the user makes do not count.
+    """
+    cdef dict counts = {}
+    cdef set several = set()
+    cdef CallBrief brief
+    for entry in entries:
+        brief = entry.brief
+        if not brief.is_part and counts.setdefault(brief.token, brief.arguments) != brief.arguments:
+            several.add(brief.token)
+    return several
+
+
+cdef int64_t[::1] calls_of(tape, list briefs):
+    """Return the number of calls of each entry."""
+    cdef const int32_t[::1] node_entry = tape.node_entry
+    cdef dict entries = tape.entries
+    cdef int64_t[::1] counts = clone(LONG, max(entries, default=0) + 1, True)
+    cdef int64_t[::1] calls = clone(LONG, len(briefs), False)
+    cdef Py_ssize_t node, number
+    for node in range(node_entry.shape[0]):
+        counts[node_entry[node]] += 1
+    for number, entry_id in enumerate(entries):
+        calls[number] = counts[<int64_t>entry_id]
+    return calls
+
+
+def work_of(tape):
+    """Return the operations of all products of the calls of a tape."""
+    cdef list briefs = recorded_briefs(tape)
+    cdef int64_t[::1] calls = calls_of(tape, briefs)
+    cdef double work = 0
+    cdef CallBrief brief
+    cdef Py_ssize_t number
+    for number in range(len(briefs)):
+        brief = briefs[number]
+        work += calls[number] * brief.work
+    return work
+
+
+def totals(tape):
+    """Return the number of calls of blocks, and that of operators in all calls."""
+    cdef list briefs = recorded_briefs(tape)
+    cdef int64_t[::1] calls = calls_of(tape, briefs)
+    cdef int64_t of_blocks = 0, operators = 0
+    cdef CallBrief brief
+    cdef Py_ssize_t number
+    for number in range(len(briefs)):
+        brief = briefs[number]
+        operators += calls[number] * brief.operators
+        if brief.of_block:
+            of_blocks += calls[number]
+    return of_blocks, operators
+
+
+def any_recorded(tape):
+    """Return whether a backward pass may follow a call of a tape."""
+    cdef CallBrief brief
+    for entry in (<dict>tape.entries).values():
+        brief = entry.brief
+        if brief.recorded:
+            return True
+    return False
