@@ -6,6 +6,7 @@ import ctypes
 from itertools import compress, repeat
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from ..native import recording
@@ -48,7 +49,8 @@ def deliver(
         if target is None:
             add_to(array, gradient)
         else:
-            gradient.copyto(array)
+            # `copyto` fails if MXNet has left three axes of a gradient in a layout of oneDNN.
+            mx.nd.identity(gradient, out=array)
 
 
 #: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node

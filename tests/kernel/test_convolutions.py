@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mxnet import autograd
 from mxnet.gluon import nn
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -14,7 +15,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Columns, Maps, Slot
 from gluon_dynbatch.kernel.step import Convolved
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import equal
+from tests.cells import attached, equal
 from tests.kernel.native import launch
 
 from .test_products import surrounded, within
@@ -224,3 +225,21 @@ def test_weights_in_the_memory_layout_of_onednn_are_read_in_the_usual_one():
         wanted = [net(x) for x in samples]
         equal(gdb.map(net, samples), wanted, 1e-4, 1e-4)
         check_against_loop(net, samples, net.collect_params(), (1e-4, 1e-4))
+
+
+@pytest.mark.parametrize("layer, shape", [(nn.Conv1D, (1, 8, 8)), (nn.Conv2D, (1, 8, 8, 8))])
+def test_gradients_in_the_memory_layout_of_onednn_are_written(layer, shape):
+    """A loop that ran before has left the gradients of the data in a blocked layout, too."""
+    net = layer(16, 3, in_channels=8)
+    net.initialize()
+    net.hybridize()
+    samples = attached([mx.nd.random.normal(shape=shape) for _ in range(3)])
+
+    def gradients(run):
+        with autograd.record():
+            results = run()
+        autograd.backward(results)
+        return [x.grad.asnumpy() for x in samples]
+
+    wanted = gradients(lambda: [net(x) for x in samples])
+    equal(gradients(lambda: gdb.map(net, samples)), wanted, 1e-4, 1e-4)
