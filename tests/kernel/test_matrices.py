@@ -38,7 +38,8 @@ class Drawn(HybridBlock):
             elif name == "mean":
                 width = 1
             elif name == "normed" and width > 1:
-                self.register_child(nn.LayerNorm(in_channels=width))
+                # Where a row has nearly equal elements, a small epsilon would multiply rounding.
+                self.register_child(nn.LayerNorm(epsilon=0.1, in_channels=width))
             elif name == "halved" and width % 2 == 0:
                 number = width
             elif name in ("normed", "halved"):
