@@ -76,6 +76,19 @@ def test_plans_that_repeat_in_turns_are_found_from_the_third_turn_on(sizes):
         assert cache.limit <= 400
 
 
+@given(st.lists(st.integers(1, 10), min_size=4, max_size=40), st.integers(0, 2**32 - 1))
+def test_plans_that_seldom_come_back_leave_the_limit_of_the_cache_as_it_is(sizes, seed):
+    """As in a service, where most look-ups find something: no memory is spent on the rest."""
+    cache, random = SizedCache(limit=100, most=10_000), np.random.RandomState(seed)
+    for number in range(2000):
+        often = number % 12 > 0
+        key = int(random.randint(3)) if often else 3 + int(random.randint(len(sizes)))
+        size = 10 if often else sizes[key - 3]
+        if cache.find(key) is None:
+            cache.keep(key, "plan", size)
+    assert cache.limit == 100
+
+
 @given(st.lists(st.integers(1, 120), max_size=30))
 def test_plans_that_never_repeat_leave_the_limit_of_the_cache_as_it_is(sizes):
     cache = SizedCache(limit=100, most=400)
