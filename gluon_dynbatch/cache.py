@@ -2,9 +2,9 @@
 
 A program that repeats its work in turns, such as an epoch of the same minibatches, finds nothing in
 a cache that is smaller than one turn.  So the cache notes what it evicts.  If it is often asked for
-that again, its limit becomes the smallest one that would have kept it: the stack distance of Mattson et
-al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).  A program that
-finds nearly all that it asks for, such as a service, needs no more memory for the rest.
+that again, its limit becomes the smallest one that would have kept it: the stack distance of
+Mattson et al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).  A
+program that finds nearly all that it asks for, such as a service, needs no more memory.
 """
 
 from __future__ import annotations
