@@ -22,6 +22,8 @@ OVERLOADED_S = 1.5
 FEWEST = 100
 #: The request that short ones arrive during: its words, theirs, and how many they are.
 LONG, SHORT, SHORTS = 300, 5, 32
+#: How many requests are alone, and long ones beside which short ones arrive, at least.
+LIGHTS, LONGS = 25, 7
 #: The words of a request that is alone.
 LIGHT = 50
 
@@ -100,9 +102,9 @@ def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
         }
         for port in ports.values():  # compiles, and fills caches
             decoder.load(port, 10, 3, 0, sentences)
-        light = alone(ports, sentences, rounds)
+        light = alone(ports, sentences, max(LIGHTS, rounds))
         two = {way: ports[way] for way in (OURS, THEIRS)}
-        shares = beside_long(two, sentences, max(3, rounds // 4))
+        shares = beside_long(two, sentences, max(LONGS, rounds // 4))
         figures = sweep(ports, sentences, rates, seconds, lambda *each: tell(line(*each)))
     for way in ports:
         tell(f"{way}: {light[way] / LIGHT * 1e3:.2f} ms a word if nobody else asks")
