@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
@@ -244,6 +245,26 @@ def for_client(error: BaseException) -> Exception:
     return wrapped
 
 
+class RequestFuture(Future):  # type: ignore[type-arg]
+    """The result of a request, for which the worker of its batcher never waits."""
+
+    def __init__(self, refuse_worker: Callable[[], None]):
+        super().__init__()
+        self._refuse_worker = refuse_worker
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """Return the result of the request, or raise its exception."""
+        if not self.done():
+            self._refuse_worker()
+        return super().result(timeout)
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        """Return the exception of the request, or None."""
+        if not self.done():
+            self._refuse_worker()
+        return super().exception(timeout)
+
+
 class RequestStream:
     """The values that a generator function yields for a request.
 
@@ -268,10 +289,12 @@ class RequestStream:
         drop: Callable[[Mailbox], None],
         made_room: Callable[[], None],
         is_lost: Callable[[], bool],
+        refuse_worker: Callable[[], None],
     ):
         #: Held, as a batcher that nothing refers to closes.
         self._batcher = batcher
         self._mailbox, self._made_room, self._is_lost = mailbox, made_room, is_lost
+        self._refuse_worker = refuse_worker
         self._drop = weakref.finalize(self, drop, mailbox)
         self._drop.atexit = False
 
@@ -284,6 +307,7 @@ class RequestStream:
         while True:
             if not self._mailbox.is_ready():
                 self._refuse_if_lost()
+                self._refuse_worker()
                 self._mailbox.wait()
             try:
                 return self._take()

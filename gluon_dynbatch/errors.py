@@ -225,7 +225,11 @@ class ClosedError(DynBatchError, RuntimeError):
 
 
 class RequestError(DynBatchError, RuntimeError):
-    """A request raised an exception such as `SystemExit`, which is the ``__cause__``."""
+    """A request cannot be answered.
+
+    It raised an exception such as `SystemExit`, which is the ``__cause__``; or it waits for another
+    request of its own batcher, whose worker would wait for itself.
+    """
 
 
 class RequestTimeoutError(DynBatchError, TimeoutError):

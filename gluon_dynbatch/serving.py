@@ -15,7 +15,7 @@ import numpy as np
 
 from . import errors
 from .block import batching
-from .clients import Mailbox, RequestStream
+from .clients import Mailbox, RequestFuture, RequestStream
 from .options import check_choice, check_count, check_names, check_switch
 from .samples import applier
 from .worker import BatcherStats, Queue
@@ -140,8 +140,11 @@ class RequestBatcher:
             The time is not a number of seconds.
         QueueFullError
             The queue is full.
+        RequestError
+            A request of the batcher itself would have to wait until the queue has room.  The
+            future raises it if a request waits for its result.
         """
-        request: Future[Any] = Future()
+        request = RequestFuture(self._queue.refuse_worker)
         self._put(request, sample, timeout_s)
         request.add_done_callback(self._queue.drop)
         try:
@@ -191,7 +194,9 @@ class RequestBatcher:
         queue, mailbox = self._queue, Mailbox(self._stream_buffer, loop)
         self._put(mailbox, sample, timeout_s)
         is_lost = queue.is_lost
-        stream = RequestStream(self, mailbox, queue.drop, queue.notify, is_lost)
+        stream = RequestStream(
+            self, mailbox, queue.drop, queue.notify, is_lost, queue.refuse_worker
+        )
         if loop is None:
             self._await_room(mailbox)
         return stream
@@ -210,6 +215,8 @@ class RequestBatcher:
     def _await_room(self, client: Any) -> None:
         """Wait until a request is among the `max_queue` first in the queue."""
         queue = self._queue
+        if queue.pressure() > self._max_queue:
+            queue.refuse_worker()
         with queue.changed:
             queue.changed.wait_for(
                 lambda: queue.pressure() <= self._max_queue or client not in queue.waiting

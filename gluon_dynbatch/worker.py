@@ -18,6 +18,7 @@ from .clients import Mailbox, Outbox, Request
 from .handle import Batch
 from .native import recording
 from .record.state import STATE
+from .record.where import user_line
 from .rounds import Rounds
 
 #: The fields of `BatcherStats` that requests are counted in.
@@ -139,6 +140,15 @@ class Queue:
     def is_lost(self) -> bool:
         """Return whether this process has no worker, as the child of a fork."""
         return os.getpid() != self._process
+
+    def refuse_worker(self) -> None:
+        """Raise in the thread of the worker, where requests run: it would wait for itself."""
+        if threading.current_thread() is self.worker:
+            raise errors.RequestError(
+                "a request waits for another one of its own batcher",
+                user_line(),
+                advice="call the function or the model instead, or use another batcher",
+            )
 
     def notify(self) -> None:
         """Tell the worker that a client of a stream has made room for a value."""

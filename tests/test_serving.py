@@ -372,3 +372,27 @@ def test_latency_percentiles():
     percentiles = [stats.latency_percentile(p) for p in (0, 25, 50, 51, 100)]
     assert percentiles == [0.1, 0.1, 0.2, 0.3, 0.4]
     assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
+
+
+@pytest.mark.parametrize("way", ["result", "exception", "stream", "room"])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_request_that_waits_for_its_own_batcher_is_an_error(net, way, reads):
+    """The worker would wait for itself, forever; what is there already can be taken."""
+
+    def ask(x):
+        if reads:
+            x.sum().asscalar()
+        if x.shape[0] == 3:
+            if way == "stream":
+                next(batcher.stream(x[:1]))
+            elif way == "room":
+                for _ in range(3):
+                    batcher.submit(x[:1])
+            else:
+                getattr(batcher.submit(x[:1]), way)()
+        return net(x)
+
+    with gdb.RequestBatcher(ask, max_queue=2, on_full="wait", batch_wait_timeout_s=0) as batcher:
+        with pytest.raises(gdb.errors.RequestError, match="its own batcher"):
+            batcher.submit(rows(3)[2]).result(PATIENCE)
+        assert batcher.submit(rows(1)[0]).result(PATIENCE).shape == net(rows(1)[0]).shape
