@@ -1,5 +1,7 @@
 """Random programs of ``mx.np`` equal the loop, in values, shapes, dtypes and gradients."""
 
+import contextlib
+
 import mxnet as mx
 import numpy as np
 from hypothesis import given
@@ -142,3 +144,24 @@ def test_random_programs_equal_the_loop(program, granularity, debug):
     for mine, others in zip(got[1:], wanted[1:]):
         for a, b in zip(mine, others):
             np.testing.assert_allclose(a, b, 1e-3, 1e-4)
+
+
+def test_gradients_that_are_given_in_a_type_that_native_code_cannot_add():
+    """They are arrays of ``mx.np``, which MXNet's older operators refuse."""
+    with semantics("np"):
+        xs = [mnp.array([[1.0, 2.0]], dtype="float16") * k for k in (1, 2, 3)]
+        given_ones = [mnp.array([[0.5, 2.0]], dtype="float16") * k for k in (1, 2, 3)]
+
+        double = cell(lambda F, x: F.np.tanh(x * 2))
+
+        def gradients(scope):
+            for x in xs:
+                x.attach_grad()
+            with autograd.record(), scope:
+                heads = [double(x) for x in (*xs, xs[0])]
+            autograd.backward(heads, [*given_ones, given_ones[1]])
+            return [x.grad.asnumpy() for x in xs]
+
+        wanted = gradients(contextlib.nullcontext())
+        for got, expected in zip(gradients(gdb.batching()), wanted):
+            np.testing.assert_allclose(got, expected, 1e-2, 1e-3)

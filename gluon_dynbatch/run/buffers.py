@@ -77,6 +77,7 @@ def write_pieces(
 
 def _write_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: Array) -> None:
     """Write pieces by one gather, and by one sum if pieces are added."""
+    arrays = [recording.plain_array(array) for array in arrays]
     flat, (action, start, number, *_) = target.reshape((-1,)), pieces.T
     only_copies = (action == planning.COPY).all()
     with autograd.pause():
