@@ -306,8 +306,7 @@ class RequestStream:
         self._check(None)
         while True:
             if not self._mailbox.is_ready():
-                self._refuse_if_lost()
-                self._refuse_worker()
+                self._refuse_waiting()
                 self._mailbox.wait()
             try:
                 return self._take()
@@ -321,7 +320,7 @@ class RequestStream:
         self._check(asyncio.get_running_loop())
         while True:
             if not self._mailbox.is_ready():
-                self._refuse_if_lost()
+                self._refuse_waiting()
                 await self._mailbox.wait_in_task()
             try:
                 return self._take()
@@ -380,8 +379,9 @@ class RequestStream:
         if self._mailbox.blocked and self._mailbox.has_room():
             self._made_room()
 
-    def _refuse_if_lost(self) -> None:
-        """Raise an error if no value can come, as in the child of a fork."""
+    def _refuse_waiting(self) -> None:
+        """Raise an error if no value can come, as in the child of a fork, or in the worker."""
+        self._refuse_worker()
         if self._is_lost() and not self._mailbox.is_ready():
             message = "the stream belongs to another process"
             raise errors.ClosedError(message, advice="make a batcher in each process")

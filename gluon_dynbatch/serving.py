@@ -156,6 +156,7 @@ class RequestBatcher:
 
     async def __call__(self, sample: Any, timeout_s: Optional[float] = None) -> Any:
         """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
+        self._queue.refuse_worker()
         request = asyncio.get_running_loop().create_future()
         self._put(request, sample, timeout_s)
         try:
@@ -215,12 +216,14 @@ class RequestBatcher:
     def _await_room(self, client: Any) -> None:
         """Wait until a request is among the `max_queue` first in the queue."""
         queue = self._queue
-        if queue.pressure() > self._max_queue:
-            queue.refuse_worker()
+
+        def has_room() -> bool:
+            return queue.pressure() <= self._max_queue or client not in queue.waiting
+
         with queue.changed:
-            queue.changed.wait_for(
-                lambda: queue.pressure() <= self._max_queue or client not in queue.waiting
-            )
+            if not has_room():
+                queue.refuse_worker()
+                queue.changed.wait_for(has_room)
 
     @property
     def closed(self) -> bool:

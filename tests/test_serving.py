@@ -374,10 +374,15 @@ def test_latency_percentiles():
     assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
 
 
-@pytest.mark.parametrize("way", ["result", "exception", "stream", "room"])
+@pytest.mark.parametrize("way", ["result", "exception", "stream", "room", "task", "task stream"])
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_request_that_waits_for_its_own_batcher_is_an_error(net, way, reads):
     """The worker would wait for itself, forever; what is there already can be taken."""
+
+    async def in_task(x):
+        if way == "task":
+            return await batcher(x)
+        return [value async for value in batcher.stream(x)]
 
     def ask(x):
         if reads:
@@ -385,6 +390,8 @@ def test_a_request_that_waits_for_its_own_batcher_is_an_error(net, way, reads):
         if x.shape[0] == 3:
             if way == "stream":
                 next(batcher.stream(x[:1]))
+            elif way.startswith("task"):
+                asyncio.run(in_task(x[:1]))
             elif way == "room":
                 for _ in range(3):
                     batcher.submit(x[:1])

@@ -105,7 +105,9 @@ class Assembler(Addressing):
 class Fills(Assembler):
     def __init__(self, plan: Any, on_host: Tuple[bool, ...], kept: FrozenSet[int]) -> None: ...
 
-class Forward(Fills):
+class Stretches(Fills): ...
+
+class Forward(Stretches):
     # The kernels of backward launches, of `kernel`, which comes later.
     def __init__(
         self,

@@ -26,13 +26,17 @@ cdef class Joined:
         """Copy all to an array of MXNet in the memory of the host, and make the views."""
         cdef Py_buffer content
         cdef void *address = NULL
-        cdef int64_t start = 0, stop
+        cdef int64_t start = 0, stop, left = self.size
         cdef list sizes = []
         check_call(mxnet.data(handle_of(flat), &address))
         for values in self.arrays:
             if not values.flags.c_contiguous:
                 values = np.ascontiguousarray(values)
             PyObject_GetBuffer(values, &content, PyBUF_SIMPLE)
+            left -= content.len // content.itemsize
+            if left < 0:  # another thread, or the collector, has made it larger
+                PyBuffer_Release(&content)
+                raise ValueError("an array of a sample changed its size while it was copied")
             memcpy(address, content.buf, content.len)
             address = <char *>address + content.len
             sizes.append(content.len // content.itemsize)
