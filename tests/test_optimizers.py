@@ -111,10 +111,11 @@ def test_other_types_are_updated_beside_float32(pair, dtype, master):
 
 
 @every_pair
-def test_parameters_on_several_contexts(pair):
+@pytest.mark.parametrize("in_store", [False, True])
+def test_parameters_on_several_contexts(pair, in_store):
     def run(optimizer):
         net = Parameters([(3, 4), (5,)], ctx=[mx.cpu(0), mx.cpu(1), mx.cpu_pinned(0)])
-        trainer = gluon.Trainer(net.collect_params(), optimizer(), update_on_kvstore=False)
+        trainer = gluon.Trainer(net.collect_params(), optimizer(), update_on_kvstore=in_store)
         train(trainer, net, range(3))
         return net
 

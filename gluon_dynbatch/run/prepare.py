@@ -7,7 +7,7 @@ kernel run between stretches of native code.
 from __future__ import annotations
 
 from itertools import compress, count
-from typing import Any, Dict, FrozenSet, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -195,30 +195,31 @@ def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel,
     """Return the backward kernel of each part of the launches that have one, by number."""
     native: Dict[int, Tuple[Kernel, ...]] = {}
     part0, segment = plan.members.part0.tolist(), plan.members.segment.tolist()
-    for number, wanted in zip(backward.order.tolist(), _wanted(plan, backward, heads)):
-        kernels = [plan.kernels[k] for k in segment[part0[number] : part0[number + 1]]]
-        parts_backward = tuple([k.backward(wanted) for k in kernels if not isinstance(k, str)])
-        if parts_backward:
-            native[number] = parts_backward
-    return native
-
-
-def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
-    """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
     marks = planning.gradients_wanted(
         *(plan.inputs, plan.outputs, plan.operands, backward.operands, backward.regions),
         *(heads.in_graph, backward.order),
     )
-    parameters = [
-        tuple([j for j, p in enumerate(segment.parameters) if p.grad_req != "null"])
-        for segment in plan.graph.segments
-    ]
-    #: By trained parameters and marks: most launches of equal cells compute the same gradients.
-    found: Dict[Tuple[Tuple[int, ...], bytes, bytes], Wanted] = {}
-    for segment, (results, inputs) in zip(plan.segment[backward.order].tolist(), marks):
-        key = parameters[segment], results, inputs
-        wanted = found.get(key)
-        if wanted is None:
-            heads_read, computed = (tuple(compress(count(), side)) for side in (results, inputs))
-            wanted = found[key] = Wanted(heads_read, computed, parameters[segment])
-        yield wanted
+    #: By segment and marks: most launches of equal cells compute the same gradients.
+    found: Dict[Tuple[int, bytes, bytes], Kernel] = {}
+    for number, (results, inputs) in zip(backward.order.tolist(), marks):
+        kernels = []
+        for index in segment[part0[number] : part0[number + 1]]:
+            key = index, results, inputs
+            kernel = found.get(key)
+            if kernel is None and not isinstance(plan.kernels[index], str):
+                kernel = found[key] = plan.kernels[index].backward(_wanted(plan, *key))
+            if kernel is not None:
+                kernels.append(kernel)
+        if kernels:
+            native[number] = tuple(kernels)
+    return native
+
+
+def _wanted(plan: Plan, segment: int, results: bytes, inputs: bytes) -> Wanted:
+    """Return the gradients that a launch of a transposed plan reads, and those it computes."""
+    parameters = plan.graph.segments[segment].parameters
+    return Wanted(
+        tuple(compress(count(), results)),
+        tuple(compress(count(), inputs)),
+        tuple([j for j, p in enumerate(parameters) if p.grad_req != "null"]),
+    )
