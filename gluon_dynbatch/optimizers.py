@@ -64,8 +64,8 @@ class FusedOptimizer(mx.optimizer.Optimizer):
     is sparse, of half precision, or on a GPU.  The subclass has the formula.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.aggregate_num = MOST
         #: By the first handle.
         self._updates: Dict[int, JointUpdate] = {}
