@@ -5,7 +5,7 @@ from .block import DynamicHybridBlock, batching, convert, map
 from .clients import RequestStream
 from .errors import *  # noqa: F403
 from .handle import Batch
-from .report import Report
+from .report.report import Report
 from .schedule import Budget
 from .serving import RequestBatcher
 from .stream import imap

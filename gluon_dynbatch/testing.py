@@ -25,10 +25,10 @@ from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
 from .options import check_names
+from .oracle.results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
+from .oracle.snapshot import Snapshot
 from .record.where import user_line
-from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
-from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]
 

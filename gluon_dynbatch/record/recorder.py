@@ -13,7 +13,6 @@ import mxnet as mx
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..advice import ordinary
 from ..errors import (
     ArgumentError,
     ContextError,
@@ -22,10 +21,11 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
 )
-from ..findings import Finding, read_by
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Report
+from ..report.advice import ordinary
+from ..report.findings import Finding, read_by
+from ..report.report import Report
 from .constants import constant_number, constant_of
 from .forwards import Overridden
 from .idle import IdleCell
