@@ -27,10 +27,10 @@ from ..report.advice import ordinary
 from ..report.findings import Finding, read_by
 from ..report.report import Report
 from .constants import constant_number, constant_of
-from .forwards import Overridden
 from .idle import IdleCell
 from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
+from .overridden import Overridden
 from .state import Callees, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
 from .types import TYPES
