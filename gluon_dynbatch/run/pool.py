@@ -69,6 +69,16 @@ def address_of(array: NDArray) -> int:
     return pointer.value or 0
 
 
+def copy_of_numpy(values: np.ndarray[Any, Any]) -> NDArray:
+    """Return a copy of a contiguous array of NumPy, on the CPU.
+
+    MXNet would wait for its engine before it copies.
+    """
+    array = allocate(values.shape, values.dtype, mx.cpu())
+    ctypes.memmove(address_of(array), values.ctypes.data, values.nbytes)
+    return array
+
+
 def _explained(
     reason: object, shape: Tuple[int, ...], dtype: Any, context: mx.Context
 ) -> LaunchError:
