@@ -100,6 +100,8 @@ def check_against_loop(
     ArgumentError
         A result holds an object that cannot be compared, such as a generator; or `params` holds
         something else than parameters.
+    BudgetError, OptionError
+        An option of the scope has an unknown value.
 
     Examples
     --------
