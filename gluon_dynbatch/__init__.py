@@ -6,7 +6,7 @@ from .clients import RequestStream
 from .errors import *  # noqa: F403
 from .handle import Batch
 from .optimizers import FusedAdaGrad, FusedAdam
-from .report import Report
+from .report.report import Report
 from .schedule import Budget
 from .serving import RequestBatcher
 from .stream import imap

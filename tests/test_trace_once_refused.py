@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.advice import keeping
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.report.advice import keeping
 from tests.cells import WIDTH, dense
 from tests.common import FIXED, in_thread, named_lines
 from tests.test_trace_once import RUNS, Node, chain, scope, traced, x
