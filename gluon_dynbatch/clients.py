@@ -83,22 +83,22 @@ class Mailbox(recording.Letters):
         with self._changed:
             self._changed.wait_for(self.is_ready)
 
-    async def wait_in_task(self) -> None:
-        """Wait in a task for a value or the end."""
+    def news(self) -> asyncio.Future[None]:
+        """Return a future that has a result once a value or the end is here, for a task."""
         assert self.loop is not None
         waiter = self.loop.create_future()
+        if self._waiters:  # of other tasks, or of one that was cancelled
+            self._waiters = [each for each in self._waiters if not each.done()]
         self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.remove(waiter)
+        return waiter
 
     def wake(self) -> None:
         """Wake those that wait; tasks only in the thread of their loop."""
         if self._changed is not None:
             with self._changed:
                 self._changed.notify_all()
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -302,7 +302,7 @@ class RequestStream:
         while True:
             if not self._mailbox.is_ready():
                 self._refuse_waiting()
-                await self._mailbox.wait_in_task()
+                await self._mailbox.news()
             try:
                 return self._take()
             except IndexError:  # another task has taken the value
@@ -332,10 +332,7 @@ class RequestStream:
         A client that is slower than the model can take several at a time, which costs it hardly
         more than one.
         """
-        values: List[Any] = []
-        with contextlib.suppress(IndexError):  # another client has taken the last one
-            while self._mailbox.values:
-                values.append(self._mailbox.values.popleft())
+        values = self._mailbox.take_all()
         self._tell_room()
         return values
 

@@ -19,6 +19,12 @@ cdef class Letters:
     cdef public bint has_news, rests
     cdef public double due
 
+    def take_all(self):
+        """Remove and return all values; between the two, no other thread runs."""
+        cdef list values = list(self.values)
+        self.values.clear()
+        return values
+
 
 cdef class Post:
     """The native part of `clients.Outbox`.

@@ -378,6 +378,7 @@ class Letters:
     has_news: bool
     rests: bool
     due: float
+    def take_all(self) -> List[Any]: ...
 
 class Post:
     due: List[Any]
