@@ -3,9 +3,11 @@ from types import CodeType, TracebackType
 from typing import (
     Any,
     Callable,
+    Deque,
     Dict,
     FrozenSet,
     Iterable,
+    Iterator,
     List,
     Optional,
     Set,
@@ -81,6 +83,9 @@ class Owner:
     # Of all subclasses.
     def realise(self, lazy: Any) -> None: ...
 
+class Identities:
+    def get(self, identity: int) -> Optional[int]: ...
+
 class FlatTape(Owner):
     open: bool
     recorder: Any
@@ -113,7 +118,7 @@ class FlatTape(Owner):
     @property
     def kept(self) -> List[int]: ...
     @property
-    def external_ids(self) -> Dict[int, int]: ...
+    def external_ids(self) -> Identities: ...
     @property
     def external_type(self) -> Numbers[Any]: ...
     def constant_at(self, value: int, offset: int) -> Optional[Tuple[Constant, int]]: ...
@@ -364,3 +369,22 @@ def empty(
 def arrays_like(array_: NDArray, kinds: List[Tuple[Tuple[int, ...], bool]]) -> List[NDArray]: ...
 def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
+
+class Letters:
+    values: Deque[Any]
+    urgent: int
+    full: int
+    delivered: int
+    has_news: bool
+    rests: bool
+    due: float
+    def take_all(self) -> List[Any]: ...
+
+class Post:
+    due: List[Any]
+    has_firsts: bool
+    values: int
+    def put(self, mailbox: Letters, value: Any) -> int: ...
+    def pour(
+        self, mailbox: Letters, values: Iterator[Any], convert: Callable[[Any], Any]
+    ) -> bool: ...
