@@ -28,10 +28,11 @@ Spec = Tuple[Any, ...]
 #: Assigned by the modules of `record`.
 libraries: Tuple[str, ...]
 ignored: FrozenSet[str]
+names: FrozenSet[str]
 check_array: Callable[[NDArray], None]
 type_of: Callable[[NDArray], int]
 classify_forward: Callable[[type], Any]
-is_one_call: Callable[[Any, Any], bool]
+callee_of_stock: Callable[[Any, Any, Any], Optional[Callee]]
 describe: Callable[[type], Tuple[str, int, Any]]
 number_of: Callable[[Any], int]
 give: Callable[..., Optional[NDArray]]
@@ -330,7 +331,9 @@ class Structure:
     state: bytes
     number: int
     against: Any
-    def __init__(self, tape: Optional[FlatTape] = None, watches: bool = False) -> None: ...
+    def __init__(
+        self, tape: Optional[FlatTape] = None, watches: bool = False, nameless: bool = False
+    ) -> None: ...
     @property
     def leaves(self) -> List[Any]: ...
     def write(self, number: int, value: Any) -> bytes: ...

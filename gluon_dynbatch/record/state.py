@@ -62,6 +62,9 @@ class Callees(Protocol):
     def callee(self, block: Any) -> NamedCallee:
         """Return the callee of a block."""
 
+    def stock_callee(self, block: Any, key: Optional[bytes] = None) -> NamedCallee:
+        """Return a new callee of a block; with a key, that of all blocks with this key."""
+
     def entry(
         self,
         key: Any,
