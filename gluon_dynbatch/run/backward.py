@@ -79,20 +79,19 @@ class BackwardPass:
         ]
         self.program, trained, reach = prepared.backward
         self.targets, externals = Targets(operators.leaves.targets), execution.externals
-        add = self.targets.add
-        #: By base of a gradient that native code computes, the number of its target.
-        self.trained = {
-            gradient: add((externals if is_external else execution.arrays)[number], dense)
-            for gradient, number, is_external, dense in trained
-        }
+        own, outside = execution.arrays, list(compress(trained.numbers, trained.external))
+        arrays = [
+            externals[number] if is_external else own[number]
+            for number, is_external in zip(trained.numbers, trained.external)
+        ]
+        #: The bases of gradients that native code computes, and the numbers of their targets.
+        self.trained = trained.gradients, self.targets.add_all(arrays, trained.dense)
         #: Which units lie on a path to a head, and how many do.
         self._live, self.most_live = reach.live, reach.units
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: By id of an input, the number of an external array that it is.
         self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
-        self._numbers.update(
-            {id(externals[number]): number for _, number, external, _ in trained if external}
-        )
+        self._numbers.update({id(externals[number]): number for number in outside})
         if operators.leaves.targets.arrays:
             self._numbers.update({id(array): n for n, array in enumerate(externals)})
         #: All arrays that get a gradient.
@@ -187,11 +186,13 @@ class Pull(Pass):
         self._wanted = [request.wanted for request in requests]
         #: The gradients of targets.
         self._gradients = backward.targets.gradients(requests)
-        trained, earlier = backward.trained, backward.forward_arrays
-        arrays = [
-            self._gradients[trained[number]] if number in trained else self.array_at(*base)
-            for number, base in enumerate(self._assembled.bases)
-        ]
+        earlier, bases = backward.forward_arrays, self._assembled.bases
+        arrays: List[Any] = [None] * len(bases)
+        for number, target in zip(*backward.trained):
+            arrays[number] = self._gradients[target]
+        for number, array in enumerate(arrays):
+            if array is None:
+                arrays[number] = self.array_at(*bases[number])
         uses = b"".join([b"-" if array is None else b"r" for array in earlier])
         # They follow those of the forward pass.
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)

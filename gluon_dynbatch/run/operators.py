@@ -59,6 +59,20 @@ class Targets:
             self._buffers.append(None)
         return number
 
+    def add_all(self, arrays: List[NDArray], dense: bytes) -> List[int]:
+        """Do as `add` for each array, given a byte for each that says if its gradient is dense."""
+        if not all(dense):
+            return list(map(self.add, arrays, map(bool, dense)))
+        numbers, first = self._numbers, len(self.arrays)
+        found = [numbers.setdefault(id(array), len(numbers)) for array in arrays]
+        new = len(numbers) - first
+        if new == len(arrays):
+            self.arrays += arrays
+        else:
+            self.arrays += {n: a for n, a in zip(found, arrays) if n >= first}.values()
+        self._buffers += [None] * new
+        return found
+
     def buffer(self, array: NDArray) -> NDArray:
         """Return the buffer of the gradient of an array, which is added if necessary."""
         number = self.add(array)
