@@ -23,15 +23,15 @@ from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
-from .variables import GradientRequest
+from .variables import Requests, Target
 
 #: The kinds of forward bases that the backward pass reads.
 KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
-#: The gradient of an input, if it is wanted: all of an array, or some elements.
-Found = Union[NDArray, Elements, None]
+#: The gradient of an input, if it is wanted: all of an array, also of a target, or some elements.
+Found = Union[Target, Elements, None]
 
 
 class HeadGradients:
@@ -153,7 +153,7 @@ class BackwardPass:
         return untouched
 
     def pull(
-        self, arriving: HeadGradients, requests: List[GradientRequest], live: Optional[Array]
+        self, arriving: HeadGradients, requests: Requests, live: Optional[Array]
     ) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs.
 
@@ -178,12 +178,10 @@ class Pull(Pass):
 
     suffix = " backward"
 
-    def __init__(
-        self, backward: BackwardPass, requests: List[GradientRequest], live: Optional[Array]
-    ):
+    def __init__(self, backward: BackwardPass, requests: Requests, live: Optional[Array]):
         super().__init__(backward.operators.gradients, backward.program)
         self._backward = backward
-        self._wanted = [request.wanted for request in requests]
+        self._wanted = requests.wanted
         #: The gradients of targets.
         self._gradients = backward.targets.gradients(requests)
         earlier, bases = backward.forward_arrays, self._assembled.bases

@@ -13,7 +13,7 @@ parameters and shared arrays, which the forward pass makes.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -30,7 +30,7 @@ from .dispatch import Executable
 from .left_out import Recorded, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Transposed
-from .variables import GradientRequest
+from .variables import Requests, Target
 
 
 class Targets:
@@ -87,11 +87,11 @@ class Targets:
             if buffer is not None:
                 zero(buffer)
 
-    def gradients(self, requests: Sequence[GradientRequest]) -> List[NDArray]:
+    def gradients(self, requests: Requests) -> List[Target]:
         """Return the array of each gradient: its buffer, where it is wanted, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)
-            for buffer, (_, target), array in zip(self._buffers, requests, self.arrays)
+            for buffer, target, array in zip(self._buffers, requests.targets, self.arrays)
         ]
 
 
