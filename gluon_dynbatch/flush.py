@@ -15,7 +15,7 @@ from .debug import compare, run_alone
 from .errors import NotMergedError
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
-from .native import planning
+from .native import lowering, planning
 from .native.recording import in_graph, keep, places_of, regions_held, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
@@ -300,8 +300,7 @@ class Held(NamedTuple):
 
     def key(self, plan: Plan) -> Any:
         """Return a key for the programs of a plan."""
-        trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-        return self.places.tobytes(), trained, self.in_graph
+        return self.places.tobytes(), lowering.trained_in(plan.graph.segments), self.in_graph
 
     def heads(self, plan: Plan) -> Optional[Heads]:
         """Return the results of a plan at which gradients may arrive; None if there are none."""

@@ -98,6 +98,7 @@ cdef struct Functions:
     int (*gradient)(void *, void **) noexcept
     int (*storage)(void *, int *) noexcept
     int (*mark_fresh)(void *, int) noexcept
+    int (*free)(void *) noexcept
 
 
 #: C functions of MXNet.

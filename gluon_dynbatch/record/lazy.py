@@ -263,7 +263,7 @@ _CALLED = (
     *("MXNDArrayReshape64",),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
     *("MXAutogradSetIsTraining", "MXIsNumpyShape", "MXSetIsNumpyShape", "MXShallowCopyNDArray"),
-    *("MXNDArrayGetGrad", "MXNDArrayGetStorageType", "MXNDArraySetGradState"),
+    *("MXNDArrayGetGrad", "MXNDArrayGetStorageType", "MXNDArraySetGradState", "MXNDArrayFree"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call
