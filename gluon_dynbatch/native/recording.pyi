@@ -53,7 +53,6 @@ known_numpy_views: Dict[Any, Any]
 known_dtypes: Dict[Any, Tuple[Any, int, int]]
 
 MOST_VALUES: int
-
 CALLS_PER_CHECK: int
 ENDED: str
 
@@ -168,7 +167,7 @@ def arithmetic(
     array_operator: Optional[str] = None,
     numpy: bool = False,
 ) -> Callable[[NDArray, Any], Any]: ...
-
+def tape_of(recorder: Calls) -> FlatTape: ...
 # Of `Calls` and `Callee`, which native code checks.
 def call(recorder: object, callee: object, args: Any) -> Any: ...
 
@@ -283,6 +282,8 @@ class Piece:
         spec: Spec,
         bare: bool = False,
     ) -> None: ...
+    @property
+    def bare(self) -> bool: ...
     @property
     def places(self) -> List[Place]: ...
     @property
