@@ -194,8 +194,10 @@ class Rounds(Fibers):
         if cohort is self._common and error is None:
             requests += self._office.begin(self.room)
         self._count(min(waiting, self._most) + len(requests))
-        # Clients work on these while the engine computes, and before others begin.
-        self._answers.send_known()
+        # Clients work on these while the engine computes.  The first values of streams that begin
+        # do not wait behind them.
+        if not any(isinstance(request.client, Mailbox) for request in requests):
+            self._answers.send_known()
         # While others wait.  If nobody does, requests that begin wait only for each other.
         for group in in_groups(requests) if self._parked else [requests]:
             if error is None and group:

@@ -142,6 +142,18 @@ def test_the_outbox_keeps_nothing_of_a_stream_that_has_ended():
     assert reference() is None
 
 
+def test_first_values_are_delivered_before_others():
+    outbox, told = clients.Outbox(pytest.fail), []
+    mailboxes = [clients.Mailbox(8, None) for _ in range(3)]
+    for number, mailbox in enumerate(mailboxes):
+        mailbox.wake = lambda number=number: told.append(number)
+    for begun in ([0], [0, 1], [0, 1, 2]):
+        for number in begun:
+            outbox.put(mailboxes[number], None)
+        outbox.send()
+    assert told == [0, 1, 0, 2, 0, 1]
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
     """But not for long: here not at all if the loop does not run."""
