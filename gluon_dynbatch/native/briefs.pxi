@@ -19,14 +19,16 @@ cdef class SegmentBrief:
     # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
     # `Addressing`), and their context; per parameter whether its gradient is dense; the family;
     # whether calls do not merge, or only those that read equal shared arrays; whether no parameter
-    # is of a subclass; and what `kernel.kernels.Kernels` has found, or None.
+    # is of a subclass, and whether a backward pass may follow; and what `kernel.kernels.Kernels` has
+    # found, or None.
 
     def __init__(
         self, tuple parameters not None, context, str family not None, bint unbatched, bint shares,
-        bint plain,
+        bint plain, bint recorded,
     ):
         self.parameters, self.context, self.family = parameters, context, family
         self.unbatched, self.shares, self.plain = unbatched, shares, plain
+        self.recorded = recorded
         self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
         self.dense = bytes([parameter._grad_stype == "default" for parameter in parameters])
 
@@ -69,6 +71,17 @@ def trained_in(list segments not None):
             (<char *>marks)[i] = grad_req != "null"
         found.append(marks)
     return found
+
+
+def recorded_in(list segments not None):
+    """Return a byte per segment: whether its calls were recorded for a backward pass."""
+    cdef SegmentBrief brief
+    cdef bytearray marks = bytearray(len(segments))
+    cdef Py_ssize_t number
+    for number in range(len(segments)):
+        brief = segments[number].brief
+        marks[number] = brief.recorded
+    return marks
 
 
 def run_otherwise(list segments not None, tuple kernels not None):
