@@ -310,7 +310,7 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
     MXNet may not have allocated an array that it has not computed yet.  To ask for its address then
     would allocate it twice.  The letters ``a``, ``R`` and ``W`` avoid this.
 
-    The arrays are real, or lazy ones that are kept in arenas.  `uses` has a letter per array: ``w``
+    The arrays are real, lazy ones that are kept in arenas, or handles.  `uses` has a letter per array: ``w``
     if it is written, ``r`` if it is read, ``a`` if it is read and has to be waited for; ``W`` and
     ``R`` if the address is left 0, because the engine asks for it.  Arrays with other letters are
     not used, and may be None: address and handle are 0.
@@ -329,7 +329,9 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
         if use[i] not in b"wraWR":
             continue
         array_ = arrays[i]
-        if is_unrealised(array_):
+        if type(array_) is int:
+            handle[i] = array_
+        elif is_unrealised(array_):
             keeper = <Keeper?><object>slot(array_, owner_at)[0]
             arena = <object>slot(array_, value_at)[0]
             first = <object>slot(array_, offset_at)[0]

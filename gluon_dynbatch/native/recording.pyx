@@ -98,6 +98,7 @@ cdef struct Functions:
     int (*gradient)(void *, void **) noexcept
     int (*storage)(void *, int *) noexcept
     int (*mark_fresh)(void *, int) noexcept
+    int (*free)(void *) noexcept
 
 
 #: C functions of MXNet.
@@ -140,8 +141,8 @@ cdef Py_ssize_t node_at
 
 # Assigned by the modules of `record`.
 libraries = ()
-ignored = frozenset()
-check_array = type_of = classify_forward = is_one_call = describe = number_of = give = None
+ignored = names = frozenset()
+check_array = type_of = classify_forward = callee_of_stock = describe = number_of = give = None
 check_call = ended_scope = realise_constant = store_constant = as_numpy = without_axes = None
 describe_type = type_of_parts = current_context = context_type = None
 #: Array types, and numbers of elements, by type id.
