@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import clients
+from gluon_dynbatch.serve import clients
 from tests import cells
 from tests.cells import equal
 from tests.continuous.walking import LENGTHS, serving, settled, vector

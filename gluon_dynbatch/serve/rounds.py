@@ -16,15 +16,15 @@ from typing import Any, Callable, Deque, Iterator, List, Optional, Set, Tuple
 import greenlet
 import mxnet as mx
 
+from ..handle import Batch
+from ..record.intercept import HOOKS
+from ..record.recorder import ENDED_SCOPE
+from ..samples.arguments import with_mxnet_arrays
+from ..samples.fibers import Fibers
+from ..samples.turns import wait_for
 from .answers import Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
-from .fibers import Fibers
-from .handle import Batch
-from .record.intercept import HOOKS
-from .record.recorder import ENDED_SCOPE
-from .samples import with_mxnet_arrays
-from .turns import wait_for
 
 #: The calls that a fiber has made since a flush, and will probably make again.
 CALLS = operator.attrgetter("calls")

@@ -11,8 +11,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
-from . import errors
-from .native import recording
+from .. import errors
+from ..native import recording
 
 #: Longest time in seconds that the worker waits for an event loop to pass on a first value: Python
 #: runs one thread at a time, and the loop would otherwise wait until the worker waits for values.
