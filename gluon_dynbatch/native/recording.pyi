@@ -3,16 +3,13 @@ from types import CodeType, TracebackType
 from typing import (
     Any,
     Callable,
-    Deque,
     Dict,
     FrozenSet,
     Iterable,
-    Iterator,
     List,
     Optional,
     Set,
     Tuple,
-    Type,
     TypeVar,
 )
 
@@ -58,8 +55,8 @@ ENDED: str
 
 def connect(
     state_: Any,
-    lazy: Tuple[Type[NDArray], Type[NDArray]],
-    arrays: Tuple[Type[NDArray], Type[NDArray], Type[NDArray]],
+    lazy: Tuple[type, type],
+    arrays: Tuple[type, type, type],
     handle: type,
     numpy_scopes_: Any,
     choices: Tuple[Any, Any],
@@ -226,9 +223,7 @@ def keep(
     element_of: Numbers[Any],
     regions: Numbers[Any],
 ) -> None: ...
-def regions_held(
-    lazies: List[Any], term_of: Numbers[Any], region_of: Numbers[Any]
-) -> Set[int]: ...
+def regions_held(lazies: List[Any], term_of: Numbers[Any], region_of: Numbers[Any]) -> Set[int]: ...
 def held_by(references: List[Any], owner: Any, other: Any) -> List[Any]: ...
 def kept_heads(heads: List[Any]) -> Optional[Tuple[Set[Any], List[int]]]: ...
 def become(lazies: List[Any], reals: List[NDArray]) -> None: ...
@@ -298,7 +293,7 @@ class Statements:
     def __enter__(self: _Statement) -> _Statement: ...
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
+        kind: Optional[type],
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None: ...
@@ -373,7 +368,7 @@ def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
 
 class Letters:
-    values: Deque[Any]
+    values: Any
     urgent: int
     full: int
     delivered: int
@@ -387,6 +382,4 @@ class Post:
     has_firsts: bool
     values: int
     def put(self, mailbox: Letters, value: Any) -> int: ...
-    def pour(
-        self, mailbox: Letters, values: Iterator[Any], convert: Callable[[Any], Any]
-    ) -> bool: ...
+    def pour(self, mailbox: Letters, values: Any, convert: Callable[..., Any]) -> bool: ...
