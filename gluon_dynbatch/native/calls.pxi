@@ -29,7 +29,7 @@ cdef class Callee:
 cdef class ClassCalls:
     """The calls, in one scope, of a class of blocks that override ``forward``.
 
-    Base of `record.forwards.Overridden`.  Owned by the recorder, and by the report.
+    Base of `record.overridden.Overridden`.  Owned by the recorder, and by the report.
     """
 
     #: Number of calls, and that of the next call to look at; -1 if none is worth it.

@@ -18,9 +18,9 @@ from mxnet.ndarray import NDArray
 
 from ..cache import SizedCache
 from ..errors import MismatchError, Where
-from ..findings import Finding
 from ..modes import MODE_BITS
 from ..native import recording
+from ..report.findings import Finding
 from .identity import IGNORED, NAMES, describe, number_of
 from .recorder import Recorder
 from .tracing import Refused, Trace, give

@@ -9,7 +9,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from ..report import Report
+from ..report.report import Report
 
 Result = TypeVar("Result")
 
