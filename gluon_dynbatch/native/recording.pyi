@@ -137,8 +137,7 @@ class Place:
 class Callee:
     identity: Optional[int]
     version: Any
-    @property
-    def entries(self) -> Dict[Any, Any]: ...
+    entries: Dict[Any, Any]
     older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
@@ -289,16 +288,11 @@ class Piece:
         spec: Spec,
         bare: bool = False,
     ) -> None: ...
-    @property
-    def bare(self) -> bool: ...
-    @property
-    def places(self) -> List[Place]: ...
-    @property
-    def spec(self) -> Spec: ...
-    @property
-    def content(self) -> Tuple[Any, ...]: ...
-    @property
-    def weight(self) -> int: ...
+    bare: bool
+    places: List[Place]
+    spec: Spec
+    content: Tuple[Any, ...]
+    weight: int
 
 class Known:
     seen: Any
@@ -347,8 +341,7 @@ class Structure:
     def __init__(
         self, tape: Optional[FlatTape] = None, watches: bool = False, nameless: bool = False
     ) -> None: ...
-    @property
-    def leaves(self) -> List[Any]: ...
+    leaves: List[Any]
     def write(self, number: int, value: Any) -> bytes: ...
     def unchanged(self) -> bool: ...
 
