@@ -16,15 +16,15 @@ from typing import Any, Callable, Deque, Iterator, List, Optional, Set, Tuple
 import greenlet
 import mxnet as mx
 
+from ..handle import Batch
+from ..record.intercept import HOOKS
+from ..record.recorder import ENDED_SCOPE
+from ..samples.arguments import with_mxnet_arrays
+from ..samples.fibers import Fibers
+from ..samples.turns import wait_for
 from .answers import Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
-from .fibers import Fibers
-from .handle import Batch
-from .record.intercept import HOOKS
-from .record.recorder import ENDED_SCOPE
-from .samples import with_mxnet_arrays
-from .turns import wait_for
 
 #: The calls that a fiber has made since a flush, and will probably make again.
 CALLS = operator.attrgetter("calls")
@@ -194,8 +194,10 @@ class Rounds(Fibers):
         if cohort is self._common and error is None:
             requests += self._office.begin(self.room)
         self._count(min(waiting, self._most) + len(requests))
-        # Clients work on these while the engine computes, and before others begin.
-        self._answers.send_known()
+        # Clients work on these while the engine computes.  The first values of streams that begin
+        # do not wait behind them.
+        if not any(isinstance(request.client, Mailbox) for request in requests):
+            self._answers.send_known()
         # While others wait.  If nobody does, requests that begin wait only for each other.
         for group in in_groups(requests) if self._parked else [requests]:
             if error is None and group:
