@@ -134,7 +134,8 @@ class Place:
 class Callee:
     identity: Optional[int]
     version: Any
-    entries: Dict[Any, Any]
+    @property
+    def entries(self) -> Dict[Any, Any]: ...
     older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
@@ -281,11 +282,16 @@ class Piece:
         spec: Spec,
         bare: bool = False,
     ) -> None: ...
-    bare: bool
-    places: List[Place]
-    spec: Spec
-    content: Tuple[Any, ...]
-    weight: int
+    @property
+    def bare(self) -> bool: ...
+    @property
+    def places(self) -> List[Place]: ...
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def content(self) -> Tuple[Any, ...]: ...
+    @property
+    def weight(self) -> int: ...
 
 class Known:
     seen: Any
@@ -334,7 +340,8 @@ class Structure:
     def __init__(
         self, tape: Optional[FlatTape] = None, watches: bool = False, nameless: bool = False
     ) -> None: ...
-    leaves: List[Any]
+    @property
+    def leaves(self) -> List[Any]: ...
     def write(self, number: int, value: Any) -> bytes: ...
     def unchanged(self) -> bool: ...
 
