@@ -4,7 +4,8 @@ A program that repeats its work in turns, such as an epoch of the same minibatch
 a cache that is smaller than one turn.  So the cache notes what it evicts.  If it is often asked for
 that again, its limit becomes the smallest one that would have kept it: the stack distance of
 Mattson et al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).  A
-program that finds nearly all that it asks for, such as a service, needs no more memory.
+program that finds nearly all that it asks for, such as a service, needs no more memory, and neither
+does one that hardly ever asks for the same again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Generic, Hashable, Optional, Tuple, TypeVar
 
 Content = TypeVar("Content")
 
-#: It is often if this share of what was asked for had been evicted, in bytes, as larger entries
-#: take longer to make; among the last look-ups, of as many times the bytes of the limit.
+#: It is often if this share of what was asked for again had been evicted, in bytes, as larger
+#: entries take longer to make; among the last look-ups, of as many times the bytes of the limit.
 OFTEN, LAST = 1 / 8, 4
+#: And if it is this share of all that was asked for: where nearly all is new, no limit helps.
+NOT_NEW = 1 / 32
 
 
 class SizedCache(Generic[Content]):
@@ -44,8 +47,9 @@ class SizedCache(Generic[Content]):
         #: own; and those that have been evicted in all.
         self._evicted: OrderedDict[int, Tuple[int, int]] = OrderedDict()
         self._evicted_bytes = 0
-        #: Bytes that the last look-ups asked for: those found, and those that had been evicted.
-        self._found = self._missed = 0.0
+        #: Bytes that the last look-ups asked for: those found, those made, and those of the latter
+        #: that had been evicted.
+        self._found = self._made = self._missed = 0.0
         self._lock = threading.Lock()
         #: Total size now.
         self.bytes = 0
@@ -70,6 +74,7 @@ class SizedCache(Generic[Content]):
         if not 0 < size <= self._most:
             return
         with self._lock:
+            self._made += size
             if size > self.limit:
                 self._note(fingerprint, size)
                 return
@@ -96,13 +101,14 @@ class SizedCache(Generic[Content]):
         with self._lock:
             before, size = self._evicted.pop(number, (0, 0))
             self._missed += size
-            asked = self._found + self._missed
-            if size and self._missed >= OFTEN * asked:
+            again, asked = self._found + self._missed, self._found + self._made + size
+            if size and self._missed >= max(OFTEN * again, NOT_NEW * asked):
                 needed = self.bytes + self._evicted_bytes - before
                 self.limit = max(self.limit, min(needed, self._most))
             if asked > LAST * self.limit:
                 share = LAST * self.limit / asked
                 self._found, self._missed = share * self._found, share * self._missed
+                self._made *= share
 
     def clear(self) -> None:
         """Remove all entries."""

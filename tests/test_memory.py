@@ -89,6 +89,18 @@ def test_plans_that_seldom_come_back_leave_the_limit_of_the_cache_as_it_is(sizes
     assert cache.limit == 100
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_small_plans_that_come_back_among_new_ones_leave_the_limit_of_the_cache_as_it_is(seed):
+    """As in minibatches of random trees, of which only those of one small tree are ever equal."""
+    cache, random = SizedCache(limit=100, most=10_000), np.random.RandomState(seed)
+    for number in range(2000):
+        small = random.randint(20) == 0
+        key, size = (int(random.randint(10)), 1) if small else (100 + number, 20)
+        if cache.find(key) is None:
+            cache.keep(key, "plan", size)
+    assert cache.limit == 100
+
+
 @given(st.lists(st.integers(1, 120), max_size=30))
 def test_plans_that_never_repeat_leave_the_limit_of_the_cache_as_it_is(sizes):
     cache = SizedCache(limit=100, most=400)

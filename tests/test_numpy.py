@@ -442,3 +442,15 @@ def test_dtypes_are_of_the_class_that_mxnet_gives(dtype):
         assert (type(y.dtype), y.dtype.name) == (type(x.dtype), dtype)
     assert (y.dtype, z.dtype) == (x.dtype, x.as_nd_ndarray().dtype)
     assert type(z.dtype) is type(x.as_nd_ndarray().dtype)
+
+
+@pytest.mark.parametrize("options", SCOPES)
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4)])
+def test_the_trace_of_any_diagonal_equals_the_loop(shape, options):
+    """It may be empty: MXNet's operators for the parts of it refuse that."""
+    samples = [mnp.random.normal(size=shape) for _ in range(3)]
+    for sample in samples:
+        sample.attach_grad()
+    for offset in range(-3, 4):
+        net = cell(lambda F, x, offset=offset: F.np.trace(F.np.tanh(x), offset=offset))
+        check_against_loop(net, samples, **options)

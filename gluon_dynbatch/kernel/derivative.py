@@ -149,9 +149,10 @@ class Differentiation:
         shared = left.kind == "read" and left.attrs[1]
         for x, other, gradient in zip((left, right), (right, left), dot.gradients()):
             if x is right and left.kind == "const" and dot.matrices == dot.m == 1:
-                assert left.attrs == ("1.0",), "only sums are products with constants"
+                constant = float(left.attrs[0])
+                scaled = g if constant == 1 else g.apply("mul", g, constant)
                 repeat = self._build.stretched if dot.transposed[1] else self._build.tiled
-                self._add(x, repeat(g, dot.k))
+                self._add(x, repeat(scaled, dot.k))
             elif x.kind == "const":
                 continue
             elif x is left and shared and dot.matrices == 1 and not dot.transposed[1]:

@@ -113,6 +113,20 @@ def settle(x):
     return x
 
 
+def in_turn(*blocks):
+    """Return a block that calls others in turn."""
+    block = nn.HybridSequential()
+    block.add(*blocks)
+    return block
+
+
+def changed(block, **attributes):
+    """Return a block that has been called, with other attributes."""
+    block(module().ones((1, 3)))
+    vars(block).update(attributes)
+    return block
+
+
 class Late(threading.local):
     """Arrays to which the running program attaches a gradient, by the order of samples."""
 
@@ -122,7 +136,7 @@ class Late(threading.local):
 
 LATE = Late()
 #: For programs, which are text.
-Budget = gdb.Budget
+Budget, nn, loss = gdb.Budget, mx.gluon.nn, mx.gluon.loss
 
 
 def late(s, array):

@@ -225,7 +225,7 @@ class Author:
     def _add_step(self, body):
         choice, twice = self.choose.count(0, 12 if self._tame else 17), f"2 * {body.value().name}"
         if not self._tame and self.choose.count(0, 4) == 4:
-            self.choose.pick([steps.typed, steps.typed, steps.read, steps.hop])(body)
+            self.choose.pick([steps.typed, steps.typed, steps.read, steps.hop, steps.made])(body)
         elif self.choose.count(0, 13) == 13:
             body.add(f"{body.value().name} {self.choose.pick(['+', '*', '-', '/'])} s['number']")
         elif choice < 9:

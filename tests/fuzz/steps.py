@@ -42,6 +42,13 @@ WRITES = [
     "{}[:] = 0.5", "{}[0:1] = 2", "{} += 1", "{} *= {}", "{}[:] = {}", "{0}[-1] = {0}[0]",
     "F.tanh({1}, out={0})", "{}[0:1][:] = 0.5", "{0}.reshape((-1,))[0:1] = 3", "{1}.copyto({0})",
 ]  # fmt: skip
+#: Blocks that samples make, which are not hybridized, of one array or of two of one shape.
+MADE = [
+    "nn.Activation('softrelu')({})", "nn.ELU(0.3)({})", "nn.Swish()({})", "nn.Dropout(0)({})",
+    "nn.Flatten()({})", "nn.GELU()({})", "in_turn(nn.SELU(), nn.Swish())({})",
+    "loss.L2Loss()({0}, {0})", "loss.L1Loss(weight=0.3)({}, {})",
+    "changed(nn.ELU(0.3), _alpha=abs(s['number']))({})",
+]  # fmt: skip
 #: State of a program: an expression that reads it, and lines that change it to {}.
 STATES = [
     ("net.last", ["net.last = {}"]),
@@ -77,6 +84,13 @@ def typed(body):
     if choice == 1:
         return body.add(choose.pick(body.front.pairs).format(v.name, choose.pick(alike)))
     return body.add(choose.pick(body.front.typed).format(v.name))
+
+
+def made(body):
+    """Call a block that each sample makes, with attributes of its own or those of the others."""
+    first, second = body.value(), body.value()
+    alike = second if second.shapes == first.shapes else first
+    return body.add(body.choose.pick(MADE).format(first.name, alike.name))
 
 
 def read(body):

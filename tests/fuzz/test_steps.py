@@ -67,6 +67,13 @@ def test_values_that_are_read(front, text, mode, way):
 
 
 @pytest.mark.parametrize("mode, way", WAYS)
+@pytest.mark.parametrize("front, text", both(lambda front: steps.MADE))
+def test_blocks_that_samples_make(front, text, mode, way):
+    s = "s = dict(s, number=s['name'] * 0.4)"
+    check(front, s, "z = net.cell(x)", f"y = {text.format('x', 'z')}", mode=mode, way=way)
+
+
+@pytest.mark.parametrize("mode, way", WAYS)
 @pytest.mark.parametrize("front, text", both(lambda front: front.writes))
 def test_arrays_that_are_written_to(front, text, mode, way):
     z = FRONTS[front].forms["tanh"].format("y")

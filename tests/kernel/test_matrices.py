@@ -2,12 +2,14 @@
 
 import mxnet as mx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet.gluon import HybridBlock, nn
 
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import attached
+from tests.cells import attached, cell
+from tests.common import semantics
 
 #: Up to 4 rows are added up one by one, up to 16 rows of two matrices are copied one by one, and
 #: more of them otherwise.
@@ -133,3 +135,33 @@ def test_an_operand_that_is_also_part_of_a_concatenation_gets_its_gradient():
         ]
         check_against_loop(lambda sample, net=net: net(*sample), samples, net.collect_params(),
                            granularity="operator")  # fmt: skip
+
+
+#: Products of a matrix, which is square, and a constant of as many or fewer rows or columns.
+CONSTANT_PRODUCTS = [
+    lambda F, x, c: F.batch_dot(c, x), lambda F, x, c: F.batch_dot(x, c),
+    lambda F, x, c: F.batch_dot(c, x, transpose_b=True),
+    lambda F, x, c: F.batch_dot(x, c, transpose_a=True, transpose_b=True),
+    lambda F, x, c: F.batch_dot(F.slice_axis(c, axis=1, begin=0, end=1), x),
+    lambda F, x, c: F.batch_dot(F.slice_axis(c, axis=1, begin=0, end=1), x, transpose_b=True),
+    lambda F, x, c: F.batch_dot(x, F.slice_axis(c, axis=2, begin=0, end=1)),
+    lambda F, x, c: F.batch_dot(c, F.slice_axis(x, axis=2, begin=0, end=1)),
+    lambda F, x, c: F.batch_dot(c, c) * x,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("product", CONSTANT_PRODUCTS)
+@pytest.mark.parametrize("constant", ["zeros_like", "ones_like"])
+def test_products_with_constants_equal_the_loop(constant, product):
+    net = cell(lambda F, x: product(F, F.tanh(x), getattr(F, constant)(x)))
+    samples = attached([mx.nd.random.normal(shape=(1, 3, 3)) for _ in range(4)])
+    check_against_loop(net, samples, granularity="operator")
+
+
+@pytest.mark.parametrize("constant", ["zeros_like", "ones_like"])
+@pytest.mark.parametrize("subscripts", ["ij,ij->i", "ij,ij->j", "ij,ij->", "ij,kj->ik"])
+def test_sums_of_products_with_constants_equal_the_loop(subscripts, constant):
+    with semantics("np"):
+        net = cell(lambda F, x: F.np.einsum(subscripts, getattr(F.np, constant)(x), F.np.tanh(x)))
+        samples = attached([mx.np.random.normal(size=(3, 3)) for _ in range(4)])
+        check_against_loop(net, samples, granularity="operator")
