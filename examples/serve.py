@@ -50,7 +50,7 @@ def trained(epochs=2, size=25):
     model.initialize(mx.init.Xavier())
     model.hybridize()
     # With a larger step, the result depends on the order of sums.
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.02})
+    trainer = gluon.Trainer(model.collect_params(), "fusedadagrad", {"learning_rate": 0.02})
     for low in list(range(0, len(samples), size)) * epochs:
         batch = samples[low : low + size]
         with mx.autograd.record(), gdb.batching():

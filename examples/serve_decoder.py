@@ -83,7 +83,7 @@ def untrained(sentences, **sizes):
 
 def trainer_of(model):
     """Return the trainer of a model."""
-    return gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.1})
+    return gluon.Trainer(model.collect_params(), "fusedadagrad", {"learning_rate": 0.1})
 
 
 def reversal(vocab, words):

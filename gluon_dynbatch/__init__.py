@@ -5,7 +5,8 @@ from .block import DynamicHybridBlock, batching, convert, map
 from .clients import RequestStream
 from .errors import *  # noqa: F403
 from .handle import Batch
-from .report import Report
+from .optimizers import FusedAdaGrad, FusedAdam
+from .report.report import Report
 from .schedule import Budget
 from .serving import RequestBatcher
 from .stream import imap
@@ -18,6 +19,8 @@ __all__ = [
     "BatcherStats",
     "Budget",
     "DynamicHybridBlock",
+    "FusedAdaGrad",
+    "FusedAdam",
     "Report",
     "RequestBatcher",
     "RequestStream",

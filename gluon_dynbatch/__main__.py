@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import NoReturn, Optional
 
-from . import explain
+from .explain import pages
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,11 +32,11 @@ def main() -> None:
     version = sys.modules["gluon_dynbatch"].__version__
     parser.add_argument("--version", action="version", version=f"gluon_dynbatch {version}")
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("explain", help=(explain.__doc__ or "").splitlines()[0])
+    command = commands.add_parser("explain", help=(pages.__doc__ or "").splitlines()[0])
     command.add_argument(
         "--lines",
         type=_count,
-        default=explain.MOST_LINES,
+        default=pages.MOST_LINES,
         metavar="N",
         help="most lines of code to show of each scope, or 'all' (default: %(default)s)",
     )
@@ -44,10 +44,10 @@ def main() -> None:
     rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
     rest.required = False
     options = parser.parse_args()
-    problem = explain.unreadable(options.script)
+    problem = pages.unreadable(options.script)
     if problem:
         command.error(problem)
-    explain.run_script(options.script, options.arguments, options.lines)
+    pages.run_script(options.script, options.arguments, options.lines)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,8 @@ from typing import Any, Callable, List, Optional, Protocol, Tuple
 import mxnet as mx
 
 from . import errors
-from .clients import Request
+from .clients import Outbox, Request
 from .native import recording
-
-#: Types of values that are no arrays, and hold none.
-PLAIN_VALUES = frozenset((str, bytes, bool, int, float, type(None)))
 
 
 class Office(Protocol):
@@ -36,19 +33,17 @@ class Answers:
     def __init__(
         self,
         office: Office,
+        outbox: Outbox,
         send: Callable[[], None],
         fail: Callable[[Request, BaseException], None],
     ):
-        self._office, self._send, self._fail = office, send, fail
+        self._office, self._outbox = office, outbox
+        self._send, self._fail = send, fail
         #: Requests that returned with their results, and those that failed.
         self.returned: List[Tuple[Request, Any]] = []
         self.failed: List[Tuple[Request, BaseException]] = []
         #: Requests whose results have arrays, with the nesting around these, and all leaves.
         self._pending: List[Tuple[Request, Any, List[Any]]] = []
-        #: Whether a stream has got its first value since the last `send`.
-        self.has_firsts = False
-        #: Number of values of all streams so far.
-        self.values = 0
 
     def send_known(self) -> None:
         """Answer requests that returned no arrays, or failed; wake streams that have got values."""
@@ -71,7 +66,7 @@ class Answers:
 
     def send_computed(self, error: Optional[BaseException]) -> None:
         """Answer all others; their arrays have been handed to the engine, or a flush failed."""
-        if self.returned or self.has_firsts:
+        if self.returned or self._outbox.has_firsts:
             self.send_known()
         answers: List[Tuple[Request, Any]] = []
         while self._pending:
@@ -90,7 +85,7 @@ class Answers:
         if answers:
             self._office.answer(answers)
             answers.clear()
-        self.has_firsts = False
+        self._outbox.has_firsts = False
         self._send()
 
 

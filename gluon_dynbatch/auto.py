@@ -14,12 +14,12 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .findings import Finding
 from .native import lowering
 from .plan.plan import Plan
 from .record.identity import number_of
 from .record.tape import Tape
-from .report import Report
+from .report.findings import Finding
+from .report.report import Report
 from .trace.symbols import count_operators
 
 # Microseconds without and with a backward pass, in Python and in the engine, on one machine; on

@@ -46,6 +46,10 @@ def batching(
     when a value is read, a *flush* groups and runs all recorded calls.  Values and gradients are
     those of the same program without the scope, up to rounding errors.
 
+    Without options, a scope has granularity "operator", policy "depth" and no limit on the
+    analysis, and "auto" runs the calls of later scopes at once where recording does not pay.  With
+    a budget, "auto" is the policy "search".
+
     Parameters
     ----------
     analysis_budget : "auto", None, float or Budget, optional
@@ -134,8 +138,10 @@ def map(
         `fn` cannot be called, does not take the sample, or is a generator function or a coroutine
         function; or it is a block or a method that takes a tuple both as one argument and as
         several.
-    OptionError
+    BudgetError, OptionError
         An option has an unknown value.
+    MismatchError
+        With ``debug=True``, a result differs from that of the plain loop.
 
     Examples
     --------

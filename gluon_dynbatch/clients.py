@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
+from .native import recording
 
 #: Longest time in seconds that the worker waits for an event loop to pass on a first value: Python
 #: runs one thread at a time, and the loop would otherwise wait until the worker waits for values.
@@ -21,24 +22,22 @@ END = object()
 
 
 class Request:
-    """A sample, its client, and how far it has come."""
+    """A sample, its client, and whether it has ended."""
 
-    __slots__ = ("client", "deadline", "delivered", "ended", "gone", "sample", "submitted")
+    __slots__ = ("client", "deadline", "ended", "gone", "sample", "submitted")
 
     def __init__(self, client: Any, sample: Any, submitted: float, deadline: float):
         #: A future of threads or of asyncio, or a `Mailbox`.
         self.client = client
         self.sample = sample
         self.submitted, self.deadline = submitted, deadline
-        #: Number of values that its stream has got, also from an earlier run.
-        self.delivered = 0
         #: Whether its client went away, or has got an error: it takes part in no more flushes.
         self.gone = False
         #: Whether the worker has done all that it does for it.
         self.ended = False
 
 
-class Mailbox:
+class Mailbox(recording.Letters):
     """The values of a stream that the worker has put here and the client has not yet taken.
 
     One thread puts and any may take: both ends of a deque are safe without a lock.
@@ -46,16 +45,10 @@ class Mailbox:
 
     def __init__(self, size: int, loop: Optional[asyncio.AbstractEventLoop]):
         self._size, self.loop = size, loop
-        self.values: Deque[Any] = deque()
-        #: With so many values, its client is told of them though it is not yet due.
-        self.urgent = size // 2 + 1
-        #: With so many values, it may be full.
-        self.full = size
+        self.values = deque()
+        self.urgent, self.full = size // 2 + 1, size
         #: Whether its request waits, or is about to wait, for the client.
         self.blocked = False
-        #: Whether its client has not been told of what is here; and whether it is not to be told
-        #: before the time `due`; see `Outbox`.
-        self.has_news, self.rests, self.due = False, False, 0.0
         #: Whether its client has been told of its first value.
         self.told = False
         #: The error that ends the stream, `END` if there is none; None before the end.
@@ -90,27 +83,27 @@ class Mailbox:
         with self._changed:
             self._changed.wait_for(self.is_ready)
 
-    async def wait_in_task(self) -> None:
-        """Wait in a task for a value or the end."""
+    def news(self) -> asyncio.Future[None]:
+        """Return a future that has a result once a value or the end is here, for a task."""
         assert self.loop is not None
         waiter = self.loop.create_future()
+        if self._waiters:  # of other tasks, or of one that was cancelled
+            self._waiters = [each for each in self._waiters if not each.done()]
         self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.remove(waiter)
+        return waiter
 
     def wake(self) -> None:
         """Wake those that wait; tasks only in the thread of their loop."""
         if self._changed is not None:
             with self._changed:
                 self._changed.notify_all()
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
 
-class Outbox:
+class Outbox(recording.Post):
     """Values of streams, and answers to be sent, those to all clients of an event loop in one call.
 
     `drop` is called for each client that has gone with its loop.  The client of a stream is told of
@@ -121,20 +114,8 @@ class Outbox:
     def __init__(self, drop: Callable[[Any], None], interval_s: float = 0.0) -> None:
         self._drop, self._interval_s = drop, interval_s
         self._answers: List[Tuple[Request, Any]] = []
-        #: Streams whose clients are told of values next.
-        self._due: List[Mailbox] = []
         #: Streams whose clients have been told, and when they may be told again, in this order.
         self._resting: Deque[Tuple[float, Mailbox]] = deque()
-
-    def put(self, mailbox: Mailbox, value: Any) -> None:
-        """Put a value into a stream."""
-        mailbox.values.append(value)
-        if mailbox.rests:
-            if len(mailbox.values) == mailbox.urgent:
-                self._due.append(mailbox)
-        elif not mailbox.has_news:
-            self._due.append(mailbox)
-        mailbox.has_news = True
 
     def answer(self, request: Request, outcome: Any) -> None:
         """Send a result, or an exception, to a client."""
@@ -144,7 +125,7 @@ class Outbox:
             failed = isinstance(outcome, BaseException)
             request.client.finish(for_client(outcome) if failed else None)
             request.client.has_news = True
-            self._due.append(request.client)
+            self.due.append(request.client)
         else:
             self._answers.append((request, outcome))
 
@@ -181,7 +162,7 @@ class Outbox:
         """Return whether there is anything to send; with `everything`, all that is here is due."""
         resting = self._resting
         if everything:
-            self._due += [each for due, each in resting if each.has_news and each.due == due]
+            self.due += [each for due, each in resting if each.has_news and each.due == due]
             # Nothing is kept of streams that have ended, however long no request comes.
             resting = deque([(due, each) for due, each in resting if each.end is None])
             self._resting = resting
@@ -191,21 +172,21 @@ class Outbox:
             if mailbox.due == due:
                 mailbox.rests = False
                 if mailbox.has_news:
-                    self._due.append(mailbox)
-        return bool(self._due or self._answers)
+                    self.due.append(mailbox)
+        return bool(self.due or self._answers)
 
     def _take_due(self) -> List[Mailbox]:
         """Remove and return the streams whose clients are told of values now."""
         due: List[Mailbox] = []
         again = time.monotonic() + self._interval_s if self._interval_s else 0.0
-        for mailbox in self._due:
+        for mailbox in self.due:
             if mailbox.has_news:  # it may be here twice
                 mailbox.has_news = False
                 due.append(mailbox)
                 if self._interval_s and mailbox.end is None:
                     mailbox.rests, mailbox.due = True, again
                     self._resting.append((again, mailbox))
-        self._due.clear()
+        self.due.clear()
         return due
 
 
@@ -321,7 +302,7 @@ class RequestStream:
         while True:
             if not self._mailbox.is_ready():
                 self._refuse_waiting()
-                await self._mailbox.wait_in_task()
+                await self._mailbox.news()
             try:
                 return self._take()
             except IndexError:  # another task has taken the value
@@ -351,10 +332,7 @@ class RequestStream:
         A client that is slower than the model can take several at a time, which costs it hardly
         more than one.
         """
-        values: List[Any] = []
-        with contextlib.suppress(IndexError):  # another client has taken the last one
-            while self._mailbox.values:
-                values.append(self._mailbox.values.popleft())
+        values = self._mailbox.take_all()
         self._tell_room()
         return values
 

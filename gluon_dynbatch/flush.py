@@ -9,15 +9,13 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Protocol, T
 
 import numpy as np
 
-from .advice import remedy
 from .auto import Account, Costs, costs_of, is_recorded
 from .cache import SizedCache
 from .debug import compare, run_alone
 from .errors import NotMergedError
-from .findings import Finding
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
-from .native import planning
+from .native import lowering, planning
 from .native.recording import in_graph, keep, places_of, regions_held, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
@@ -28,6 +26,9 @@ from .record.lazy_base import Lazy
 from .record.state import ThreadScope
 from .record.tape import Tape
 from .record.types import TYPES
+from .report.advice import remedy
+from .report.findings import Finding
+from .report.summary import FlushReport
 from .run.backward import BackwardPass
 from .run.chain import Chain
 from .run.dispatch import Dispatcher
@@ -38,7 +39,6 @@ from .run.keep import Kept
 from .run.operators import OperatorTape
 from .run.prepare import Draft, Latest, Prepared, complete, find_gathered, prepare
 from .schedule import analyze, arrange, check_groups
-from .summary import FlushReport
 from .trace.entry import Entry, Library
 from .unmerged import Unplaced, at_lines, find_unmerged
 
@@ -51,7 +51,7 @@ OBJECT_BYTES = 16 << 10, 32 << 10
 
 
 class ScopeWatch(Protocol):
-    """What is told of each scope, flush and launch; see `observe.py`."""
+    """What is told of each scope, flush and launch; see `explain/observe.py`."""
 
     def opened(self, scope: ThreadScope) -> None:
         """Note a scope that has been opened."""
@@ -70,7 +70,7 @@ class Runtime:
         self.library = Library()
         self.dispatcher = Dispatcher()
         self.plans: SizedCache[Planned] = SizedCache(PLAN_BYTES, MOST_PLAN_BYTES)
-        #: Called for each scope, flush and launch, if set; see `observe.py`.
+        #: Called for each scope, flush and launch, if set; see `explain/observe.py`.
         self.observer: Optional[ScopeWatch] = None
         #: Visits per millisecond in the last analysis.
         self.rate: Optional[float] = None
@@ -300,8 +300,7 @@ class Held(NamedTuple):
 
     def key(self, plan: Plan) -> Any:
         """Return a key for the programs of a plan."""
-        trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
-        return self.places.tobytes(), trained, self.in_graph
+        return self.places.tobytes(), lowering.trained_in(plan.graph.segments), self.in_graph
 
     def heads(self, plan: Plan) -> Optional[Heads]:
         """Return the results of a plan at which gradients may arrive; None if there are none."""

@@ -10,11 +10,11 @@ from .errors import ScopeError
 from .fibers import MapFibers
 from .native.recording import Statements
 from .options import Options, check_choice, check_count
-from .oracle import Oracle, is_within_map
+from .oracle.loop import Oracle, is_within_map
 from .plan.plan import NoPlan, Plan
 from .record.state import STATE
 from .record.where import user_line
-from .report import Report
+from .report.report import Report
 from .samples import applier
 from .scope import OpenScope
 

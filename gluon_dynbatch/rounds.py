@@ -11,12 +11,12 @@ import itertools
 import operator
 import types
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Optional, Set, Tuple
 
 import greenlet
 import mxnet as mx
 
-from .answers import PLAIN_VALUES, Answers, Office, without_mxnet_arrays
+from .answers import Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
 from .fibers import Fibers
@@ -54,7 +54,7 @@ class Rounds(Fibers):
         #: Requests that begin in this round, with their arguments.
         self._beginning: Deque[Tuple[Request, Any]] = deque()
         #: What requests yield, return and raise.
-        self._answers = Answers(office, self.send, self._fail)
+        self._answers = Answers(office, outbox, self.send, self._fail)
         #: Whether MXNet's engine may keep an error of an operator.
         self._engine_failed = False
         #: Requests to begin again in other cohorts.
@@ -142,7 +142,7 @@ class Rounds(Fibers):
             if isinstance(result, types.GeneratorType):
                 result = self._run_generator(request, result)
             elif isinstance(request.client, Mailbox):
-                self._put(request, result)
+                self._pour(request.client, iter((result,)))
                 result = None
             if not greenlet.getcurrent().ending:
                 self._answers.returned.append((request, result))
@@ -223,7 +223,7 @@ class Rounds(Fibers):
             self._flushes += 1
             self._plan_hits += flush.cached
         self._counted = len(flushes)
-        self._office.ran(requests, self._flushes, self._plan_hits, self._answers.values)
+        self._office.ran(requests, self._flushes, self._plan_hits, self._outbox.values)
 
     def _resume_all(self, cohort: Cohort) -> None:
         """Resume the requests of a cohort that have waited, as many as may take part in a round."""
@@ -244,8 +244,8 @@ class Rounds(Fibers):
         parked = self._parked
         for _ in range(len(parked)):
             fiber = parked.popleft()
-            is_new = isinstance(fiber.request.client, Mailbox) and not fiber.request.delivered
-            if is_new and fiber.awaits is None:
+            client = fiber.request.client
+            if isinstance(client, Mailbox) and not client.delivered and fiber.awaits is None:
                 fiber.ahead = self.resume(fiber) and fiber.awaits is None
             else:
                 parked.append(fiber)
@@ -348,29 +348,21 @@ class Rounds(Fibers):
         if not isinstance(request.client, Mailbox):
             return list(generator)
         try:
-            for number, value in enumerate(generator):
-                if number >= request.delivered:  # else it was before it began again
-                    self._put(request, value)
+            self._pour(request.client, generator)
         finally:
             generator.close()
         return None
 
-    def _put(self, request: Request, value: Any) -> None:
-        """Put a value into a stream, and wait until there is room for another one."""
-        mailbox = request.client
-        is_plain = type(value) in PLAIN_VALUES
-        self._outbox.put(mailbox, value if is_plain else without_mxnet_arrays(value))
-        if not request.delivered:
-            self._answers.has_firsts = True
-        request.delivered += 1
-        self._answers.values += 1
-        if len(mailbox.values) < mailbox.full:
-            return
-        while not self._has_room(mailbox):
-            mailbox.blocked = True  # from here on, the client tells if it makes room
-            self._blocked.add(greenlet.getcurrent())
-            wait_for(mailbox)
-        mailbox.blocked = False
+    def _pour(self, mailbox: Mailbox, values: Iterator[Any]) -> None:
+        """Put values into a stream, and wait for room whenever it is full."""
+        for _ in itertools.islice(values, mailbox.delivered):
+            pass  # it has got these before its request began again
+        while self._outbox.pour(mailbox, values, without_mxnet_arrays):
+            while not self._has_room(mailbox):
+                mailbox.blocked = True  # from here on, the client tells if it makes room
+                self._blocked.add(greenlet.getcurrent())
+                wait_for(mailbox)
+            mailbox.blocked = False
 
     def _can_go_on(self, fiber: Any) -> bool:
         if isinstance(fiber.awaits, Mailbox):

@@ -31,7 +31,7 @@ from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
 from .record.where import may_be_abandoned
-from .report import Report
+from .report.report import Report
 from .run.chain import Chain
 from .run.direct import free_ones
 from .run.engine import FLIGHT

@@ -33,8 +33,8 @@ def imap(
         A block or a function of one sample, as for :func:`map`.
     samples : iterable
         A list, a file, a ``DataLoader`` of single samples, or an endless stream.
-    batch_size : int, optional
-        Number of samples in a minibatch.
+    batch_size : int or None, optional
+        Number of samples in a minibatch; with None, all samples are one.
     prefetch : int, optional
         Number of minibatches, 0 or more, that are recorded ahead of the one whose results are
         being read.  ``prefetch + 1`` minibatches are in memory.

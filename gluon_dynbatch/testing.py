@@ -25,10 +25,10 @@ from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
 from .options import check_names
+from .oracle.results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
+from .oracle.snapshot import Snapshot
 from .record.where import user_line
-from .results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .samples import applier
-from .snapshot import Snapshot
 
 __all__ = ["TOLERANCES", "check_against_loop"]
 
@@ -100,6 +100,8 @@ def check_against_loop(
     ArgumentError
         A result holds an object that cannot be compared, such as a generator; or `params` holds
         something else than parameters.
+    BudgetError, OptionError
+        An option of the scope has an unknown value.
 
     Examples
     --------

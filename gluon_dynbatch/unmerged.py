@@ -10,12 +10,12 @@ from typing import Any, DefaultDict, Iterator, List, NamedTuple, Sequence, Set, 
 
 import numpy as np
 
-from .findings import NO_LINE, Finding, Findings
 from .lower.graph import Graph
 from .native import lowering
 from .native.recording import Place
 from .plan.launch import Launch
 from .plan.plan import Plan
+from .report.findings import NO_LINE, Finding, Findings
 from .rules.spelling import signed
 from .schedule import most_on_a_path, unit_depth
 from .schedule.dependencies import Array, Dependencies

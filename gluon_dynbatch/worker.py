@@ -143,7 +143,7 @@ class Queue:
 
     def refuse_worker(self) -> None:
         """Raise in the thread of the worker, where requests run: it would wait for itself."""
-        if threading.current_thread() is self.worker:
+        if threading.get_ident() == self.worker.ident:
             raise errors.RequestError(
                 "a request waits for another one of its own batcher",
                 user_line(),

@@ -12,7 +12,7 @@ import pytest
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import explain
+from gluon_dynbatch.explain.pages import run_script
 from tests.cells import cell, equal, inputs
 from tests.common import check, host
 
@@ -431,7 +431,7 @@ def explained(tmp_path, monkeypatch, capsys):
         real = runpy.run_path
         with monkeypatch.context() as patch:
             patch.setattr(runpy, "run_path", lambda *args, **kw: names.update(real(*args, **kw)))
-            explain.run_script("advised.py", [])
+            run_script("advised.py", [])
         return " ".join(capsys.readouterr().out.split()), names
 
     return run

@@ -355,7 +355,7 @@ class Reader:
         return None
 
     def backward(self, head_gradients, requests, training):
-        target, (gradient,) = requests[0].target, head_gradients
+        target, (gradient,) = requests.targets[0], head_gradients
         target[:] = 7
         piece = [[planning.COPY, 0, 0, 0, gradient.size]]
         write_pieces(self.read, [target if self._reads_target else gradient], np.array(piece))

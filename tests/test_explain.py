@@ -11,7 +11,9 @@ import mxnet as mx
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import __main__, advice, explain, observe
+from gluon_dynbatch import __main__
+from gluon_dynbatch.explain import observe, pages
+from gluon_dynbatch.report import advice
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT, semantics
 
@@ -41,12 +43,12 @@ def explained(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
-    def run(program, *arguments, lines=explain.MOST_LINES):
+    def run(program, *arguments, lines=pages.MOST_LINES):
         script = tmp_path / "script.py"
         script.write_text(MODEL + textwrap.dedent(program))
         code = None
         try:
-            explain.run_script("script.py", [*arguments], lines)
+            pages.run_script("script.py", [*arguments], lines)
         except SystemExit as end:
             code = end.code
         assert RUNTIME.observer is None

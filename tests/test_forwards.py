@@ -6,7 +6,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.forwards import FIRST_LOOKS
+from gluon_dynbatch.record.overridden import FIRST_LOOKS
 from gluon_dynbatch.record.state import STATE
 from tests.cells import equal
 from tests.common import FIXED, host, named_lines

@@ -9,8 +9,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.advice import KINDS
-from gluon_dynbatch.findings import READS as READ_KINDS
+from gluon_dynbatch.report.advice import KINDS
+from gluon_dynbatch.report.findings import READS as READ_KINDS
 from tests.cells import attached, cell, equal, inputs
 from tests.common import FIXED
 

@@ -11,12 +11,12 @@ import pytest
 from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import advice
-from gluon_dynbatch.advice import COLUMNS, KINDS, MOST, wrapped
 from gluon_dynbatch.errors import Where
-from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.record.intercept import WAITS
-from gluon_dynbatch.summary import FlushReport
+from gluon_dynbatch.report import advice
+from gluon_dynbatch.report.advice import COLUMNS, KINDS, MOST, wrapped
+from gluon_dynbatch.report.findings import Finding
+from gluon_dynbatch.report.summary import FlushReport
 from tests import inside
 from tests.cells import cell, dense, inputs
 from tests.common import FIXED, named_lines, output_of

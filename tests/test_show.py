@@ -11,8 +11,8 @@ import pytest
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.findings import Finding
 from gluon_dynbatch.plan.transpose import transpose
+from gluon_dynbatch.report.findings import Finding
 from gluon_dynbatch.show.draw import BAR_FILL, bars
 from tests.cells import cell, dense, heads_of, inputs, ready
 from tests.test_plan import PLANS, plan_of

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.oracle.results import find_difference
 from gluon_dynbatch.record.lazy import Lazy
-from gluon_dynbatch.results import find_difference
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import dense, inputs
 from tests.common import refused

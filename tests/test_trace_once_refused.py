@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.advice import keeping
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.report.advice import keeping
 from tests.cells import WIDTH, dense
 from tests.common import FIXED, in_thread, named_lines
 from tests.test_trace_once import RUNS, Node, chain, scope, traced, x
@@ -86,6 +86,9 @@ NOT_KEPT = [
     (lambda b, x, made: b.net(x) * made.asnumpy()[0], "reads a value", lambda: MADE),
     (lambda b, x: chain(b, x, random.randint(1, 1) or 1), "drawn in Python"),
     (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
+    # Every second of these is a number that the draw before has left.
+    (lambda b, x: b.net(x) * (0 * random.gauss(0, 1) + 1), "drawn in Python"),
+    (lambda b, x: b.net(x) * (0 * np.random.normal() + 1), "drawn in Python"),
     (lambda b, x: [ELSEWHERE.append(b.net(x)), b.net(x)][1], "held elsewhere"),
     (lambda b, x: [setattr(b, "last", b.net(x)), b.last][1], "changes an attribute"),
     (lambda b, x: [setattr(b, "calls", vars(b).get("calls", 0) + 1), b.net(x)][1],

@@ -8,7 +8,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.advice import KEEPING
+from gluon_dynbatch.report.advice import KEEPING
 from tests.cells import WIDTH, dense, equal
 from tests.common import FIXED
 from tests.test_trace_once import chain, traced, x

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.wide import MOST_PART, MOST_WHOLE, part_sizes
+from gluon_dynbatch.record.many_arrays import MOST_PART, MOST_WHOLE, part_sizes
 from tests.cells import array, cell
 from tests.common import FIXED, semantics
 from tests.strategies import examples

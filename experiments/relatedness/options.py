@@ -86,7 +86,7 @@ OPTIONS = {
         ("--ctx", context, mx.cpu(), "CTX", '"cpu" or "gpu(0)"'),
         ("--kvstore-timeout", SECONDS, 300.0, "S", "seconds to wait for the other processes of "
          "launch.py"),
-        ("--optimizer", optimizer, "adagrad", "NAME", "any of MXNet's optimizers"),
+        ("--optimizer", optimizer, "fusedadagrad", "NAME", "any of MXNet's and this package's"),
         ("--lr", ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
         ("--lr-decay", ABOVE_ZERO, 0.8, None, "factor of the learning rate after each epoch"),
         ("--embedding-lr", ABOVE_ZERO, 1.0, None, "factor of --lr for word vectors"),
@@ -193,7 +193,8 @@ def _initialized(vocab, settings, ctx, check=lambda model: None):
     """Build a model; `check` it before memory is allocated for its parameters."""
     task = TASKS[settings["task"]]
     # Key-value stores and some optimizers do not support sparse gradients.
-    sparse = not launched() and settings["optimizer"] in ("adagrad", "adam", "sgd")
+    optimizer = settings["optimizer"].replace("fused", "")
+    sparse = not launched() and optimizer in ("adagrad", "adam", "sgd")
     model = task.model(len(vocab), settings, sparse)
     check(model)
     seed_everything(settings["seed"], 0)

@@ -121,7 +121,7 @@ def new_trainer(model, frozen=(), **options):
     model.initialize(mx.init.Xavier())
     for name in frozen:
         getattr(model, name).weight.grad_req = "null"
-    return gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, **options})
+    return gluon.Trainer(model.collect_params(), "fusedadagrad", {"learning_rate": 0.05, **options})
 
 
 def labelling(name, title, unit, samples, model, frozen=(), counted="", trainer=None):

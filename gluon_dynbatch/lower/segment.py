@@ -183,9 +183,9 @@ class Segment:
     def brief(self) -> lowering.SegmentBrief:
         """What native code reads of a segment at each flush."""
         unbatched = self.layout == "unbatched"
-        shares = bool(self.shared)
+        plain = all([type(parameter) is Parameter for parameter in self.parameters])
         return lowering.SegmentBrief(
-            self.parameters, self.context, self.family, unbatched, shares
+            self.parameters, self.context, self.family, unbatched, bool(self.shared), plain
         )
 
     @cached_property

@@ -12,16 +12,11 @@ cdef dict USES = {
 }
 
 
-cdef enum:
-    #: Kinds of bases that belong to parameters.
-    PARAMETER, GRADIENT
-
-
 cdef struct ParameterBase:
-    # A plain value, in a table of `ParameterBases`: a parameter or its gradient on a device, by its
-    # address, or 0; its kind and device; and its base.
+    # A plain value, in a table of `ParameterBases`: a parameter on a device, by its address, or 0;
+    # the number of the device; and the base.
     size_t parameter
-    int64_t what, base
+    int64_t device, base
 
 
 @cython.final
@@ -51,15 +46,15 @@ cdef class ParameterBases:
         self.table, self.mask = table, max(2 * size, 64) - 1
         for i in range(size):
             if before[i].parameter:
-                self.find(before[i].parameter, before[i].what)[0] = before[i]
+                self.find(before[i].parameter, before[i].device)[0] = before[i]
         free(before)
         return 0
 
-    cdef inline ParameterBase *find(self, size_t parameter, int64_t what) noexcept:
+    cdef inline ParameterBase *find(self, size_t parameter, int64_t device) noexcept:
         """Return the entry of a parameter, or the one where it belongs."""
-        cdef int64_t i = <int64_t>(((parameter + what) * 0x9E3779B97F4A7C15ULL) >> 32) & self.mask
+        cdef int64_t i = <int64_t>(((parameter + device) * 0x9E3779B97F4A7C15ULL) >> 32) & self.mask
         while self.table[i].parameter and (
-            self.table[i].parameter != parameter or self.table[i].what != what
+            self.table[i].parameter != parameter or self.table[i].device != device
         ):
             i = (i + 1) & self.mask
         return self.table + i
@@ -74,7 +69,7 @@ cdef class Addressing:
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
     cdef readonly bytearray uses
-    #: Numbers of bases; those of parameters and gradients; and of devices, with the context looked
+    #: Numbers of bases; those of parameters; and of devices, with the context looked
     #: up last.
     cdef dict numbers, devices
     cdef ParameterBases of_parameters
@@ -115,10 +110,8 @@ cdef class Addressing:
         self.uses.append(USES.get(base[0], ord("w")))
         return self.first + len(self.bases) - 1
 
-    cdef int64_t parameter_base(
-        self, int64_t kind, SegmentBrief segment, int64_t number
-    ) except -1:
-        """Return the number of the base of a parameter of a segment, or of its gradient."""
+    cdef int64_t parameter_base(self, SegmentBrief segment, int64_t number) except -1:
+        """Return the number of the base of a parameter of a segment."""
         cdef ParameterBases table = self.of_parameters
         cdef ParameterBase *entry
         cdef size_t parameter = <size_t><PyObject *>segment.parameters[number]
@@ -129,12 +122,10 @@ cdef class Addressing:
             self.device = self.devices.setdefault(device, len(self.devices))
         if 2 * table.count > table.mask:
             table.grow()
-        entry = table.find(parameter, 2 * self.device + kind)
+        entry = table.find(parameter, self.device)
         if not entry.parameter:
-            base = segment.bases[number]
-            if kind == GRADIENT:
-                base = "gradient", segment.parameters[number], segment.context
-            entry[0] = ParameterBase(parameter, 2 * self.device + kind, self.add_base(base))
+            base = self.add_base(segment.bases[number])
+            entry[0] = ParameterBase(parameter, self.device, base)
             table.count += 1
         return entry.base
 

@@ -1,6 +1,6 @@
+from array import array as Places
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple
 
-from mxnet.gluon import Parameter
 from numpy.typing import NDArray
 
 from .executing import Code, NativeKernel, Program
@@ -128,4 +128,10 @@ class Forward(Stretches):
 class Backward(Assembler):
     def __init__(self, plan: Any, forward: Forward) -> None: ...
     @property
-    def trained(self) -> Dict[int, Tuple[int, bool, Optional[Parameter]]]: ...
+    def gradients(self) -> Places[int]: ...
+    @property
+    def arrays(self) -> Places[int]: ...
+    @property
+    def external(self) -> bytearray: ...
+    @property
+    def dense(self) -> bytearray: ...

@@ -6,12 +6,12 @@
 """
 
 cimport cython
-from cpython.array cimport array, clone
+from cpython.array cimport array, clone, resize_smart
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 import numpy
 
@@ -357,4 +357,5 @@ cdef class Assembler(Addressing):
 include "fills.pxi"
 include "stretches.pxi"
 include "forward.pxi"
+include "collecting.pxi"
 include "backward.pxi"

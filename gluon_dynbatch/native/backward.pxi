@@ -7,30 +7,43 @@ cdef Spot spot_of_read(Run run, const Read *read) noexcept:
     return spot
 
 
+cdef tuple GRADIENT_BASE = ("gradient",)
+
+
 cdef class Backward(Assembler):
     """Assembles the program of a transposed plan.
 
     Owned by the function that assembles it, until it is assembled.
     """
 
-    #: By the number among `bases` of each gradient that the program computes: the number of the
-    #: array, among external arrays or else among forward bases; whether it is an external array;
-    #: and its parameter, or None.
-    cdef readonly dict trained
+    #: Per gradient that the program computes: its number among `bases`; and that of the array, among
+    #: external arrays or else among forward bases.
+    cdef readonly array gradients, arrays
+    #: For each of them a byte: whether the array is an external one, and whether the gradient is
+    #: known to be dense, as that of some parameters.
+    cdef readonly bytearray external, dense
     #: The assembler of the forward program, which knows where that leaves its values.
     cdef Forward forward
-    #: Entries of `SumChunk` that are still to be added up, by target and kind of sum.
-    cdef dict sums
-    #: Per segment, the bases of the gradients of its parameters.
-    cdef dict gradients
+    #: The sums that are still to be added up.
+    cdef CollectedSums sums
+    #: Per forward base that is a parameter, the base of its gradient; otherwise, -1.
+    cdef int64_t[::1] gradient_of
+    #: Per segment, whether the gradients of its parameters have bases.
+    cdef bytearray has_gradients
 
     def __init__(self, plan, Forward forward not None):
+        cdef int64_t i
+        cdef const int64_t[:] order = plan.order
         super().__init__(plan, forward.briefs, forward.stop)
         self.forward, self.looked_up = forward, forward.looked_up
-        self.trained, self.sums, self.gradients = {}, {}, {}
-        for launch in plan.order:
-            if self.is_native(launch):
-                self.zero_gradients(launch)
+        self.gradients, self.arrays = array("q"), array("q")
+        self.external, self.dense, self.sums = bytearray(), bytearray(), CollectedSums()
+        self.gradient_of = clone(LONG, max(forward.stop, 1), False)
+        self.gradient_of[:] = -1
+        self.has_gradients = bytearray(len(self.briefs))
+        for i in range(order.shape[0]):
+            if self.is_native(order[i]):
+                self.zero_gradients(order[i])
 
     cdef bint is_native(self, int64_t launch) except -1:
         return launch in self.forward.trained
@@ -79,8 +92,8 @@ cdef class Backward(Assembler):
         """
         cdef const SumEntry *sum_
         cdef int64_t i, number
-        cdef Spot target
-        cdef Code chunks
+        cdef SumKey key
+        cdef SumChunk chunk
         for number in run.recipe.added:
             if run.spots[number].base < 0:
                 run.spots[number] = self.reserve(KEPT, run.bytes_of(number))
@@ -88,80 +101,76 @@ cdef class Backward(Assembler):
             sum_ = <const SumEntry *>data_of(run.recipe.sums) + i
             if input >= 0 and reads != (sum_.left.number == input or sum_.right.number == input):
                 continue
-            target = self.spot_of_gradient(launch, sum_.parameter, sum_.input)
-            head = sum_.record, sum_.kind, sum_.rows, sum_.columns, sum_.last
-            key = target.base, target.offset + sum_.first, head
-            chunks = self.sums.get(key)
-            if chunks is None:
-                chunks = self.sums[key] = Code()
-            (<SumChunk *>chunks.grow(sizeof(SumChunk)))[0] = SumChunk(
+            key = SumKey(
+                self.spot_of_gradient(launch, sum_.parameter, sum_.input), sum_.record, sum_.kind,
+                sum_.rows, sum_.columns, sum_.last)
+            key.target.offset += sum_.first
+            chunk = SumChunk(
                 run.rows * sum_.parts, kept, spot_of_read(run, &sum_.left),
                 sum_.left.pitch, spot_of_read(run, &sum_.right), sum_.right.pitch)
+            self.sums.add(&key, &chunk)
         return 0
 
     cdef int finish(self) except -1:
-        self.add_sums(list(self.sums))
+        cdef int64_t i
+        for i in range(self.sums.total()):
+            if self.sums.at(i).count:
+                self.sums.write(i, self.code)
+        self.scratch = self.sums.scratch
         return 0
 
     cdef int zero_gradients(self, int64_t launch) except -1:
         """Set to zero the gradients that a launch adds to, also if no gradient reaches them."""
-        cdef SegmentBrief segment = self.segment(launch)
         cdef Run run = self.forward.launches[launch][0]
-        cdef int64_t base, array_base, i
+        cdef int64_t segment = self.part_segment[self.part0[launch]], base, parameter, i
+        cdef SegmentBrief brief = self.briefs[segment]
         cdef array trained = run.recipe.trained, reached = run.recipe.reached
         cdef const Gradient *gradient = <const Gradient *>data_of(trained)
-        if segment not in self.gradients:
-            bases = self.gradients[segment] = {}
-            for i in range(entries(trained, sizeof(Gradient))):
-                parameter = segment.parameters[gradient[i].number]
-                base = self.parameter_base(GRADIENT, segment, gradient[i].number)
-                bases[gradient[i].number] = base
-                array_base = self.forward.parameter_base(
-                    PARAMETER, segment, gradient[i].number)
-                self.zero_gradient(base, gradient[i].bytes, (array_base, False, parameter))
+        for i in range(0 if self.has_gradients[segment] else entries(trained, sizeof(Gradient))):
+            parameter = self.forward.parameter_at(segment, gradient[i].number)
+            if self.gradient_of[parameter] < 0:
+                base = self.gradient_of[parameter] = self.add_base(GRADIENT_BASE)
+                self.zero_gradient(
+                    base, gradient[i].bytes, parameter, False, brief.dense[gradient[i].number])
+        self.has_gradients[segment] = True
         gradient = <const Gradient *>data_of(reached)
         for i in range(entries(reached, sizeof(Gradient))):
             if self.output_of(launch, gradient[i].number).what == NOTHING:
-                base = self.spot_of_gradient(launch, -1, gradient[i].number).base
-                external = self.bases[base - self.first][1]
-                self.zero_gradient(base, gradient[i].bytes, (external, True, None))
+                base = self.stop
+                if self.spot_of_gradient(launch, -1, gradient[i].number).base == base:
+                    external = self.bases[base - self.first][1]
+                    self.zero_gradient(base, gradient[i].bytes, external, True, False)
         return 0
 
-    cdef int zero_gradient(self, int64_t base, int64_t size, tuple trained) except -1:
-        """Set a gradient of so many bytes to zero, once, and add it to `trained`."""
-        if base - self.first not in self.trained:
-            self.trained[base - self.first] = trained
-            self.add_bytes(ZERO, size, Spot(base, 0), NOWHERE)
+    cdef int zero_gradient(
+        self, int64_t base, int64_t size, int64_t array_, bint external, bint dense
+    ) except -1:
+        """Set a new gradient of so many bytes to zero, and note whose it is."""
+        append_to(self.gradients, base - self.first)
+        append_to(self.arrays, array_)
+        self.external.append(external)
+        self.dense.append(dense)
+        self.add_bytes(ZERO, size, Spot(base, 0), NOWHERE)
         return 0
 
     cdef Spot spot_of_gradient(self, int64_t launch, int64_t parameter, int64_t input) except *:
         """Return the spot of the gradient of a parameter or, if that is -1, of a shared input."""
+        cdef int64_t segment, number
         if parameter >= 0:
-            return Spot(self.gradients[self.segment(launch)][parameter], 0)
+            segment = self.part_segment[self.part0[launch]]
+            number = self.forward.parameter_at(segment, parameter)
+            return Spot(self.gradient_of[number], 0)
         if self.output_of(launch, input).what != NOTHING:
             return self.spot_of_region(self.output_of(launch, input))
         external = self.forward.operand_of(launch, input).first
         return Spot(self.base(("external gradient", external)), 0)
 
-    cdef int add_sums(self, list keys) except -1:
-        """Add the records of collected sums, which are no longer collected then."""
-        cdef Code chunks
-        cdef int64_t count
-        for key in keys:
-            base, offset, (record, kind, rows, columns, last) = key
-            chunks = self.sums.pop(key)
-            count = chunks.count(sizeof(SumChunk))
-            (<SumRecord *>self.code.grow(sizeof(SumRecord)))[0] = SumRecord(
-                record, kind, rows, columns, Spot(base, offset), last, count)
-            self.code.append(chunks)
-            self.scratch = max(self.scratch, executing.sum_scratch(kind, rows, columns, count))
-        return 0
-
     cdef int add_shared_sums(self, Recipe recipe, int64_t launch) except -1:
         """Add the sums of operands that all rows of a launch share, as later launches read them."""
         cdef array results = recipe.direction(1).results
-        cdef int64_t k, size
+        cdef int64_t k, i, size
         cdef const TableRow *region
+        cdef const CollectedSum *collected
         cdef Spot spot
         for k in range(len(results)):
             region = self.output_of(launch, k)
@@ -169,8 +178,10 @@ cdef class Backward(Assembler):
                 spot = self.spot_of_region(region)
                 size = region.rows * region.row_size * self.arena(region.first).size
                 self.add_bytes(ZERO, size, spot, NOWHERE)
-                self.add_sums([
-                    key for key in self.sums
-                    if key[0] == spot.base and spot.offset <= key[1] < spot.offset + size
-                ])
+                for i in range(self.sums.total()):
+                    collected = self.sums.at(i)
+                    if collected.count and collected.key.target.base == spot.base and (
+                        spot.offset <= collected.key.target.offset < spot.offset + size
+                    ):
+                        self.sums.write(i, self.code)
         return 0

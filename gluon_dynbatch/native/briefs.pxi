@@ -17,15 +17,18 @@ cdef class SegmentBrief:
     """
 
     # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
-    # `Addressing`), and their context; the family; whether calls do not merge, or only those that
-    # read equal shared arrays; and what `kernel.kernels.Kernels` has found, or None.
+    # `Addressing`), and their context; per parameter whether its gradient is dense; the family;
+    # whether calls do not merge, or only those that read equal shared arrays; whether no parameter
+    # is of a subclass; and what `kernel.kernels.Kernels` has found, or None.
 
     def __init__(
-        self, tuple parameters not None, context, str family not None, bint unbatched, bint shares
+        self, tuple parameters not None, context, str family not None, bint unbatched, bint shares,
+        bint plain,
     ):
         self.parameters, self.context, self.family = parameters, context, family
-        self.unbatched, self.shares = unbatched, shares
+        self.unbatched, self.shares, self.plain = unbatched, shares, plain
         self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
+        self.dense = bytes([parameter._grad_stype == "default" for parameter in parameters])
 
 
 def merge_freely(list segments not None):
@@ -47,6 +50,24 @@ def kernels_found(list segments not None):
     for segment in segments:
         brief = segment.brief
         found.append(brief.kernels)
+    return found
+
+
+def trained_in(list segments not None):
+    """Return for each segment a byte per parameter: whether a gradient is wanted."""
+    cdef SegmentBrief brief
+    cdef list found = []
+    cdef bytes marks
+    cdef Py_ssize_t i
+    for segment in segments:
+        brief = segment.brief
+        marks = PyBytes_FromStringAndSize(NULL, len(brief.parameters))
+        for i in range(len(brief.parameters)):
+            parameter = brief.parameters[i]
+            # What the property returns that `Parameter` has.
+            grad_req = parameter._grad_req if brief.plain else parameter.grad_req
+            (<char *>marks)[i] = grad_req != "null"
+        found.append(marks)
     return found
 
 

@@ -29,7 +29,7 @@ cdef class Callee:
 cdef class ClassCalls:
     """The calls, in one scope, of a class of blocks that override ``forward``.
 
-    Base of `record.forwards.Overridden`.  Owned by the recorder, and by the report.
+    Base of `record.overridden.Overridden`.  Owned by the recorder, and by the report.
     """
 
     #: Number of calls, and that of the next call to look at; -1 if none is worth it.
@@ -125,9 +125,12 @@ cdef object find_route(Calls recorder, original, block, dict fields, tuple args)
     """Record a call of a block that has no `CallRoute`, or run it; `original` is ``Block.__call__``."""
     if not fields.get("_active"):
         is_cell, is_stock = <tuple>classify_forward(type(block))
-        if is_stock and is_one_call(block, args):
+        callee = callee_of_stock(recorder, block, args) if is_stock else None
+        if callee is not None:
             try:
-                return recorder.call_block(block, args)
+                if fields["_callback"] is not None:
+                    return recorder.call_block(block, args)
+                return recorder.call_callee(block, <Callee?>callee, args)
             except REFUSALS:
                 pass  # the original may still accept the arguments; if not, it raises
         if is_cell:

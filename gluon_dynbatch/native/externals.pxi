@@ -152,10 +152,10 @@ cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) exce
     owner = owner_of(array_) if is_lazy(array_) else None
     if owner is not None and not isinstance(owner, Keeper):
         array_ = array_.real() if isinstance(owner, Owner) else owner
-    identity = <size_t><PyObject *>array_
-    existing = tape.external_ids.get(identity)
-    if existing is not None:
-        return existing
+    cdef uint64_t identity = <size_t><PyObject *>array_
+    cdef Py_ssize_t result = tape.external_ids.find(identity)
+    if result >= 0:
+        return result
     operand = array_
     if isinstance(owner, Keeper):
         # The flush reads a new lazy array: this one may become real and be written to before.
@@ -171,14 +171,14 @@ cpdef Py_ssize_t external(FlatTape tape, object array_, int64_t type_id=-1) exce
             operand = plain_array(array_)
     if type_id < 0:
         type_id = type_id_of(array_)
-    cdef Py_ssize_t result = tape.value_type.ob_size
+    result = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
     if operand is not array_ and is_lazy(operand):
-        tape.kept.append(len(tape.externals))
+        tape.kept.append(integer(len(tape.externals)))
     tape.originals.append(array_)
     tape.externals.append(operand)
-    tape.external_ids[identity] = result
+    tape.external_ids.add(identity, <int32_t>result)
     put(tape.external_values, result)
     put(tape.value_type, type_id)
     return result
@@ -310,7 +310,7 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
     MXNet may not have allocated an array that it has not computed yet.  To ask for its address then
     would allocate it twice.  The letters ``a``, ``R`` and ``W`` avoid this.
 
-    The arrays are real, or lazy ones that are kept in arenas.  `uses` has a letter per array: ``w``
+    The arrays are real, lazy ones that are kept in arenas, or handles.  `uses` has a letter per array: ``w``
     if it is written, ``r`` if it is read, ``a`` if it is read and has to be waited for; ``W`` and
     ``R`` if the address is left 0, because the engine asks for it.  Arrays with other letters are
     not used, and may be None: address and handle are 0.
@@ -329,7 +329,9 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
         if use[i] not in b"wraWR":
             continue
         array_ = arrays[i]
-        if is_unrealised(array_):
+        if type(array_) is int:
+            handle[i] = array_
+        elif is_unrealised(array_):
             keeper = <Keeper?><object>slot(array_, owner_at)[0]
             arena = <object>slot(array_, value_at)[0]
             first = <object>slot(array_, offset_at)[0]

@@ -18,6 +18,9 @@ cdef class Forward(Stretches):
     #: By number of a segment, and backward kernel: a run with the spots that all its launches share.
     #: Segments of one part have none.
     cdef dict templates
+    #: Per segment that native code runs, where the bases of its parameters begin; and these.
+    cdef int64_t[::1] parameter0
+    cdef Code parameter_bases
     #: What `recipe` was asked for last, and its answer.
     cdef tuple asked
     cdef Recipe answered
@@ -48,7 +51,9 @@ cdef class Forward(Stretches):
         self.kernels, self.trained = plan.kernels, trained
         self.launches, self.templates, self.copies = [None] * len(plan.segment), {}, {}
         self.asked = None, None, False
-        self.equal = EqualRows()
+        self.equal, self.parameter_bases = EqualRows(), Code()
+        self.parameter0 = clone(LONG, len(self.briefs), False)
+        self.parameter0[:] = -1
         self.drawn, self.units, self.unit0 = Code(), plan.members.units, plan.members.first
         self.unit_rows = plan.graph.dependencies.rows
         self.count_parts()
@@ -157,7 +162,7 @@ cdef class Forward(Stretches):
             if run is None:
                 few = self.family_rows[number] <= FEW
                 run = Run(self.recipe(self.kernels[number], kernel, few), self.part_rows[k])
-                self.place_parameters(<SegmentBrief>self.briefs[number], run)
+                self.place_parameters(number, run)
                 if not once:
                     self.templates[key] = run
             runs.append(run if once else run.resized(self.part_rows[k]))
@@ -170,14 +175,25 @@ cdef class Forward(Stretches):
             self.answered = kernels.recipe(kernel, few)
         return self.answered
 
-    cdef int place_parameters(self, SegmentBrief segment, Run run) except -1:
-        """Set the spots of parameters, pack them, and copy those that the backward pass reads."""
-        cdef int64_t k, base
-        for k in range(len(run.recipe.parameters)):
-            base = self.parameter_base(PARAMETER, segment, k)
-            run.spots[data_of(run.recipe.parameters)[k]] = Spot(base, 0)
+    cdef int place_parameters(self, int64_t number, Run run) except -1:
+        """Set the spots of a segment's parameters, pack them, and copy those to read backward."""
+        cdef SegmentBrief segment = self.briefs[number]
+        cdef int64_t k, count = len(run.recipe.parameters)
+        cdef int64_t *bases
+        if self.parameter0[number] < 0:
+            self.parameter0[number] = self.parameter_bases.size
+            bases = <int64_t *>self.parameter_bases.grow(count * sizeof(int64_t))
+            for k in range(count):
+                bases[k] = self.parameter_base(segment, k)
+        bases = self.parameter_bases.numbers + self.parameter0[number]
+        for k in range(count):
+            run.spots[data_of(run.recipe.parameters)[k]] = Spot(bases[k], 0)
         self.pack(run, run.recipe.packs, self.copies)
         return self.copy_shared(run, -1)
+
+    cdef inline int64_t parameter_at(self, int64_t segment, int64_t number) noexcept:
+        """Return the base of a parameter of a segment that native code runs."""
+        return self.parameter_bases.numbers[self.parameter0[segment] + number]
 
     cdef int pack(self, Run run, array packs, dict packed) except -1:
         """Pack the matrices of a table, or find them among those that are `packed` already."""

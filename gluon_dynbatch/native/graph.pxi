@@ -10,42 +10,97 @@ cdef inline bint has_node(size_t handle) noexcept nogil:
     return (<void **>(handle + node_at))[0] is not NULL
 
 
-def nodes_of(list arrays not None):
-    """Return the address of the node of each of some real arrays in MXNet's tape, 0 without one."""
-    cdef array nodes = clone(array("Q"), len(arrays), False)
-    cdef Py_ssize_t i
-    for i, array_ in enumerate(arrays):
-        nodes[i] = <size_t>(<void **>(<char *>handle_of(array_) + node_at))[0]
-    return nodes
+@cython.final
+cdef class Gradients:
+    """The gradients of variables among some real arrays.
 
-
-def gradients_of(list arrays not None):
-    """Return the gradient of each of some real arrays as one of ``mx.nd``, None without one.
-
-    Returns None if one of them is sparse.
+    Owned by the `run.variables.Variables` of a backward pass, until that is pushed.  To make an array
+    of Python for each of a thousand, and to free it, takes longer than all else that is done with
+    it, so this owns handles.
     """
-    cdef list gradients = []
-    cdef void *handle
-    cdef void *gradient
-    cdef int storage, failed
-    for array_ in arrays:
-        handle, gradient, storage = handle_of(array_), NULL, DENSE
-        failed = mxnet.gradient(handle, &gradient) if has_node(<size_t>handle) else 0
-        gradients.append(None if gradient is NULL else new_array(gradient))
+
+    #: Per array, the handle of its gradient, or 0; this object frees those that `array` has not
+    #: given to arrays.
+    cdef readonly list handles
+    #: By number, the arrays that own the other handles.
+    cdef dict arrays
+    #: Per array a byte: whether its gradient is wanted; and whether, if so, it may be written to its
+    #: place: neither is it added, nor has an earlier one the same place.
+    cdef bytearray wanted, written
+
+    def __cinit__(self, Py_ssize_t count):
+        self.handles, self.arrays = [0] * count, {}
+        self.wanted, self.written = bytearray(count), bytearray(count)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self.handles)):
+            if self.handles[i] and i not in self.arrays:
+                mxnet.free(<void *><size_t>self.handles[i])
+
+    def marks(self):
+        """Return two texts, with a byte per array: whether a gradient is wanted; and written."""
+        return bytes(self.wanted), bytes(self.written)
+
+    def array(self, Py_ssize_t number):
+        """Return the gradient of an array, which has one, as an array of ``mx.nd``."""
+        array_ = self.arrays.get(number)
+        if array_ is None:
+            array_ = self.arrays[number] = new_array(<void *><size_t>self.handles[number])
+        return array_
+
+    cdef bint find(self, Py_ssize_t number, void *handle) except -1:
+        """Find the gradient of a variable; return whether it is dense."""
+        cdef void *gradient = NULL
+        cdef int storage = DENSE
+        cdef int failed = mxnet.gradient(handle, &gradient) if has_node(<size_t>handle) else 0
         if gradient is not NULL:
+            self.handles[number] = <size_t>gradient
             failed |= mxnet.storage(gradient, &storage)
         if failed:
             check_call(failed)
-        if storage != DENSE:
+        return storage == DENSE
+
+
+def find_gradients(
+    list arrays not None, dict grad_reqs not None, reached, is_leaf, int null, int add
+):
+    """Return the `Gradients` of variables among real arrays; None if nothing is known of one.
+
+    `grad_reqs` has what is to be done with the gradient of each variable, by its node, among which
+    are `null` and `add`.  Those that are not `reached`, if this is given, keep the gradients they have.
+    Returns None as well if an operator has computed one of the arrays, or one is sparse.
+    """
+    cdef Gradients found = Gradients(len(arrays))
+    cdef set seen = set()
+    cdef size_t handle
+    cdef Py_ssize_t i
+    for i in range(len(arrays)):
+        handle = <size_t>handle_of(arrays[i])
+        if not found.find(i, <void *>handle):
             return None
-    return gradients
+        node = (<size_t *>(handle + node_at))[0]
+        if not found.handles[i]:
+            if node and not is_leaf(node) or arrays[i].stype != "default":
+                return None
+            continue
+        grad_req = grad_reqs.get(node)
+        if grad_req is None:
+            return None
+        if grad_req != null and (reached is None or reached[i]):
+            found.wanted[i] = True
+            found.written[i] = grad_req != add and node not in seen
+            seen.add(node)
+    return found
 
 
-def mark_fresh(list arrays not None):
-    """Mark the gradients of some real arrays as new, for ``Trainer.step``."""
+def mark_fresh(list arrays not None, bytes wanted not None):
+    """Mark the gradients of wanted real arrays as new, for ``Trainer.step``."""
+    cdef const char *marks = wanted
+    cdef Py_ssize_t i
     cdef int failed
-    for array_ in arrays:
-        failed = mxnet.mark_fresh(handle_of(array_), 1)
+    for i in range(len(arrays)):
+        failed = mxnet.mark_fresh(handle_of(arrays[i]), 1) if marks[i] else 0
         if failed:
             check_call(failed)
 

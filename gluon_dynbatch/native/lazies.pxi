@@ -79,12 +79,14 @@ cdef inline void fetch(list lazies, Py_ssize_t i) noexcept:
 
 
 cdef int drop(object lazy, FlatTape tape, list dropped) except -1:
-    """Give up the references of a lazy array that only its tape references; keep it if possible.
+    """Give up the references of a lazy array that nothing else references; keep it if possible.
 
     Runs no Python code: what would be freed is appended to `dropped`.
     """
-    if slot(lazy, owner_at)[0] is not <PyObject *>tape:
-        dropped.append(<object>slot(lazy, owner_at)[0])  # perhaps a real array that it has become
+    owner = <object>slot(lazy, owner_at)[0]
+    # Perhaps a real array that it has become, or the arenas of many of them.
+    if owner is not tape and not (dropped and dropped[len(dropped) - 1] is owner):
+        dropped.append(owner)
     detached_from = <object>slot(lazy, detached_from_at)[0]
     if detached_from is not None:
         dropped.append(detached_from)
@@ -99,6 +101,20 @@ cdef int drop(object lazy, FlatTape tape, list dropped) except -1:
         (<list>kept).append(lazy)
     else:
         dropped.append(lazy)
+    return 0
+
+
+cdef int spare(list arrays, list numbers) except -1:
+    """Keep lazy arrays for reuse that only a list references, which nothing else does.
+
+    `numbers` are their numbers in the list, which has None in their places afterwards.
+    """
+    cdef list dropped = []
+    for number in numbers:
+        lazy = arrays[number]
+        if Py_REFCNT(<PyObject *>lazy) == 2:  # that of the list, and the one here
+            arrays[number] = None
+            drop(lazy, None, dropped)
     return 0
 
 

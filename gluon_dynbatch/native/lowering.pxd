@@ -2,5 +2,6 @@ cdef class SegmentBrief:
     cdef readonly tuple parameters, bases
     cdef readonly object context
     cdef readonly str family
-    cdef bint unbatched, shares
+    cdef readonly bytes dense
+    cdef bint unbatched, shares, plain
     cdef public object kernels

@@ -32,11 +32,14 @@ def totals(tape: FlatTape) -> Tuple[int, int]: ...
 def any_recorded(tape: FlatTape) -> bool: ...
 def find_rows(tape: FlatTape, has_rows: bytearray) -> List[int]: ...
 
+def trained_in(segments: List[Any]) -> List[bytes]: ...
+
 class SegmentBrief:
     parameters: Tuple[Parameter, ...]
     bases: Tuple[Tuple[str, Parameter, Context], ...]
     context: Context
     family: str
+    dense: bytes
     kernels: Any
     def __init__(
         self,
@@ -45,6 +48,7 @@ class SegmentBrief:
         family: str,
         unbatched: bool,
         shares: bool,
+        plain: bool,
     ) -> None: ...
 
 class CallBrief:

@@ -4,6 +4,7 @@
 
 cimport cython
 from cpython.array cimport array, clone, extend
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy

@@ -5,6 +5,13 @@ cdef inline int64_t *data_of(array numbers) noexcept:
     return <int64_t *>numbers.data.as_longlongs
 
 
+cdef inline int append_to(array numbers, int64_t number) except -1:
+    """Append a number to an array."""
+    resize_smart(numbers, len(numbers) + 1)
+    data_of(numbers)[len(numbers) - 1] = number
+    return 0
+
+
 cdef inline int64_t entries(array table, int64_t size) noexcept:
     """Return the number of entries of `size` bytes in a table."""
     return len(table) // numbers_in(size)

@@ -27,8 +27,9 @@ cdef class Structure:
     Owned by one call, or, with `watches`, by the pieces of a block (`Known.seen`).
 
     Arrays are encoded by type, and listed in `leaves`.  With `watches`, the values are attributes
-    of blocks: arrays and parameters are encoded by identity, blocks by their attributes, and
-    `unchanged` returns whether all of these are still the same.
+    of blocks: arrays and parameters are encoded by identity, blocks by identity and attributes, and
+    `unchanged` returns whether all of these are still the same.  With `nameless`, blocks are encoded
+    by their attributes alone, without names.
     """
 
     cdef FlatTape tape
@@ -38,8 +39,9 @@ cdef class Structure:
     cdef public bytes state
     cdef public size_t number
     cdef public object against
-    #: Whether attributes are watched, and whether some of them cannot be.
-    cdef bint watches, loose
+    #: Whether attributes are watched, and whether some of them cannot be; whether blocks with equal
+    #: attributes are equal.
+    cdef bint watches, loose, nameless
     #: Dictionaries, with their versions; lists and their items.
     cdef list watched, watched_lists
     cdef array versions
@@ -61,8 +63,8 @@ cdef class Structure:
     #: Number of values so far that can change, or whose encoding depends on other values.
     cdef Py_ssize_t changeable
 
-    def __cinit__(self, FlatTape tape=None, bint watches=False):
-        self.tape, self.watches, self.leaves = tape, watches, []
+    def __cinit__(self, FlatTape tape=None, bint watches=False, bint nameless=False):
+        self.tape, self.watches, self.leaves, self.nameless = tape, watches, [], nameless
         self.levels, self.levels_room = self.first_levels, FEW_LEVELS
         if watches:
             self.watched, self.watched_lists, self.versions = [], [], array("Q")
@@ -281,7 +283,7 @@ cdef class Structure:
         # An OrderedDict has an order of its own.
         items = values.items() if type(values) is dict else (<object>values).items()
         for key, value in items:
-            if not (of_block and key in ignored):
+            if not (of_block and (key in ignored or self.nameless and key in names)):
                 written.append(key)
                 written.append(value)
         return self.open(written, b"}")
@@ -358,7 +360,7 @@ cdef class Structure:
         raise TypeError(value)
 
     cdef int attributes(self, object value, tuple slots, bint of_block) except -1:
-        if of_block:
+        if of_block and not self.nameless:
             self.attribute(value)
         if not slots or hasattr(value, "__dict__"):
             self.mapping(<dict>PyObject_GenericGetDict(value, NULL), of_block)

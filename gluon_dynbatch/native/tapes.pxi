@@ -15,6 +15,76 @@ cdef class Owner:
         return lazy
 
 
+@cython.final
+cdef class Identities:
+    """Numbers of arrays by their ids: a hash table, as a dictionary makes an object of each id.
+
+    Owned by a tape, which holds the arrays.
+    """
+
+    #: Ids, 0 where there is none, and numbers; as many as `mask` and one, a power of two.
+    cdef uint64_t *ids
+    cdef int32_t *numbers
+    cdef Py_ssize_t mask, count
+
+    def __cinit__(self):
+        self.mask = -1
+
+    def __dealloc__(self):
+        PyMem_Free(self.ids)
+        PyMem_Free(self.numbers)
+
+    cdef inline Py_ssize_t place(self, uint64_t identity) noexcept:
+        """Return the place of an id, or the one that it would have; there is a table."""
+        cdef Py_ssize_t i = <Py_ssize_t>(identity * <uint64_t>0x9E3779B97F4A7C15 >> 32) & self.mask
+        while self.ids[i] and self.ids[i] != identity:
+            i = (i + 1) & self.mask
+        return i
+
+    cdef inline int32_t find(self, uint64_t identity) noexcept:
+        """Return the number of an array, or -1."""
+        cdef Py_ssize_t i
+        if not self.count:
+            return -1
+        i = self.place(identity)
+        return self.numbers[i] if self.ids[i] else -1
+
+    cdef int add(self, uint64_t identity, int32_t number) except -1:
+        """Add an array that is new; runs no Python code."""
+        cdef Py_ssize_t i
+        if 2 * self.count >= self.mask:
+            self.grow()
+        i = self.place(identity)
+        self.ids[i], self.numbers[i] = identity, number
+        self.count += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        """Make the table four times as large."""
+        cdef Py_ssize_t i, k, before = self.mask + 1, size = max(4 * before, 64)
+        cdef uint64_t *ids = self.ids
+        cdef int32_t *numbers = self.numbers
+        new_ids = <uint64_t *>PyMem_Calloc(size, sizeof(uint64_t))
+        new_numbers = <int32_t *>PyMem_Calloc(size, sizeof(int32_t))
+        if new_ids == NULL or new_numbers == NULL:
+            PyMem_Free(new_ids)
+            PyMem_Free(new_numbers)
+            raise MemoryError("no memory for the arrays of a tape")
+        self.ids, self.numbers, self.mask = new_ids, new_numbers, size - 1
+        for i in range(before):
+            if ids[i]:
+                k = self.place(ids[i])
+                self.ids[k], self.numbers[k] = ids[i], numbers[i]
+        PyMem_Free(ids)
+        PyMem_Free(numbers)
+        return 0
+
+    def get(self, identity):
+        """Return the number of an array, or None."""
+        number = self.find(identity)
+        return None if number < 0 else number
+
+
 #: After so many calls, the recorder decides whether to compute them during recording.
 CALLS_PER_CHECK = 1024
 
@@ -60,7 +130,7 @@ cdef class FlatTape(Owner):
     #: Numbers of the external arrays that are lazy ones, kept in arenas.
     cdef readonly list kept
     #: Values of the arrays in `originals`, by id of the array.
-    cdef readonly dict external_ids
+    cdef readonly Identities external_ids
     #: See `next_serial`.
     cdef uint64_t serial
     #: One more than the numbers of some of the entries that `entries` has.
@@ -75,7 +145,7 @@ cdef class FlatTape(Owner):
         self.node_entry, self.node_value0 = array("i"), array("i")
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
-        self.entries, self.external_ids = {}, {}
+        self.entries, self.external_ids = {}, Identities()
         self.places, self.lazies, self.externals, self.originals = [], [], [], []
         self.kept, self.awaited_places = [], []
         self.next_check = CALLS_PER_CHECK
@@ -116,8 +186,11 @@ cdef class FlatTape(Owner):
         self.open, self.error = False, error
         # Not cleared, as others may still use these lists: the flush, and code in the middle of
         # which the collector has run the flush.
-        self.externals, self.lazies, self.originals, self.places = [], [], [], []
+        externals, self.externals = self.externals, []
+        self.lazies, self.originals, self.places = [], [], []
         self.chunks, self.holders = {}, {}
+        if Py_REFCNT(<PyObject *>externals) == 1:
+            spare(externals, self.kept)
 
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays from index `first` on that are referenced elsewhere and pending.

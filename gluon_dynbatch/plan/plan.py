@@ -27,11 +27,11 @@ import numpy as np
 
 from ..errors import ScopeError, Where
 from ..native import planning
-from ..report import Report
+from ..report.report import Report
+from ..report.summary import counted
 from ..schedule import lower_bound
 from ..schedule.dependencies import Array
 from ..show.draw import MOST_NODES, MOST_TABLE_ROWS, Picture, draw, plan_html
-from ..summary import counted
 from .flow import ends, flow, groups, piece_of
 from .launch import (
     FIRST,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
 import numpy as np
 
 from ..modes import RECORDING
-from ..native import planning
+from ..native import lowering, planning
 from ..schedule.dependencies import Array
 from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, empty_places
 from .make import place_operands
@@ -86,8 +86,7 @@ def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
 
     See `planning.spread_reach`.
     """
-    segments = plan.graph.segments
-    trained = [any([p.grad_req != "null" for p in s.parameters]) for s in segments]
+    trained = [1 in marks for marks in lowering.trained_in(plan.graph.segments)]
     return planning.spread_reach(
         *(plan.inputs, plan.outputs, plan.reads, plan.operands, plan.segment),
         *(recorded_segments(plan.graph), np.array(trained, dtype=bool), heads.in_graph),

@@ -22,8 +22,10 @@ from mxnet.ndarray import NDArray
 IGNORED = frozenset(
     ["_scope", "_params", "_cached_graph", "_cached_op", "_in_format", "_out_format"]
     + ["_cached_op_args"]  # but see `Pieces.look`
-    + ["_dynbatch_callee", "_pieces", "_counter", "_init_counter"]
+    + ["_dynbatch_callee", "_dynbatch_stock", "_pieces", "_counter", "_init_counter"]
 )
+#: Attributes in which blocks differ that do the same.
+NAMES = frozenset(["_name", "_prefix", "_empty_prefix"])
 #: Their state changes with each draw, which cannot be noticed.
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 #: Compared by identity, as they are considered immutable.

@@ -8,10 +8,10 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from mxnet.gluon.block import _flatten
 
-from ..advice import OWN_PARAMETERS
 from ..errors import Where
-from ..findings import Finding
 from ..native import recording
+from ..report.advice import OWN_PARAMETERS
+from ..report.findings import Finding
 from .types import TYPES
 
 

@@ -15,8 +15,8 @@ from mxnet.ndarray.ndarray import indexing_key_expand_implicit_axes
 from mxnet.util import _NumpyArrayScope, is_np_shape
 
 from ..native import recording
-from .chosen import chosen_by
 from .constants import remade
+from .indexing import chosen_by
 from .lazy_base import Lazy, recordable
 from .state import STATE
 from .types import NODE_AT, TYPES, infer_reshape, infer_reshape_view, name_of, numpy_shapes
@@ -263,7 +263,7 @@ _CALLED = (
     *("MXNDArrayReshape64",),
     *("MXAutogradIsRecording", "MXAutogradIsTraining", "MXAutogradSetIsRecording"),
     *("MXAutogradSetIsTraining", "MXIsNumpyShape", "MXSetIsNumpyShape", "MXShallowCopyNDArray"),
-    *("MXNDArrayGetGrad", "MXNDArrayGetStorageType", "MXNDArraySetGradState"),
+    *("MXNDArrayGetGrad", "MXNDArrayGetStorageType", "MXNDArraySetGradState", "MXNDArrayFree"),
 )
 _ADDRESSES: Any = [ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value for name in _CALLED]
 recording.check_call = check_call

@@ -13,12 +13,12 @@ from mxnet.ndarray import NDArray
 
 from ..native import recording
 from . import hazards
-from .chosen import chosen_by
+from .indexing import chosen_by
 from .lazy import as_index
 from .lazy_base import Lazy
+from .many_arrays import MOST_WHOLE, WIDE, record_in_parts
 from .operators import CONSTANTS, SCALAR_OPERATORS, operator_of
 from .state import STATE
-from .wide import MOST_WHOLE, WIDE, record_in_parts
 
 
 def invoke_hook(original: Any) -> Any:

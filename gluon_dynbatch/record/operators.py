@@ -70,7 +70,7 @@ class Operator(recording.Callee):
     """An operator with its attributes: the callee of recorded calls of operators.
 
     The token is a tuple of "op" for ``mx.nd`` or "np" for ``mx.np``, the name, names and values of
-    the attributes, and for calls that are a part of the user's (see `wide.py`), `PART`.
+    the attributes, and for calls that are a part of the user's (see `many_arrays.py`), `PART`.
     """
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:

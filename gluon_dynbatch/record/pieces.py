@@ -18,10 +18,10 @@ from mxnet.ndarray import NDArray
 
 from ..cache import SizedCache
 from ..errors import MismatchError, Where
-from ..findings import Finding
 from ..modes import MODE_BITS
 from ..native import recording
-from .identity import IGNORED, describe, number_of
+from ..report.findings import Finding
+from .identity import IGNORED, NAMES, describe, number_of
 from .recorder import Recorder
 from .tracing import Refused, Trace, give
 from .where import user_line
@@ -31,7 +31,8 @@ PIECE_BYTES, MOST_PIECE_BYTES = 32 << 20, 256 << 20
 #: A block with so many more refusals than pieces is no longer traced.
 PATIENCE = 16
 
-recording.describe, recording.number_of, recording.ignored = describe, number_of, IGNORED
+recording.describe, recording.number_of = describe, number_of
+recording.ignored, recording.names = IGNORED, NAMES
 recording.give = give
 
 

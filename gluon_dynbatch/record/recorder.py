@@ -13,7 +13,6 @@ import mxnet as mx
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from ..advice import ordinary
 from ..errors import (
     ArgumentError,
     ContextError,
@@ -22,15 +21,16 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
 )
-from ..findings import Finding, read_by
 from ..modes import FLOATS
 from ..native import recording
-from ..report import Report
+from ..report.advice import ordinary
+from ..report.findings import Finding, read_by
+from ..report.report import Report
 from .constants import constant_number, constant_of
-from .forwards import Overridden
 from .idle import IdleCell
 from .lazy_base import Lazy
 from .operators import SCALAR_OPERATORS, Operator
+from .overridden import Overridden
 from .state import Callees, NamedCallee, Result, Scope
 from .tape import CallWatch, Tape
 from .types import TYPES

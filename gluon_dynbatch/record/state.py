@@ -9,7 +9,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from ..report import Report
+from ..report.report import Report
 
 Result = TypeVar("Result")
 
@@ -61,6 +61,9 @@ class Callees(Protocol):
 
     def callee(self, block: Any) -> NamedCallee:
         """Return the callee of a block."""
+
+    def stock_callee(self, block: Any, key: Optional[bytes] = None) -> NamedCallee:
+        """Return a new callee of a block; with a key, that of all blocks with this key."""
 
     def entry(
         self,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from mxnet.gluon import Block, HybridBlock, SymbolBlock, nn, rnn
 
 from ..native import recording
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+    from .state import Callees
 
 #: Methods ``forward`` that only pass their arguments to ``hybrid_forward``.
 FORWARDS = [HybridBlock.forward, rnn.RecurrentCell.forward]
@@ -43,9 +47,64 @@ def _has_states(block: Block, args: Any) -> bool:
     return not isinstance(block, rnn.RecurrentCell) or isinstance(args[-1], (list, tuple))
 
 
-def _is_one_call(block: Block, args: Any) -> bool:
-    """Return whether a call of a stock block that is not hybridized is recorded as one call."""
-    return recording.any_lazy(args) and _is_stock(block) and _has_states(block, args)
+class StockCall:
+    """What calls of a stock block need that is not hybridized, while its attributes are these.
+
+    Its Python code would run for each call, so another attribute makes another call.  Raises
+    ``TypeError`` for attributes whose changes cannot be detected.
+    """
+
+    #: Its callee; and one of this block alone, which pieces of dynamic blocks need.
+    callee: Any
+    own: Any
+
+    def __init__(self, block: HybridBlock, library: Callees, last: Optional[StockCall]) -> None:
+        self._class, self._arguments = type(block), block._cached_op_args
+        self._seen = recording.Structure(None, True, True)
+        self._key = self._seen.write(0, block)
+        if last is not None and last._key == self._key and last._arguments is self._arguments:
+            self.callee, self.own = last.callee, last.own
+            return
+        self.own = library.stock_callee(block)
+        # Blocks without parameters do the same if their attributes are equal.
+        alike = not self._seen.leaves
+        self.callee = library.stock_callee(block, self._key) if alike else self.own
+
+    def is_current(self, block: HybridBlock) -> bool:
+        """Return whether the attributes of the block have not changed."""
+        same = self._class is type(block) and self._arguments is block._cached_op_args
+        return same and self._seen.unchanged()
 
 
-recording.classify_forward, recording.is_one_call = _classify_forward, _is_one_call
+class StockCalls:
+    """The last `StockCall` of a block: an attribute of the block, which need not change again."""
+
+    def __init__(self, block: HybridBlock) -> None:
+        #: A copied block has this object of the original among its attributes.
+        self.identity = id(block)
+        self.last: Optional[StockCall] = None
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of the block needs its own
+
+
+def _callee_of_stock(recorder: Recorder, block: HybridBlock, args: Any) -> Any:
+    """Return the callee of a stock block that is not hybridized; None if it is not one call."""
+    if not recording.any_lazy(args) or not _has_states(block, args):
+        return None
+    fields = vars(block)
+    calls: Optional[StockCalls] = fields.get("_dynbatch_stock")
+    if calls is None or calls.identity != id(block):
+        calls = fields["_dynbatch_stock"] = StockCalls(block)
+    call = calls.last
+    if call is None or not call.is_current(block):
+        if not _is_stock(block):
+            return None
+        try:
+            call = calls.last = StockCall(block, recorder.library, call)
+        except (TypeError, ValueError, RecursionError):
+            return None
+    return call.callee if recorder.tracing is None else call.own
+
+
+recording.classify_forward, recording.callee_of_stock = _classify_forward, _callee_of_stock

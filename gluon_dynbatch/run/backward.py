@@ -23,15 +23,15 @@ from .buffers import bases_of, shaped, write_pieces
 from .execute import Execution, Pass
 from .operators import OperatorTape, Targets, with_dense_gradient
 from .prepare import Prepared
-from .variables import GradientRequest
+from .variables import Requests, Target
 
 #: The kinds of forward bases that the backward pass reads.
 KEPT_BASES = frozenset(["arena", "saved", "key", "identities"])
 
 #: A gradient, as elements of an array: the array, the first element, and their number.
 Elements = Tuple[NDArray, int, int]
-#: The gradient of an input, if it is wanted: all of an array, or some elements.
-Found = Union[NDArray, Elements, None]
+#: The gradient of an input, if it is wanted: all of an array, also of a target, or some elements.
+Found = Union[Target, Elements, None]
 
 
 class HeadGradients:
@@ -79,20 +79,19 @@ class BackwardPass:
         ]
         self.program, trained, reach = prepared.backward
         self.targets, externals = Targets(operators.leaves.targets), execution.externals
-        add = self.targets.add
-        #: By base of a gradient that native code computes, the number of its target.
-        self.trained = {
-            gradient: add((externals if is_external else execution.arrays)[number], dense)
-            for gradient, number, is_external, dense in trained
-        }
+        own, outside = execution.arrays, list(compress(trained.numbers, trained.external))
+        arrays = [
+            externals[number] if is_external else own[number]
+            for number, is_external in zip(trained.numbers, trained.external)
+        ]
+        #: The bases of gradients that native code computes, and the numbers of their targets.
+        self.trained = trained.gradients, self.targets.add_all(arrays, trained.dense)
         #: Which units lie on a path to a head, and how many do.
         self._live, self.most_live = reach.live, reach.units
         filled, idle = reach.filled, self._idle_inputs(reach, externals)
         #: By id of an input, the number of an external array that it is.
         self._numbers = {id(externals[n]): n for n in (*(n for *_, n in filled), *reach.others)}
-        self._numbers.update(
-            {id(externals[number]): number for _, number, external, _ in trained if external}
-        )
+        self._numbers.update({id(externals[number]): number for number in outside})
         if operators.leaves.targets.arrays:
             self._numbers.update({id(array): n for n, array in enumerate(externals)})
         #: All arrays that get a gradient.
@@ -154,7 +153,7 @@ class BackwardPass:
         return untouched
 
     def pull(
-        self, arriving: HeadGradients, requests: List[GradientRequest], live: Optional[Array]
+        self, arriving: HeadGradients, requests: Requests, live: Optional[Array]
     ) -> List[Found]:
         """Run backward from the gradients of heads; return the gradients of inputs.
 
@@ -179,19 +178,19 @@ class Pull(Pass):
 
     suffix = " backward"
 
-    def __init__(
-        self, backward: BackwardPass, requests: List[GradientRequest], live: Optional[Array]
-    ):
+    def __init__(self, backward: BackwardPass, requests: Requests, live: Optional[Array]):
         super().__init__(backward.operators.gradients, backward.program)
         self._backward = backward
-        self._wanted = [request.wanted for request in requests]
+        self._wanted = requests.wanted
         #: The gradients of targets.
         self._gradients = backward.targets.gradients(requests)
-        trained, earlier = backward.trained, backward.forward_arrays
-        arrays = [
-            self._gradients[trained[number]] if number in trained else self.array_at(*base)
-            for number, base in enumerate(self._assembled.bases)
-        ]
+        earlier, bases = backward.forward_arrays, self._assembled.bases
+        arrays: List[Any] = [None] * len(bases)
+        for number, target in zip(*backward.trained):
+            arrays[number] = self._gradients[target]
+        for number, array in enumerate(arrays):
+            if array is None:
+                arrays[number] = self.array_at(*bases[number])
         uses = b"".join([b"-" if array is None else b"r" for array in earlier])
         # They follow those of the forward pass.
         self.bases = bases_of([*earlier, *arrays], uses + self._assembled.uses)

@@ -8,7 +8,6 @@ one, its gradient is added to the gradient of that head.
 from __future__ import annotations
 
 import weakref
-from itertools import islice
 from typing import (
     Any,
     Callable,
@@ -44,8 +43,9 @@ class Link(NamedTuple):
     backward: BackwardPass
     #: Returns the owner of its arrays, None if none of them is held any more.
     kept: Callable[[], Optional[Kept]]
-    #: Per input of the backward pass, where its gradient goes.
+    #: Per input of the backward pass, where its gradient goes; and how many go to MXNet's tape.
     routes: List[Route]
+    inputs: int
 
 
 class Chain:
@@ -99,8 +99,10 @@ class Chain:
 
     def add(self, backward: BackwardPass, kept: Kept, routes: Dict[int, Route]) -> None:
         """Append a flush whose arrays are `kept`, with the routes of the kept arrays it reads."""
-        found = [routes.get(id(array), array) for array in backward.inputs]
-        self._links.append(Link(backward, weakref.ref(kept), found))
+        inputs = backward.inputs
+        found = [routes.get(id(array), array) for array in inputs] if routes else [*inputs]
+        number = sum([isinstance(route, NDArray) for route in found]) if routes else len(found)
+        self._links.append(Link(backward, weakref.ref(kept), found, number))
 
     def close(self) -> None:
         """Note that the scope is closed."""
@@ -143,7 +145,7 @@ class Chain:
         node = TapeNode([(each.backward, each.routes) for each in self._links], outputs, [])
         inputs = node.inputs
         variables = find_variables(inputs, node.reached())
-        if variables is None or not any(request.wanted for request in variables.requests):
+        if variables is None or not any(variables.requests.wanted):
             return False
         gradients = node.backward(given, variables.requests, training)
         variables.deliver(inputs, gradients)
@@ -154,12 +156,12 @@ class Chain:
 
     def _one_each(self, variables: Variables) -> Iterator[int]:
         """Yield the handle of a gradient that the backward pass of each flush writes, if any."""
-        columns = zip(variables.gradients, variables.requests)
+        start = 0
         for link in self._links:
-            count = sum(isinstance(route, NDArray) for route in link.routes)
-            gradients = [gradient for gradient, request in islice(columns, count) if request.wanted]
-            if gradients:
-                yield gradients[0].handle.value
+            handle = variables.first_wanted(start, start + link.inputs)
+            start += link.inputs
+            if handle is not None:
+                yield handle
 
     def _outputs(self, heads: List[Lazy]) -> Optional[Outputs]:
         """Return where arrays are among the results at which gradients may arrive.
@@ -219,10 +221,10 @@ replace_for_good("MXAutogradMarkVariables", _connect_before_marking)
 def link(links: Sequence[Link]) -> None:
     """Make flushes one node of MXNet's tape, whose results are the arrays still held."""
     tables: List[Outputs] = []
-    passes = [(backward, routes) for backward, _, routes in links]
+    passes = [(backward, routes) for backward, _, routes, _ in links]
     shares: List[Share] = []
     results: List[Tuple[Memories, List[NDArray]]] = []
-    alive = [(number, backward, kept()) for number, (backward, kept, _) in enumerate(links)]
+    alive = [(number, backward, kept()) for number, (backward, kept, _, _) in enumerate(links)]
     # Those that are not recorded any more are in no graph, as a backward pass has freed it.
     owners = [
         (number, backward, kept)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from .pool import address_of, allocate
+from .pool import allocate, copy_of_numpy
 
 #: The device on which keys are drawn.
 CPU = mx.cpu()
@@ -24,7 +22,4 @@ def draw_key() -> NDArray:
 
 def array_of(identities: bytes) -> NDArray:
     """Return an array of what identifies rows that draw: two integers for each row."""
-    array = allocate((len(identities) // 8, 2), "int32", CPU)
-    # Not by MXNet, which waits for its engine before it copies from NumPy.
-    ctypes.memmove(address_of(array), identities, len(identities))
-    return array
+    return copy_of_numpy(np.frombuffer(identities, np.int32).reshape(-1, 2))

@@ -47,7 +47,7 @@ from ..record.where import user_line
 from .engine import FLIGHT, give_back
 from .pool import address_of
 from .profiling import PROFILER
-from .variables import GRAD_ADD, GRAD_NULL, GradientRequest, deliver
+from .variables import GRAD_ADD, GRAD_NULL, Requests, Target, deliver
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -198,8 +198,8 @@ class Function(Protocol):
         """
 
     def backward(
-        self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
-    ) -> List[Optional[NDArray]]:
+        self, head_gradients: List[NDArray], requests: Requests, training: bool
+    ) -> List[Optional[Target]]:
         """Compute a gradient per input from head gradients, None where it is not wanted.
 
         A gradient that is not the target of its request is copied or added to where MXNet wants it.
@@ -270,7 +270,7 @@ def _write_gradients(
             targets = [arrays[heads + slot] for slot in slots]
             requests = _requests(function, slots, grad_reqs[:count], targets)
             gradients = function.backward(arrays[:heads], requests, training)
-            deliver(gradients, requests, targets)
+            deliver(gradients, requests, targets.__getitem__)
         finally:
             # MXNet waits for what writes these arrays; those that are only read it would free.
             check_call(give_back(lent))
@@ -293,21 +293,24 @@ def _slots(inputs: List[NDArray]) -> List[int]:
 
 def _requests(
     function: Function, slots: List[int], grad_reqs: List[int], targets: List[NDArray]
-) -> List[GradientRequest]:
-    """Return a request per input of a function.
+) -> Requests:
+    """Return what is requested for the inputs of a function.
 
     A variable that no gradient reaches keeps the gradient that it has, as in the loop.
     """
-    reached, requests, seen = function.reached(), [], set()
+    reached, seen = function.reached(), set()
+    wanted: List[bool] = []
+    places: List[Optional[NDArray]] = []
     known = set(slots if reached is None else itertools.compress(slots, reached))
     for slot, array, target in zip(slots, function.inputs, targets):
         grad_req = grad_reqs[slot]
         if slot not in known and grad_req != GRAD_ADD and _is_gradient(target, array):
             grad_req = GRAD_NULL
         is_target = grad_req not in (GRAD_NULL, GRAD_ADD) and slot not in seen
-        requests.append(GradientRequest(grad_req != GRAD_NULL, target if is_target else None))
+        wanted.append(grad_req != GRAD_NULL)
+        places.append(target if is_target else None)
         seen.add(slot)
-    return requests
+    return Requests(wanted, places)
 
 
 def _is_gradient(target: NDArray, array: NDArray) -> bool:

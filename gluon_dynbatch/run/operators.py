@@ -13,7 +13,7 @@ parameters and shared arrays, which the forward pass makes.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -30,7 +30,7 @@ from .dispatch import Executable
 from .left_out import Recorded, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Transposed
-from .variables import GradientRequest
+from .variables import Requests, Target
 
 
 class Targets:
@@ -59,6 +59,20 @@ class Targets:
             self._buffers.append(None)
         return number
 
+    def add_all(self, arrays: List[NDArray], dense: bytes) -> List[int]:
+        """Do as `add` for each array, given a byte for each that says if its gradient is dense."""
+        if not all(dense):
+            return list(map(self.add, arrays, map(bool, dense)))
+        numbers, first = self._numbers, len(self.arrays)
+        found = [numbers.setdefault(id(array), len(numbers)) for array in arrays]
+        new = len(numbers) - first
+        if new == len(arrays):
+            self.arrays += arrays
+        else:
+            self.arrays += {n: a for n, a in zip(found, arrays) if n >= first}.values()
+        self._buffers += [None] * new
+        return found
+
     def buffer(self, array: NDArray) -> NDArray:
         """Return the buffer of the gradient of an array, which is added if necessary."""
         number = self.add(array)
@@ -73,11 +87,11 @@ class Targets:
             if buffer is not None:
                 zero(buffer)
 
-    def gradients(self, requests: Sequence[GradientRequest]) -> List[NDArray]:
+    def gradients(self, requests: Requests) -> List[Target]:
         """Return the array of each gradient: its buffer, where it is wanted, or a new array."""
         return [
             buffer if buffer is not None else target if target is not None else _empty_like(array)
-            for buffer, (_, target), array in zip(self._buffers, requests, self.arrays)
+            for buffer, target, array in zip(self._buffers, requests.targets, self.arrays)
         ]
 
 

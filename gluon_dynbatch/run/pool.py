@@ -9,7 +9,7 @@ import ctypes
 import threading
 from functools import lru_cache
 from math import prod
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -28,6 +28,8 @@ MOST_ELEMENTS = (1 << 31) - 2
 #: A buffer is evicted if it is not among the last so many that were taken, or if the pool exceeds
 #: so many bytes.
 MOST_IDLE, MOST_BYTES = 64, 1 << 29
+
+_WORD = ctypes.sizeof(ctypes.c_size_t)
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
@@ -69,6 +71,16 @@ def address_of(array: NDArray) -> int:
     return pointer.value or 0
 
 
+def copy_of_numpy(values: np.ndarray[Any, Any]) -> NDArray:
+    """Return a copy of a contiguous array of NumPy, on the CPU.
+
+    MXNet would wait for its engine before it copies.
+    """
+    array = allocate(values.shape, values.dtype, mx.cpu())
+    ctypes.memmove(address_of(array), values.ctypes.data, values.nbytes)
+    return array
+
+
 def _explained(
     reason: object, shape: Tuple[int, ...], dtype: Any, context: mx.Context
 ) -> LaunchError:
@@ -79,14 +91,21 @@ def _explained(
     )
 
 
-class _Buffer(NamedTuple):
-    #: Its type and device, and how many programs had failed when it was allocated.
-    key: Tuple[str, mx.Context, int]
-    array: NDArray
-    elements: int
-    bytes: int
-    #: When it was last taken: a count of all buffers taken so far.
-    taken: int
+class _Buffer:
+    __slots__ = "array", "bytes", "elements", "holders", "key", "taken"
+
+    def __init__(self, key: Tuple[str, mx.Context, int], elements: int) -> None:
+        #: Its type and device, and how many programs had failed when it was allocated.
+        self.key = key
+        self.array = allocate((elements,), *key[:2])
+        self.elements, self.bytes = elements, elements * itemsize(key[0])
+        #: When it was last taken: a count of all buffers taken so far.
+        self.taken = 0
+        #: How many arrays, views, nodes of MXNet's tape and the like share its memory: the count of
+        #: a ``std::shared_ptr``, with which an array in MXNet begins.  Its second word points to a
+        #: control block, in which the count follows the first word.
+        control_block = ctypes.c_size_t.from_address(self.array.handle.value + _WORD).value
+        self.holders = ctypes.c_int.from_address(control_block + _WORD)
 
 
 class Pool:
@@ -100,7 +119,7 @@ class Pool:
     def __init__(self) -> None:
         #: The one that was taken last comes first.
         self._buffers: List[_Buffer] = []
-        self._taken = 0
+        self._taken = self._bytes = 0
         self._lock = threading.Lock()
 
     def take(self, shape: Tuple[int, ...], dtype: str, context: mx.Context) -> NDArray:
@@ -111,31 +130,35 @@ class Pool:
         with self._lock:
             buffer = self._pop_free((dtype, context, executing.count_failures()), elements)
             self._taken += 1
-            self._buffers.insert(0, buffer._replace(taken=self._taken))
+            buffer.taken = self._taken
+            self._buffers.insert(0, buffer)
+            self._bytes += buffer.bytes
             self._evict()
             return recording.first_elements(buffer.array, elements, shape)
 
     def _pop_free(self, key: Tuple[str, mx.Context, int], elements: int) -> _Buffer:
         """Remove a free buffer that fits from the pool and return it, or else a new one."""
         for number, buffer in enumerate(self._buffers):
-            fits = buffer.key == key and elements <= buffer.elements <= 2 * elements
-            if fits and holders(buffer.array) == 1:
+            fits = elements <= buffer.elements <= 2 * elements
+            if fits and buffer.holders.value == 1 and buffer.key == key:
+                self._bytes -= buffer.bytes
                 return self._buffers.pop(number)
         # Round up by at most an eighth, so that minibatches of similar size share a buffer.
         step = 1 << max(elements.bit_length() - 4, 0)
         size = max(min(-(-elements // step) * step, MOST_ELEMENTS), elements)
-        return _Buffer(key, allocate((size,), *key[:2]), size, size * itemsize(key[0]), 0)
+        return _Buffer(key, size)
 
     def _evict(self) -> None:
         """Drop buffers, the least recently taken first, until the pool is within its limits."""
-        size, oldest = sum(buffer.bytes for buffer in self._buffers), self._taken - MOST_IDLE
-        while self._buffers and (size > MOST_BYTES or self._buffers[-1].taken < oldest):
-            size -= self._buffers.pop().bytes
+        oldest = self._taken - MOST_IDLE
+        while self._buffers and (self._bytes > MOST_BYTES or self._buffers[-1].taken < oldest):
+            self._bytes -= self._buffers.pop().bytes
 
     def clear(self) -> None:
         """Drop all buffers."""
         with self._lock:
             self._buffers.clear()
+            self._bytes = 0
 
 
 #: For arenas, and for temporary buffers of forward passes.
@@ -144,14 +167,3 @@ POOL = Pool()
 #: just used.  The backward pass would wait for that flush, and the flush for the parameters that
 #: the backward pass trains.
 BACKWARD_POOL = Pool()
-
-
-def holders(array: NDArray) -> int:
-    """Return how many arrays, views, nodes of MXNet's tape and the like share an array's memory.
-
-    This is the use count of a ``std::shared_ptr``, with which an array in MXNet begins: its second
-    word points to a control block, in which the count follows the first word.
-    """
-    words = ctypes.c_size_t * 2
-    control_block = words.from_address(array.handle.value)[1]
-    return ctypes.c_int.from_address(control_block + ctypes.sizeof(ctypes.c_size_t)).value

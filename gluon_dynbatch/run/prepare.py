@@ -6,15 +6,15 @@ kernel run between stretches of native code.
 
 from __future__ import annotations
 
+from array import array as Places
 from itertools import compress, count
-from typing import Any, Dict, FrozenSet, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 import numpy as np
-from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..kernel.step import Kernel, Wanted
-from ..native import assembling, executing, planning
+from ..native import assembling, executing, lowering, planning
 from ..native.recording import untrack
 from ..plan.launch import Fill, Launch
 from ..plan.plan import Plan
@@ -25,10 +25,17 @@ from .draws import array_of
 #: An array that a program works on: its kind, then what identifies it among those of that kind.
 Base = Tuple[Any, ...]
 
-#: An array that native code trains: the number of its gradient among the backward bases; its own
-#: number, among external arrays or else among forward bases; whether it is an external array; and
-#: whether its gradient is known to be dense.
-Trained = Tuple[int, int, bool, bool]
+
+class Trained(NamedTuple):
+    """The arrays that native code trains: columns, with one row per array."""
+
+    #: The number of its gradient among the backward bases; and its own number, among external
+    #: arrays or else among forward bases.
+    gradients: Places[int]
+    numbers: Places[int]
+    #: A byte each: whether it is an external array, and whether its gradient is known to be dense.
+    external: bytes
+    dense: bytes
 
 
 class Assembled(NamedTuple):
@@ -71,7 +78,7 @@ class BackwardProgram(NamedTuple):
     """The backward program, the arrays that it trains, and the other arrays with a gradient."""
 
     assembled: Assembled
-    trained: Tuple[Trained, ...]
+    trained: Trained
     reach: Reach
 
 
@@ -154,10 +161,8 @@ def complete(plan: Plan, draft: Draft) -> Prepared:
     if transposed is not None:
         assembler = assembling.Backward(transposed.plan, draft.assembler)
         assembled = assemble(assembler)
-        trained = tuple(
-            (gradient, number, is_external, _is_dense(parameter))
-            for gradient, (number, is_external, parameter) in assembler.trained.items()
-        )
+        flags = bytes(assembler.external), bytes(assembler.dense)
+        trained = Trained(assembler.gradients, assembler.arrays, *flags)
         reach = find_reach(plan, transposed.plan, transposed.heads)
         backward = BackwardProgram(assembled, trained, reach)
     prepared = Prepared(draft.forward, transposed, backward)
@@ -186,39 +191,29 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     )
 
 
-def _is_dense(parameter: Optional[Parameter]) -> bool:
-    """Return whether a gradient is known to be dense: that of some parameters."""
-    return parameter is not None and parameter._grad_stype == "default"
-
-
 def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel, ...]]:
     """Return the backward kernel of each part of the launches that have one, by number."""
     native: Dict[int, Tuple[Kernel, ...]] = {}
-    part0, segment = plan.members.part0.tolist(), plan.members.segment.tolist()
-    for number, wanted in zip(backward.order.tolist(), _wanted(plan, backward, heads)):
-        kernels = [plan.kernels[k] for k in segment[part0[number] : part0[number + 1]]]
-        parts_backward = tuple([k.backward(wanted) for k in kernels if not isinstance(k, str)])
-        if parts_backward:
-            native[number] = parts_backward
-    return native
-
-
-def _wanted(plan: Plan, backward: Plan, heads: Heads) -> Iterator[Wanted]:
-    """Yield, per launch of a transposed plan, the gradients that it reads and those it computes."""
+    part0, segment = plan.members.part0, plan.members.segment.tolist()
+    trained, kernels_of = lowering.trained_in(plan.graph.segments), plan.kernels
+    #: Most launches of equal cells compute the same gradients.
+    found: Dict[Tuple[Any, bytes, bytes, bytes], Tuple[Kernel, ...]] = {}
+    numbers = (backward.order, part0[backward.order], part0[backward.order + 1])
     marks = planning.gradients_wanted(
         *(plan.inputs, plan.outputs, plan.operands, backward.operands, backward.regions),
         *(heads.in_graph, backward.order),
     )
-    parameters = [
-        tuple([j for j, p in enumerate(segment.parameters) if p.grad_req != "null"])
-        for segment in plan.graph.segments
-    ]
-    #: By trained parameters and marks: most launches of equal cells compute the same gradients.
-    found: Dict[Tuple[Tuple[int, ...], bytes, bytes], Wanted] = {}
-    for segment, (results, inputs) in zip(plan.segment[backward.order].tolist(), marks):
-        key = parameters[segment], results, inputs
-        wanted = found.get(key)
-        if wanted is None:
-            heads_read, computed = (tuple(compress(count(), side)) for side in (results, inputs))
-            wanted = found[key] = Wanted(heads_read, computed, parameters[segment])
-        yield wanted
+    columns = zip(*[column.tolist() for column in numbers], marks)
+    for number, first, stop, (results, inputs) in columns:
+        kernels = kernels_of[segment[first]],
+        if stop > first + 1:
+            kernels = tuple([kernels_of[k] for k in segment[first:stop]])
+        key = kernels, trained[segment[first]], results, inputs
+        parts_backward = found.get(key)
+        if parts_backward is None:
+            wanted = Wanted(*(tuple(compress(count(), side)) for side in (results, inputs, key[1])))
+            parts_backward = tuple([k.backward(wanted) for k in kernels if not isinstance(k, str)])
+            found[key] = parts_backward
+        if parts_backward:
+            native[number] = parts_backward
+    return native

@@ -28,10 +28,10 @@ from ..plan.transpose import externals_of
 from ..record.lazy_base import Lazy
 from ..record.where import user_line
 from ..schedule.dependencies import Array
-from .backward import BackwardPass, Found, HeadGradients
+from .backward import BackwardPass, Elements, HeadGradients
 from .buffers import view
 from .keep import view_in
-from .variables import GradientRequest
+from .variables import Requests, Target
 
 
 class Within(NamedTuple):
@@ -227,8 +227,8 @@ class TapeNode:
         return sorted(self._started) if self._started else None
 
     def backward(
-        self, head_gradients: List[NDArray], requests: List[GradientRequest], training: bool
-    ) -> List[Optional[NDArray]]:
+        self, head_gradients: List[NDArray], requests: Requests, training: bool
+    ) -> List[Optional[Target]]:
         """Return the gradients of the inputs, None where not wanted.
 
         Raises ``GradientError`` if a call would have another gradient because of `training`.
@@ -242,34 +242,42 @@ class TapeNode:
             )
         self._check(head_gradients)
         arriving = self._outputs.split(len(self._passes), head_gradients)
-        given = iter(requests)
-        requests_of = [
-            [
-                next(given)
-                if isinstance(route, NDArray)
-                else GradientRequest(route is not None, None)
-                for route in routes
-            ]
-            for _, routes in self._passes
-        ]
+        requests_of = self._split(requests)
         live: Sequence[Optional[Array]] = [None] * len(self._passes)
         if self.leaves_out:
             live = self._live_units(self._starts()).units
-        results: List[List[Optional[NDArray]]] = []
+        results: List[List[Optional[Target]]] = []
         for number in reversed(range(len(self._passes))):
             backward, routes = self._passes[number]
-            gradients: List[Optional[NDArray]] = []
+            gradients: List[Optional[Target]] = []
             ranges = backward.pull(arriving[number], requests_of[number], live[number])
-            for route, request, found in zip(routes, requests_of[number], ranges):
-                if isinstance(route, Within) and found is not None:
+            for route, target, found in zip(routes, requests_of[number].targets, ranges):
+                if found is target or found is None:
+                    # Without a gradient, there is no target; most gradients are their targets.
+                    if isinstance(route, NDArray):
+                        gradients.append(target)
+                    continue
+                assert not isinstance(found, int), "only targets are given by their handles"
+                if isinstance(route, Within):
                     elements = found if isinstance(found, tuple) else (found, 0, found.size)
                     arriving[route.flush].add(elements, route.head, route.offset)
                 elif isinstance(route, NDArray):
-                    # Without a gradient, there is no target; most gradients are their targets.
-                    is_target = found is None or found is request.target
-                    gradients.append(request.target if is_target else _shaped_like(route, found))
+                    gradients.append(_shaped_like(route, found))
             results.append(gradients)
         return [gradient for gradients in reversed(results) for gradient in gradients]
+
+    def _split(self, requests: Requests) -> List[Requests]:
+        """Return the requests of each flush; a gradient that goes to another flush is wanted."""
+        if len(self._passes) == 1 and len(requests.wanted) == len(self._passes[0][1]):
+            return [requests]
+        given, found = zip(*requests), []
+        for _, routes in self._passes:
+            rows = [
+                next(given) if isinstance(route, NDArray) else (route is not None, None)
+                for route in routes
+            ]
+            found.append(Requests([row[0] for row in rows], [row[1] for row in rows]))
+        return found
 
     def _check(self, head_gradients: List[NDArray]) -> None:
         """Raise for one that is too small; of a larger one, MXNet reads the first elements, too."""
@@ -305,8 +313,7 @@ class TapeNode:
         return Live(live[::-1], are_all)
 
 
-def _shaped_like(other: NDArray, found: Found) -> NDArray:
+def _shaped_like(other: NDArray, found: Union[NDArray, Elements]) -> NDArray:
     """Return a gradient in the shape of another array; its array, if that has that shape."""
-    assert found is not None
     array, first, _ = found if isinstance(found, tuple) else (found, 0, 0)
     return array if array.shape == other.shape else view(array, first, other.shape)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from itertools import compress, repeat
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from itertools import count
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
@@ -18,39 +18,41 @@ from .buffers import add_to
 GRAD_NULL, GRAD_ADD = 0, 3
 
 
-class GradientRequest(NamedTuple):
-    """Whether the gradient of an input is wanted, and an array that it may be written to."""
-
-    wanted: bool
-    target: Optional[NDArray]
+#: An array that a gradient is written to, or the handle of one.
+Target = Union[NDArray, int]
 
 
-#: The request for the gradient of an input that is not wanted.
-UNWANTED = GradientRequest(False, None)
+class Requests(NamedTuple):
+    """What is asked for the gradients of inputs: columns, with one row per input."""
+
+    #: Whether the gradient is wanted.
+    wanted: Sequence[int]
+    #: An array that it may be written to, if there is one.
+    targets: Sequence[Optional[Target]]
 
 
 def deliver(
-    gradients: Sequence[Optional[NDArray]],
-    requests: Sequence[GradientRequest],
-    arrays: Sequence[NDArray],
+    gradients: Sequence[Optional[Target]], requests: Requests, array_of: Callable[[int], NDArray]
 ) -> None:
     """Write gradients that are not the targets of their requests to arrays, or add them there.
 
-    An array may be there several times: the first gradient is written, others are added.
+    `array_of` returns the array of an input.  An array may be there several times: the first
+    gradient is written, others are added.
     """
+    columns = zip(count(), *requests, gradients)
     left = [
-        (gradient, array, target)
-        for (wanted, target), gradient, array in zip(requests, gradients, arrays)
+        (number, target, gradient)
+        for number, wanted, target, gradient in columns
         if wanted and gradient is not target
     ]
-    left.sort(key=lambda each: each[2] is None)
-    for gradient, array, target in left:
-        assert gradient is not None
+    left.sort(key=lambda each: each[1] is None)
+    for number, target, gradient in left:
+        assert isinstance(gradient, NDArray)
         if target is None:
-            add_to(array, gradient)
+            add_to(array_of(number), gradient)
         else:
             # `copyto` fails if MXNet has left three axes of a gradient in a layout of oneDNN.
-            mx.nd.identity(gradient, out=array)
+            mx.nd.identity(gradient, out=array_of(number))
 
 
 #: What is done with the gradients of variables, by node of MXNet's tape.  Each variable has a node
@@ -62,10 +64,10 @@ _GRAD_REQ: Dict[int, int] = {}
 def _watch_variables(original: Callable[..., int]) -> Callable[..., int]:
     """Note what is to be done with the gradients of variables when they are made."""
 
-    def mark_variables(count: int, variables: Any, grad_reqs: Any, gradients: Any) -> int:
-        failed = original(count, variables, grad_reqs, gradients)
+    def mark_variables(number: int, variables: Any, grad_reqs: Any, gradients: Any) -> int:
+        failed = original(number, variables, grad_reqs, gradients)
         if not failed:
-            for i in range(count):
+            for i in range(number):
                 node = ctypes.c_size_t.from_address(variables[i] + NODE_AT).value
                 _GRAD_REQ[node] = grad_reqs[i]
         return failed
@@ -79,15 +81,18 @@ replace_for_good("MXAutogradMarkVariables", _watch_variables)
 class Variables(NamedTuple):
     """Variables of MXNet's tape among some arrays, and what is asked for each array."""
 
-    requests: List[GradientRequest]
-    #: Per array, where its gradient goes; the array itself if it is not wanted.
-    gradients: List[NDArray]
+    requests: Requests
+    gradients: recording.Gradients
 
-    def deliver(self, arrays: List[NDArray], gradients: List[Optional[NDArray]]) -> None:
+    def deliver(self, arrays: List[NDArray], gradients: List[Optional[Target]]) -> None:
         """Let the variables have their gradients, as MXNet's backward pass does."""
-        deliver(gradients, self.requests, self.gradients)
-        wanted = [request.wanted for request in self.requests]
-        recording.mark_fresh(list(compress(arrays, wanted)))
+        deliver(gradients, self.requests, self.gradients.array)
+        recording.mark_fresh(arrays, bytes(self.requests.wanted))
+
+    def first_wanted(self, start: int, stop: int) -> Optional[int]:
+        """Return the handle of a gradient that is wanted, of some of the arrays, if any is."""
+        first = bytes(self.requests.wanted).find(1, start, stop)
+        return None if first < 0 else self.gradients.handles[first]
 
 
 def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Optional[Variables]:
@@ -95,26 +100,9 @@ def find_variables(arrays: List[NDArray], reached: Optional[List[bool]]) -> Opti
 
     The gradients of those that are not `reached` are left as they are.
     """
-    found, seen = Variables([], []), set()
-    gradients = recording.gradients_of(arrays)
-    if gradients is None:
+    found = recording.find_gradients(arrays, _GRAD_REQ, reached, is_leaf, GRAD_NULL, GRAD_ADD)
+    if found is None:
         return None
-    columns = arrays, recording.nodes_of(arrays), gradients, reached or repeat(True)
-    for array, node, gradient, is_reached in zip(*columns):
-        if gradient is None:
-            if node and not is_leaf(node) or array.stype != "default":
-                return None  # an operator has computed it
-            found.requests.append(UNWANTED)
-            found.gradients.append(array)
-            continue
-        grad_req = _GRAD_REQ.get(node)
-        if grad_req is None:
-            return None
-        if grad_req == GRAD_NULL or not is_reached:
-            found.requests.append(UNWANTED)
-        else:
-            is_target = grad_req != GRAD_ADD and node not in seen
-            found.requests.append(GradientRequest(True, gradient if is_target else None))
-            seen.add(node)
-        found.gradients.append(gradient)
-    return found
+    wanted, written = found.marks()
+    targets = [handle if mark else None for handle, mark in zip(found.handles, written)]
+    return Variables(Requests(wanted, targets), found)

@@ -32,6 +32,8 @@ PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 _ENTRY_IDS = itertools.count()
 #: Entries of a generation, see `Library`.  Most take 5 to 30 KB.
 MOST_ENTRIES = 8192
+#: Callees for blocks with equal attributes.
+MOST_ALIKE = 256
 
 
 #: Of the arguments of a call, those that all calls share, if there are none.
@@ -166,6 +168,8 @@ class Library:
         self.operators: Dict[Any, Operator] = {}
         #: The number that an operator is called with, by user line and operator; NaN if it varies.
         self.numbers: Dict[Any, float] = {}
+        #: The callees of all blocks that do the same, by their attributes.
+        self._alike: Dict[bytes, BlockCallee] = {}
         self._lock = threading.RLock()
 
     def operator(self, token: Any, info: Any) -> Operator:
@@ -180,6 +184,17 @@ class Library:
                 # Block.__setattr__ would register it.
                 callee = block.__dict__["_dynbatch_callee"] = BlockCallee(block)
             return callee
+
+    def stock_callee(self, block: HybridBlock, key: Optional[bytes] = None) -> BlockCallee:
+        """Return a new callee of a block; with a key, that of all blocks with this key."""
+        with self._lock:
+            if key is None:
+                return BlockCallee(block)
+            if key not in self._alike:
+                if len(self._alike) >= MOST_ALIKE:
+                    self._alike.clear()
+                self._alike[key] = BlockCallee(block, for_all=True)
+            return self._alike[key]
 
     def entry(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 import weakref
@@ -9,7 +10,7 @@ from typing import Any, Dict, Iterator, List, MutableMapping, NamedTuple, Option
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
-from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
+from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, SymbolBlock
 from mxnet.gluon.block import _flatten
 from mxnet.symbol.numpy import _Symbol as NumPySymbol
 
@@ -106,7 +107,14 @@ def read_program(
 class BlockCallee(recording.Callee):
     """A Gluon block as a callee."""
 
-    def __init__(self, block: HybridBlock):
+    def __init__(self, block: HybridBlock, for_all: bool = False):
+        """Make the callee of a block; or `for_all` blocks that do the same and have no parameters.
+
+        The latter may be called after the block was freed.
+        """
+        self._kept: Optional[HybridBlock] = None
+        if for_all:
+            self._kept = block = _copy_of(block)
         self._block = weakref.ref(block)
         self.identity, self.version = id(block), block._cached_op_args
         self.number = number_of(block)
@@ -128,6 +136,18 @@ class BlockCallee(recording.Callee):
         """Name for messages and reports."""
         block = self._block()
         return "a block" if block is None else (block.name or type(block).__name__)
+
+
+def _copy_of(block: HybridBlock) -> HybridBlock:
+    """Return a block without parameters that does the same, and does not refer to this one."""
+    copied = copy.copy(block)
+    fields: Dict[str, Any] = vars(copied)
+    fields.pop("_dynbatch_callee", None)
+    fields.pop("_dynbatch_stock", None)
+    scope_class = type(fields["_scope"])
+    fields.update(_scope=scope_class(copied), _params=ParameterDict(block.prefix))
+    fields.update(_cached_graph=(), _cached_op=None, _cached_op_args=[])
+    return copied
 
 
 def is_redrawn(parameter: Parameter, training: bool) -> bool:

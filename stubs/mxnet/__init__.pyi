@@ -9,6 +9,7 @@ from . import name as name
 from . import ndarray as ndarray
 from . import ndarray as nd
 from . import numpy as np
+from . import optimizer as optimizer
 from . import profiler as profiler
 from . import random as random
 from . import symbol as symbol

@@ -149,7 +149,7 @@ def test_the_worker_waits_until_a_loop_has_passed_a_first_value_on(runs):
     mailbox, outbox, passed = clients.Mailbox(8, loop), clients.Outbox(pytest.fail), []
 
     async def pass_on():
-        await mailbox.wait_in_task()
+        await mailbox.news()
         passed.append(mailbox.values.popleft())
 
     async def serve():

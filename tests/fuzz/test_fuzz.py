@@ -59,7 +59,7 @@ def test_random_programs_equal_the_loop(tmp_path, front):
     """In separate processes, as ``make fuzz`` does: MXNet itself crashes on some programs."""
     findings = Findings(tmp_path)
     for seed in range(6, 13):
-        if findings.programs <= 5:
+        if findings.programs < 5:
             findings.run_worker(seed, 5, front)
     assert findings.failures == 0, str(findings)
-    assert findings.programs > 5
+    assert findings.programs >= 5

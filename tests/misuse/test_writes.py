@@ -143,7 +143,8 @@ PARAMETERS = {
 }
 
 OPTIMIZERS = (
-    "adadelta adagrad adam adamax dcasgd ftml ftrl lamb lars nadam nag rmsprop sgd sgld signum"
+    "adadelta adagrad adam adamax dcasgd ftml ftrl fusedadagrad fusedadam lamb lars nadam nag "
+    "rmsprop sgd sgld signum"
 )
 WRITES = {
     **{name: lambda net, _, make=make: make(array(2, 4)) for name, make in ARRAYS.items()},

@@ -6,7 +6,7 @@ import importlib.metadata
 import textwrap
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Set, Tuple
 
-from .errors import Where
+from ..errors import Where
 from .findings import Finding
 
 #: Width of a text in characters, and of the labels at its left.

@@ -21,11 +21,11 @@ from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
-from .native.recording import is_unrealised, plain_array
-from .reach import functions_of, is_python, is_skipped
-from .record.hooks import REPLACES
-from .stores import INTERNAL
-from .turns import NO_VALUE, Guard
+from ..native.recording import is_unrealised, plain_array
+from ..reach import functions_of, is_python, is_skipped
+from ..record.hooks import REPLACES
+from ..stores import INTERNAL
+from ..turns import NO_VALUE, Guard
 
 #: Values that nothing changes.
 ATOMS = (str, bytes, int, float, complex, type(None), range, slice, np.generic, random.SystemRandom)

@@ -19,7 +19,7 @@ from typing import (
     Tuple,
 )
 
-from .errors import Where
+from ..errors import Where
 
 #: In place of a line that is not known.
 NO_LINE = Where("", 0, "")

@@ -6,6 +6,10 @@ import json
 from collections import Counter
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from ..errors import Where
+from ..native.recording import Place
+from ..show.html import Bar, PageLink, html_page, table
+from ..show.plot import plot
 from .advice import (
     AT_BEST,
     AT_ONCE,
@@ -21,11 +25,7 @@ from .advice import (
     rows_of,
     wrapped,
 )
-from .errors import Where
 from .findings import NO_LINE, READS, Finding, Findings, Traced
-from .native.recording import Place
-from .show.html import Bar, PageLink, html_page, table
-from .show.plot import plot
 from .summary import FlushReport, Row, counted, flush_table, summary
 
 

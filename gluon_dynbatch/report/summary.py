@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
+from ..show.html import Bar, table
 from .advice import rows_of, wrapped
 from .findings import Finding
-from .show.html import Bar, table
 
 #: A row of a report: a label, and lines of text.
 Row = Tuple[str, List[str]]

@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from weakref import WeakSet
 
 from ..errors import Where
-from ..findings import Finding
 from ..native import recording
+from ..report.findings import Finding
 from .tape import Tape
 
 #: Fewest operators in ``forward`` itself that are worth a finding.

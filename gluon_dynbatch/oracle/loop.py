@@ -8,9 +8,9 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 import greenlet
 import mxnet as mx
 
-from .errors import DynBatchError, MismatchError
-from .record.state import STATE
-from .record.where import user_line
+from ..errors import DynBatchError, MismatchError
+from ..record.state import STATE
+from ..record.where import user_line
 from .results import TOLERANCES, Values, find_difference, to_numpy, values_of
 from .snapshot import Snapshot
 

@@ -20,21 +20,21 @@ from typing import Any, DefaultDict, Dict, Iterator, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from .advice import NOT_MERGED, page
-from .auto import CALL, FLUSH, LAUNCH, RECORDED
-from .errors import Where
-from .findings import READS, Finding
-from .handle import MANY_UNITS
-from .lower.graph import Graph
-from .record.lazy_base import Lazy
-from .record.recorder import Recorder
-from .record.state import STATE, ThreadScope
-from .record.tape import Tape, parameters_of
-from .record.where import user_line
-from .report import Report
-from .rules.spelling import signed
-from .run.execute import Pass
-from .schedule import lower_bound
+from ..auto import CALL, FLUSH, LAUNCH, RECORDED
+from ..errors import Where
+from ..handle import MANY_UNITS
+from ..lower.graph import Graph
+from ..record.lazy_base import Lazy
+from ..record.recorder import Recorder
+from ..record.state import STATE, ThreadScope
+from ..record.tape import Tape, parameters_of
+from ..record.where import user_line
+from ..report.advice import NOT_MERGED, page
+from ..report.findings import READS, Finding
+from ..report.report import Report
+from ..rules.spelling import signed
+from ..run.execute import Pass
+from ..schedule import lower_bound
 
 #: Most elements of an array whose numbers are noted.
 FEW_ELEMENTS = 64

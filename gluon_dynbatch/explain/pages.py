@@ -13,15 +13,15 @@ import traceback
 from fractions import Fraction
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from .advice import COLUMNS, NOT_MERGED, page, rows_of, wrapped
-from .errors import Where
+from ..errors import Where
+from ..record.lazy import LazyNDArray, LazyNumPy
+from ..record.lazy_base import Lazy
+from ..record.recorder import Recorder
+from ..report.advice import COLUMNS, NOT_MERGED, page, rows_of, wrapped
+from ..report.report import Report
+from ..report.summary import summary
+from ..scope import RUNTIME
 from .observe import Observer, ScopeSite, short
-from .record.lazy import LazyNDArray, LazyNumPy
-from .record.lazy_base import Lazy
-from .record.recorder import Recorder
-from .report import Report
-from .scope import RUNTIME
-from .summary import summary
 
 #: Most lines of code on a page, unless the user says how many.
 MOST_LINES = 8

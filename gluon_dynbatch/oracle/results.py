@@ -10,8 +10,8 @@ import numpy as np
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
-from .errors import ArgumentError
-from .record.where import user_line
+from ..errors import ArgumentError
+from ..record.where import user_line
 
 #: Relative and absolute tolerance by dtype; Python's numbers are mostly read from float32 arrays.
 TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}

@@ -1,0 +1,290 @@
+"""Optimizers of MXNet whose step is one operation of the engine.
+
+MXNet's AdaGrad runs eight operators for each parameter, and its Adam one.  An operator takes some
+20 us in the thread that trains, and reads and writes whole arrays.  Here, an update is an
+expression, compiled to a native kernel, and a step is a program with a launch per parameter.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from itertools import chain
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from .kernel.compile import Compiler
+from .kernel.expression import Expressions, Node
+from .kernel.layout import Columns, Slot
+from .kernel.step import Kernel, SlotArray
+from .native import executing
+from .native.assembling import itemsize
+from .native.recording import addresses_and_handles
+from .record.hazards import before_unknown_write
+from .record.state import STATE
+from .record.types import in_host_memory, name_of
+from .run.buffers import push
+from .run.pool import copy_of_numpy
+
+#: A weight, its gradient, and the arrays of its state; for half precision, these may be nested.
+Arrays = Tuple[Any, ...]
+#: Numbers that a kernel is compiled for.
+Constants = Tuple[Optional[float], ...]
+#: The numbers of each parameter that a step reads from an array: learning rate, weight decay, and
+#: the factor of gradients.
+NUMBERS = 3
+#: The most parameters of a step: MXNet passes more of them in several steps.
+MOST = 1 << 30
+#: How many updates are kept: one for each device and dtype.
+MOST_UPDATES = 16
+
+
+class JointUpdate(NamedTuple):
+    """How parameters are updated as long as their arrays are the same."""
+
+    #: The handles of all arrays, and the constants of the kernel.
+    key: Tuple[List[int], Constants]
+    #: By parameter; this keeps the arrays alive, so that no others get their handles.
+    arrays: List[Arrays]
+    dtype: str
+    #: Positions of the parameters that the program updates, and of those that MXNet updates.
+    fused: List[int]
+    others: List[int]
+    #: None if it has nothing to update.
+    program: Optional[executing.Program]
+
+
+class FusedOptimizer(mx.optimizer.Optimizer):
+    """Updates all parameters at once, if they and their gradients are dense and in host memory.
+
+    The other base of a subclass is an optimizer of MXNet.  That makes the states, and updates what
+    is sparse, of half precision, or on a GPU.  The subclass has the formula.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aggregate_num = MOST
+        #: By the first handle.
+        self._updates: Dict[int, JointUpdate] = {}
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**super().__getstate__(), "_updates": {}}
+
+    @property
+    def constants(self) -> Constants:
+        """What the kernel is compiled for."""
+        raise NotImplementedError
+
+    @staticmethod
+    def updated(
+        arrays: Sequence[Node], rate: Node, decay: Node, scale: Node, constants: Any
+    ) -> List[Node]:
+        """Return the new weight and the new arrays of its state, given all `Arrays`."""
+        raise NotImplementedError
+
+    def rates(self, indices: Sequence[int]) -> List[float]:
+        """Return the learning rates of parameters in this step."""
+        return self._get_lrs(indices)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Update parameters, given by lists, or one of them."""
+        if not isinstance(index, (list, tuple)):
+            super().update_multi_precision(index, weight, grad, state)
+            return
+        if STATE.recorder is not None:
+            before_unknown_write(STATE.recorder)
+        update = self._find_update(list(map(_arrays, weight, grad, state)))
+        for i in update.others:
+            super().update_multi_precision(index[i], weight[i], grad[i], state[i])
+        if update.program is not None:
+            indices = [index[i] for i in update.fused]
+            self._update_count(indices)
+            # MXNet's operators take them in single precision, whatever the type of the arrays.
+            numbers = np.full((len(indices), NUMBERS), self.rescale_grad, np.float32)
+            numbers[:, 0], numbers[:, 1] = self.rates(indices), self._get_wds(indices)
+            last = copy_of_numpy(numbers.astype(update.dtype))
+            operands = [*chain(*(update.arrays[i] for i in update.fused)), last]
+            count = len(update.arrays[0])
+            uses = (b"WR" + b"W" * (count - 2)) * len(indices) + b"r"
+            bases = executing.Bases(operands, *addresses_and_handles(operands, uses), uses)
+            push(update.program, bases, f" {type(self).__name__}", 0, -1, False)
+
+    def _find_update(self, arrays: List[Arrays]) -> JointUpdate:
+        """Return the last update if it was for these arrays, or else a new one."""
+        handles = [x.handle.value for x in chain(*arrays) if isinstance(x, NDArray)]
+        key = handles, self.constants
+        update = self._updates.get(handles[0])
+        if update is None or update.key != key:
+            if len(self._updates) >= MOST_UPDATES:
+                self._updates.clear()
+            dtype = name_of(arrays[0][0].dtype)
+            fused = [i for i, each in enumerate(arrays) if _has_kernel(each, dtype)]
+            others = sorted({*range(len(arrays))}.difference(fused))
+            program = None
+            if fused:
+                count = len(arrays[0])
+                kernel = _kernel(self.updated, dtype, count, self.constants)
+                program = _program(kernel, count, [arrays[i][0].size for i in fused], dtype)
+            update = self._updates[handles[0]] = JointUpdate(
+                key, arrays, dtype, fused, others, program
+            )
+        return update
+
+
+def _arrays(weight: NDArray, gradient: NDArray, state: Any) -> Arrays:
+    return (weight, gradient, *(state if isinstance(state, (list, tuple)) else (state,)))
+
+
+def _has_kernel(arrays: Arrays, dtype: str) -> bool:
+    """Return whether a kernel can update a parameter."""
+    weight = arrays[0]
+    return (
+        dtype in ("float32", "float64")
+        and in_host_memory(weight.context)
+        and all(isinstance(x, NDArray) and x.stype == "default" for x in arrays)
+        and {(x.shape, name_of(x.dtype), x.context) for x in arrays}
+        == {(weight.shape, dtype, weight.context)}
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel(
+    updated: Callable[..., List[Node]], dtype: str, count: int, constants: Constants
+) -> executing.NativeKernel:
+    """Return the kernel that updates one element of a parameter, which has so many arrays."""
+    build, slots = Expressions(), {}
+
+    def read(slot: Slot, every: bool) -> Node:
+        slots[slot] = SlotArray(1, dtype, every)
+        return build.read(slot, 1, dtype, every)
+
+    arrays = [read(Slot("in", i), False) for i in range(count)]
+    numbers = [read(Slot("param", i), True) for i in range(NUMBERS)]
+    results = updated(arrays, *numbers, constants)
+    targets = [Slot("out", i) for i in (0, *range(2, count))]
+    slots.update({target: SlotArray(1, dtype) for target in targets})
+    steps = Compiler(slots).steps(list(zip(map(Columns, targets), results)))
+    return Kernel(steps, slots).native()
+
+
+def _program(
+    kernel: executing.NativeKernel, count: int, sizes: List[int], dtype: str
+) -> executing.Program:
+    """Return the program that updates parameters with so many arrays, of these sizes.
+
+    Its bases are the arrays of one parameter after another, and the array of numbers.
+    """
+    code: List[int] = []
+    for number, size in enumerate(sizes):
+        code += [executing.LAUNCH, 1, kernel.address, size]
+        for slot in kernel.slots:
+            if slot.kind == "param":
+                position = NUMBERS * number + slot.number
+                code += [count * len(sizes), position * itemsize(dtype)]
+            else:
+                code += [count * number + slot.number, 0]
+    return executing.Program(np.array(code, np.int64), [kernel])
+
+
+def _clipped(gradient: Node, bound: Optional[float]) -> Node:
+    return gradient if bound is None else gradient.apply("clip", gradient, values=(-bound, bound))
+
+
+@mx.optimizer.register
+class FusedAdaGrad(FusedOptimizer, mx.optimizer.AdaGrad):
+    """MXNet's AdaGrad, with all parameters updated in one operation of the engine.
+
+    Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadagrad",
+    {"learning_rate": 0.05})``.  Updates, options and states are those of `mxnet.optimizer.AdaGrad`
+    (Duchi, Hazan, Singer 2011), so states that one of them has saved can be loaded by the other.
+    It is worthwhile for small minibatches and for models with many parameters: MXNet's own takes
+    some 0.2 ms for each.
+
+    Parameters
+    ----------
+    eps : float, default 1e-7
+        Is added to the sum of squared gradients.
+    **kwargs
+        Those of `mxnet.optimizer.Optimizer`, such as `learning_rate`, `wd`, `clip_gradient` and
+        `lr_scheduler`.
+
+    Notes
+    -----
+    Weights, gradients and states have to be dense and float32 in host memory (``cpu``,
+    ``cpu_pinned``, ``cpu_shared``).  Others are updated by MXNet's optimizer, one by one.
+    """
+
+    @property
+    def constants(self) -> Constants:
+        """What the kernel is compiled for."""
+        return self.float_stable_eps, self.clip_gradient
+
+    @staticmethod
+    def updated(
+        arrays: Sequence[Node], rate: Node, decay: Node, scale: Node, constants: Any
+    ) -> List[Node]:
+        """Return the new weight and history."""
+        (weight, gradient, history), (epsilon, bound) = arrays, constants
+        gradient = _clipped(gradient * scale, bound)
+        history = history + gradient.apply("square", gradient)
+        shifted = history + epsilon
+        step = gradient / shifted.apply("sqrt", shifted)
+        return [weight + (step + weight * decay) * -rate, history]
+
+
+@mx.optimizer.register
+class FusedAdam(FusedOptimizer, mx.optimizer.Adam):
+    """MXNet's Adam, with all parameters updated in one operation of the engine.
+
+    Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadam")``.  Updates,
+    options and states are those of `mxnet.optimizer.Adam` (Kingma, Ba 2014, arXiv:1412.6980), so
+    states that one of them has saved can be loaded by the other.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.001
+        The step size.
+    beta1, beta2 : float, default 0.9 and 0.999
+        Decay rates of the means of gradients and of their squares.
+    epsilon : float, default 1e-8
+        Is added to the root of the mean of squares.
+    lazy_update : bool, default True
+        Whether sparse gradients update only their rows.
+    **kwargs
+        Those of `mxnet.optimizer.Optimizer`, such as `wd`, `clip_gradient` and `lr_scheduler`.
+
+    Notes
+    -----
+    Weights, gradients and states have to be dense, of one type, float32 or float64, and in host
+    memory (``cpu``, ``cpu_pinned``, ``cpu_shared``).  Others are updated by MXNet's optimizer, one
+    by one.
+    """
+
+    @property
+    def constants(self) -> Constants:
+        """What the kernel is compiled for."""
+        return self.beta1, self.beta2, self.epsilon, self.clip_gradient or None
+
+    def rates(self, indices: Sequence[int]) -> List[float]:
+        """Return the learning rates, corrected for means that began at zero."""
+        counts = (self._index_update_count[index] for index in indices)
+        return [
+            rate * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
+            for rate, count in zip(super().rates(indices), counts)
+        ]
+
+    @staticmethod
+    def updated(
+        arrays: Sequence[Node], rate: Node, decay: Node, scale: Node, constants: Any
+    ) -> List[Node]:
+        """Return the new weight, mean, and mean of squares."""
+        (weight, gradient, mean, squares), (*betas, epsilon, bound) = arrays, constants
+        beta1, beta2 = map(np.float32, betas)  # as MXNet's: 1 - 0.999 differs in the fifth digit
+        gradient = _clipped(gradient * scale + weight * decay, bound)
+        mean = mean * float(beta1) + gradient * float(1 - beta1)
+        squares = squares * float(beta2)
+        squares = squares + gradient.apply("square", gradient) * float(1 - beta2)
+        return [weight - mean * rate / (squares.apply("sqrt", squares) + epsilon), mean, squares]
