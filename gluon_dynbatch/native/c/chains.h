@@ -103,6 +103,13 @@ static void F(end_links)(F(link) *last, T *to) {
     F(set_cutoff)(&last->target.cutoff, GDB_AS_IT_IS);
 }
 
+/* Let a link fetch an array of so many elements into the L2 cache, line by line. */
+static void F(fetch_ahead)(F(link) *l, const T *array, int64_t elements) {
+    const int64_t lines = l->tiling.tiles[0], bytes = elements * (int64_t)sizeof(T);
+    l->target.ahead = (const char *)array;
+    l->target.ahead_bytes = (bytes + lines - 1) / lines;
+}
+
 /* Transform the kernels of all groups of a link. */
 static void F(transform_link)(const gdb_link *link, const F(link) *l, int64_t row) {
     const gdb_maps *m = link->maps;
@@ -122,6 +129,7 @@ static void F(convolve_by_tiles)(const gdb_link *links, int64_t count, int64_t r
     const gdb_geometry *g = &at->geometry, *end = &last->geometry;
     const int64_t in_size = g->in_maps * gdb_area(g->in_size), size = gdb_area(end->positions);
     const int64_t out_size = end->out_maps * size, groups = links->maps->groups;
+    const int64_t images = links->maps->images * groups;
     T *result = transformed;
     for (int64_t i = 0; i < count; i++) {
         T *after = transformed + at[i].tiling.vectors * at[i].tiling.group;
@@ -131,7 +139,10 @@ static void F(convolve_by_tiles)(const gdb_link *links, int64_t count, int64_t r
     for (int64_t row = 0; row < rows; row++, a += a_row, c += c_row) {
         for (int64_t i = 0; i < count; i++)
             if (!row || links[i].right_row) F(transform_link)(links + i, at + i, row);
-        for (int64_t image = 0; image < links->maps->images * groups; image++) {
+        for (int64_t image = 0; image < images; image++) {
+            const int ends_row = image == images - 1, ends = ends_row && row == rows - 1;
+            F(fetch_ahead)(last, c + image * out_size, out_size);
+            F(fetch_ahead)(at, ends_row ? a + a_row : a + (image + 1) * in_size, ends ? 0 : in_size);
             F(copy_to_vectors)(g, &at->tiling, a + image * in_size, at->planes);
             for (F(link) *l = at; l <= last; l++)
                 F(convolve_tiles)(&l->geometry, &l->tiling, l->planes,

@@ -44,6 +44,8 @@ typedef struct {
     T *first;
     int64_t line, vector;
     F(cutoff) cutoff;
+    const char *ahead; /* what is fetched meanwhile, so many bytes for each line of tiles */
+    int64_t ahead_bytes;
 } F(target);
 
 /* Return the layout of tiles, of which as many lines are transformed at once as fit into `most`
@@ -256,7 +258,9 @@ static void F(any_tiles)(int64_t in_maps, int64_t group, const T *left, const T 
 static int F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t y, const T *left,
                             const T *factor, const F(target) *to, F(sums) *both, int turn) {
     const int64_t width = g->positions[1], at_once = gdb_equal_parts(t->tiles[1], GROUP_TILES);
+    const char *ahead = to->ahead + y * to->ahead_bytes;
     T *upper = to->first + 2 * y * to->line;
+    for (const char *p = ahead; p < ahead + to->ahead_bytes; p += LINE) __builtin_prefetch(p, 0, 2);
     for (int64_t j = 0; j < g->out_maps; j += LANES, upper += to->vector) {
         const VECTOR bias = LOAD(factor);
         factor += LANES;
