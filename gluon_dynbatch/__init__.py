@@ -2,15 +2,15 @@
 
 from . import errors, testing
 from .block import DynamicHybridBlock, batching, convert, map
-from .clients import RequestStream
 from .errors import *  # noqa: F403
 from .handle import Batch
 from .optimizers import FusedAdaGrad, FusedAdam
 from .report.report import Report
 from .schedule import Budget
-from .serving import RequestBatcher
+from .serve.batcher import RequestBatcher
+from .serve.clients import RequestStream
+from .serve.worker import BatcherStats
 from .stream import imap
-from .worker import BatcherStats
 
 __version__ = "0.2.0"
 

@@ -71,7 +71,7 @@ def costs_of(tape: Tape, plan: Plan) -> Costs:
     backward = is_recorded(tape)
     call, operator = CALL[backward], OPERATOR[backward]
     launches = LAUNCH[backward] * len(plan.segment)
-    otherwise = lowering.run_otherwise(plan.graph.segments, plan.kernels)
+    otherwise = lowering.run_otherwise(plan.graph.briefs, plan.kernels)
     by_mxnet = [number for number in otherwise if isinstance(plan.kernels[number], str)]
     if by_mxnet:
         counts = np.bincount(plan.segment, minlength=len(plan.kernels)).tolist()

@@ -300,7 +300,7 @@ class Held(NamedTuple):
 
     def key(self, plan: Plan) -> Any:
         """Return a key for the programs of a plan."""
-        return self.places.tobytes(), lowering.trained_in(plan.graph.segments), self.in_graph
+        return self.places.tobytes(), lowering.trained_in(plan.graph.briefs), self.in_graph
 
     def heads(self, plan: Plan) -> Optional[Heads]:
         """Return the results of a plan at which gradients may arrive; None if there are none."""

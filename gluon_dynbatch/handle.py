@@ -7,7 +7,6 @@ import weakref
 from typing import Any, Callable, Iterable, List, Optional, TypeVar, Union, cast
 
 from .errors import ScopeError
-from .fibers import MapFibers
 from .native.recording import Statements
 from .options import Options, check_choice, check_count
 from .oracle.loop import Oracle, is_within_map
@@ -15,7 +14,8 @@ from .plan.plan import NoPlan, Plan
 from .record.state import STATE
 from .record.where import user_line
 from .report.report import Report
-from .samples import applier
+from .samples.arguments import applier
+from .samples.fibers import MapFibers
 from .scope import OpenScope
 
 Result = TypeVar("Result")

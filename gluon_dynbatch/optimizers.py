@@ -232,7 +232,7 @@ class FusedAdaGrad(FusedOptimizer, mx.optimizer.AdaGrad):
         history = history + gradient.apply("square", gradient)
         shifted = history + epsilon
         step = gradient / shifted.apply("sqrt", shifted)
-        return [weight + (step + weight * decay) * -rate, history]
+        return [weight - (step + weight * decay) * rate, history]
 
 
 @mx.optimizer.register

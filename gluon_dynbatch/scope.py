@@ -14,7 +14,7 @@ import mxnet as mx
 from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .flush import Runtime, flush
-from .idle import helps
+from .hybridizing import helps
 from .native.recording import (
     current_mode,
     free_spares,

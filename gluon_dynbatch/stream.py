@@ -9,11 +9,11 @@ from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Siz
 
 from .block import batching
 from .errors import Where
-from .fibers import name_sample
 from .handle import Batch
 from .options import check_count, check_names
 from .record.where import user_line
-from .samples import applier
+from .samples.arguments import applier
+from .samples.fibers import name_sample
 
 
 def imap(

@@ -28,7 +28,7 @@ from .options import check_names
 from .oracle.results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .oracle.snapshot import Snapshot
 from .record.where import user_line
-from .samples import applier
+from .samples.arguments import applier
 
 __all__ = ["TOLERANCES", "check_against_loop"]
 

@@ -123,7 +123,7 @@ def find_unmerged(plan: Plan, entries: Sequence[Entry], granularity: str) -> Tup
     """
     alone: DefaultDict[Tuple[str, str], List[int]] = defaultdict(list)
     families: DefaultDict[str, List[Launch]] = defaultdict(list)
-    otherwise = lowering.run_otherwise(plan.graph.segments, plan.kernels)
+    otherwise = lowering.run_otherwise(plan.graph.briefs, plan.kernels)
     numbers = np.flatnonzero(np.isin(plan.segment, otherwise)) if otherwise else plan.segment[:0]
     for number, index in zip(numbers.tolist(), plan.segment[numbers].tolist()):
         segment = plan.graph.segments[index]

@@ -9,7 +9,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.idle import helps
+from gluon_dynbatch.hybridizing import helps
 from gluon_dynbatch.record.idle import IdleCell
 from tests.common import FIXED, host, loop_and_scope
 

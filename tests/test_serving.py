@@ -15,6 +15,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.samples.arguments import CONVERTIBLE
 from tests.cells import dense, equal
 from tests.common import named_lines, output_of
 
@@ -235,7 +236,7 @@ def test_results_keep_their_structure_with_numpy_arrays_that_own_their_memory(ne
 def test_numpy_arguments_become_mxnet_arrays():
     random, context = np.random.RandomState(0), mx.cpu(1)
     shapes = [(1,), (5,), (2, 3), (4, 1, 2)]
-    numbers = [(random.rand(*s) * 9).astype(t) for t in gdb.samples.CONVERTIBLE for s in shapes]
+    numbers = [(random.rand(*s) * 9).astype(t) for t in CONVERTIBLE for s in shapes]
     samples = [(x, "text", [x], numbers[i - 1].T) for i, x in enumerate(numbers)]
     others = [np.array(["text"]), np.float32(2), np.ones(()), np.ones((0, 2)), [numbers[0]]]
 

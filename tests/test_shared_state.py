@@ -9,7 +9,7 @@ import pytest
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.reach import ProgramReach
+from gluon_dynbatch.samples.reach import ProgramReach
 from tests import stateful
 from tests.cells import WIDTH, equal, inputs, ready
 from tests.common import FIXED

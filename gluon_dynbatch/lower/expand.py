@@ -125,7 +125,8 @@ def _wire(
     segment = columns["segment"]
     dependencies = Dependencies(segment, offsets, preds[:edges], rows)
     used = list(wired.segments)
-    graph = Graph(dependencies, used, node=node, entry=entry, cuts=cuts, **columns)
+    briefs = [segment.brief for segment in used]
+    graph = Graph(dependencies, used, briefs, node=node, entry=entry, cuts=cuts, **columns)
     signature = signatures(graph, ragged)
     if lockstep:
         pairs = np.stack([signature, _steps(graph)])
@@ -141,7 +142,7 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Their segments are equal, or of one family and `ragged`, and they read the same shared arrays.
     Each unit of an unbatched segment has a signature of its own.
     """
-    if lowering.merge_freely(graph.segments):
+    if lowering.merge_freely(graph.briefs):
         return graph.segment
     apart = [segment.layout == "unbatched" or segment.shared for segment in graph.segments]
     family = np.array(_families(graph.segments, ragged))

@@ -6,6 +6,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from ..native import lowering
 from ..schedule.dependencies import Array, Dependencies
 from .segment import Cut, Segment
 
@@ -20,6 +21,8 @@ class Graph(NamedTuple):
 
     dependencies: Dependencies
     segments: List[Segment]
+    #: What native code reads of each segment.
+    briefs: List[lowering.SegmentBrief]
     #: Per unit: segment, recorded node, first slot, and first input; the last ends with a total.
     segment: Array
     node: Array

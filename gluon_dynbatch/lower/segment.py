@@ -13,6 +13,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 from mxnet import Context
 from mxnet.gluon import Parameter
 
+from ..modes import RECORDING
 from ..native import lowering, planning
 from ..record.types import TYPES
 from ..rules.site import Ref
@@ -182,10 +183,11 @@ class Segment:
     @cached_property
     def brief(self) -> lowering.SegmentBrief:
         """What native code reads of a segment at each flush."""
-        unbatched = self.layout == "unbatched"
-        plain = all([type(parameter) is Parameter for parameter in self.parameters])
         return lowering.SegmentBrief(
-            self.parameters, self.context, self.family, unbatched, bool(self.shared), plain
+            *(self.parameters, self.context, self.family, self.layout == "unbatched"),
+            shares=bool(self.shared),
+            plain=all([type(parameter) is Parameter for parameter in self.parameters]),
+            recorded=self.mode & RECORDING > 0,
         )
 
     @cached_property

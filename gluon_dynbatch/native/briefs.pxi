@@ -3,6 +3,11 @@
 # A minibatch may have a thousand of either, most of which are not in the cache: to read an
 # attribute of an object of Python takes longer than all that is done with its value.
 
+cdef enum:
+    #: How many briefs are on their way to the cache.
+    BRIEFS_AHEAD = 6
+
+
 cdef list recorded_briefs(tape):
     """Return the `CallBrief` of each entry of a tape, in its order."""
     cdef list briefs = [entry.brief for entry in (<dict>tape.entries).values()]
@@ -19,28 +24,29 @@ cdef class SegmentBrief:
     # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
     # `Addressing`), and their context; per parameter whether its gradient is dense; the family;
     # whether calls do not merge, or only those that read equal shared arrays; whether no parameter
-    # is of a subclass; and what `kernel.kernels.Kernels` has found, or None.
+    # is of a subclass, and whether a backward pass may follow; and what `kernel.kernels.Kernels` has
+    # found, or None.
 
     def __init__(
         self, tuple parameters not None, context, str family not None, bint unbatched, bint shares,
-        bint plain,
+        bint plain, bint recorded,
     ):
         self.parameters, self.context, self.family = parameters, context, family
         self.unbatched, self.shares, self.plain = unbatched, shares, plain
+        self.recorded = recorded
         self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
         self.dense = bytes([parameter._grad_stype == "default" for parameter in parameters])
 
 
-def merge_freely(list segments not None):
+def merge_freely(list briefs not None):
     """Return whether all units of a segment may share launches, but none with another segment."""
     cdef set families = set()
     cdef SegmentBrief brief
-    for segment in segments:
-        brief = segment.brief
+    for brief in briefs:
         if brief.unbatched or brief.shares:
             return False
         families.add(brief.family)
-    return len(families) == len(segments)
+    return len(families) == len(briefs)
 
 
 def kernels_found(list segments not None):
@@ -53,14 +59,35 @@ def kernels_found(list segments not None):
     return found
 
 
-def trained_in(list segments not None):
+cdef inline void fetch_parameters(list briefs, Py_ssize_t i, Py_ssize_t count) noexcept:
+    """Fetch to the cache what is read of briefs that come soon after one.
+
+    That is a brief, then its table of parameters, then these.
+    """
+    cdef Py_ssize_t k
+    cdef SegmentBrief brief
+    if i + 3 * BRIEFS_AHEAD < count:
+        FETCH(<char *><PyObject *>briefs[i + 3 * BRIEFS_AHEAD])
+    if i + 2 * BRIEFS_AHEAD < count:
+        brief = <SegmentBrief>briefs[i + 2 * BRIEFS_AHEAD]
+        FETCH(<char *><PyObject *>brief.parameters)
+    if i + BRIEFS_AHEAD < count:
+        brief = <SegmentBrief>briefs[i + BRIEFS_AHEAD]
+        for k in range(len(brief.parameters)):
+            # Python 3.11 has the attributes of an object before it.
+            FETCH(<char *><PyObject *>brief.parameters[k] - 32)
+            FETCH(<char *><PyObject *>brief.parameters[k])
+
+
+def trained_in(list briefs not None):
     """Return for each segment a byte per parameter: whether a gradient is wanted."""
     cdef SegmentBrief brief
     cdef list found = []
     cdef bytes marks
-    cdef Py_ssize_t i
-    for segment in segments:
-        brief = segment.brief
+    cdef Py_ssize_t i, number
+    for number in range(len(briefs)):
+        fetch_parameters(briefs, number, len(briefs))
+        brief = briefs[number]
         marks = PyBytes_FromStringAndSize(NULL, len(brief.parameters))
         for i in range(len(brief.parameters)):
             parameter = brief.parameters[i]
@@ -71,13 +98,24 @@ def trained_in(list segments not None):
     return found
 
 
-def run_otherwise(list segments not None, tuple kernels not None):
+def recorded_in(list briefs not None):
+    """Return a byte per segment: whether its calls were recorded for a backward pass."""
+    cdef SegmentBrief brief
+    cdef bytearray marks = bytearray(len(briefs))
+    cdef Py_ssize_t number
+    for number in range(len(briefs)):
+        brief = briefs[number]
+        marks[number] = brief.recorded
+    return marks
+
+
+def run_otherwise(list briefs not None, tuple kernels not None):
     """Return the numbers of segments whose calls do not merge, and of those without kernels."""
     cdef SegmentBrief brief
     cdef list numbers = []
     cdef Py_ssize_t number
-    for number in range(len(segments)):
-        brief = segments[number].brief
+    for number in range(len(briefs)):
+        brief = briefs[number]
         if brief.unbatched or isinstance(kernels[number], str):
             numbers.append(number)
     return numbers

@@ -13,7 +13,7 @@ cdef class Fills(Assembler):
     cdef frozenset kept
 
     def __init__(self, plan, tuple on_host not None, frozenset kept not None):
-        super().__init__(plan, [segment.brief for segment in plan.graph.segments])
+        super().__init__(plan, plan.graph.briefs)
         self.on_host, self.kept = on_host, kept
 
     cdef int begin_fills(self) except -1:

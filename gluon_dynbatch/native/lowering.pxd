@@ -3,5 +3,5 @@ cdef class SegmentBrief:
     cdef readonly object context
     cdef readonly str family
     cdef readonly bytes dense
-    cdef bint unbatched, shares, plain
+    cdef bint unbatched, shares, plain, recorded
     cdef public object kernels

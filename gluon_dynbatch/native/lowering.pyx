@@ -5,9 +5,13 @@
 cimport cython
 from cpython.array cimport array, clone, extend
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
+
+cdef extern from *:
+    void FETCH "__builtin_prefetch"(const void *address) noexcept nogil
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")

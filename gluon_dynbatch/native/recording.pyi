@@ -3,16 +3,13 @@ from types import CodeType, TracebackType
 from typing import (
     Any,
     Callable,
-    Deque,
     Dict,
     FrozenSet,
     Iterable,
-    Iterator,
     List,
     Optional,
     Set,
     Tuple,
-    Type,
     TypeVar,
 )
 
@@ -53,16 +50,13 @@ known_numpy_views: Dict[Any, Any]
 known_dtypes: Dict[Any, Tuple[Any, int, int]]
 
 MOST_VALUES: int
-SMALLEST_CHUNK: int
-LARGEST_CHUNK: int
-
 CALLS_PER_CHECK: int
 ENDED: str
 
 def connect(
     state_: Any,
-    lazy: Tuple[Type[NDArray], Type[NDArray]],
-    arrays: Tuple[Type[NDArray], Type[NDArray], Type[NDArray]],
+    lazy: Tuple[type, type],
+    arrays: Tuple[type, type, type],
     handle: type,
     numpy_scopes_: Any,
     choices: Tuple[Any, Any],
@@ -171,7 +165,6 @@ def arithmetic(
     numpy: bool = False,
 ) -> Callable[[NDArray, Any], Any]: ...
 def tape_of(recorder: Calls) -> FlatTape: ...
-
 # Of `Calls` and `Callee`, which native code checks.
 def call(recorder: object, callee: object, args: Any) -> Any: ...
 
@@ -230,9 +223,7 @@ def keep(
     element_of: Numbers[Any],
     regions: Numbers[Any],
 ) -> None: ...
-def regions_held(
-    lazies: List[Any], term_of: Numbers[Any], region_of: Numbers[Any]
-) -> Set[int]: ...
+def regions_held(lazies: List[Any], term_of: Numbers[Any], region_of: Numbers[Any]) -> Set[int]: ...
 def held_by(references: List[Any], owner: Any, other: Any) -> List[Any]: ...
 def kept_heads(heads: List[Any]) -> Optional[Tuple[Set[Any], List[int]]]: ...
 def become(lazies: List[Any], reals: List[NDArray]) -> None: ...
@@ -248,28 +239,18 @@ def addresses_and_handles(arrays: List[Any], uses: bytes) -> Tuple[array[int], a
 def gather(
     arrays: List[Any], numbers: Numbers[Any], elements: Numbers[Any], size: int, target: NDArray
 ) -> bool: ...
-
 class Gradients:
-    @property
-    def handles(self) -> List[int]: ...
+    handles: List[int]
     def marks(self) -> Tuple[bytes, bytes]: ...
     def array(self, number: int) -> NDArray: ...
 
 def find_gradients(
-    arrays: List[NDArray],
-    grad_reqs: Dict[int, int],
-    reached: Optional[List[bool]],
-    is_leaf: Callable[[int], bool],
-    null: int,
-    add: int,
+    arrays: List[Any], grad_reqs: Dict[int, int], reached: Any, is_leaf: Any, null: int, add: int
 ) -> Optional[Gradients]: ...
 def mark_fresh(arrays: List[NDArray], wanted: bytes) -> None: ...
 def in_graph(arrays: List[NDArray]) -> bytearray: ...
 def free_spares() -> None: ...
 def places_of(lazies: List[Any]) -> array[int]: ...
-
-class Static:
-    def __init__(self, value: Any) -> None: ...
 
 def flatten(value: Any, leaf_type: Optional[type] = None) -> Tuple[List[Any], Spec]: ...
 def read_key(key: Tuple[Any, ...]) -> Tuple[int, Spec, Tuple[int, ...], Tuple[int, ...]]: ...
@@ -312,7 +293,7 @@ class Statements:
     def __enter__(self: _Statement) -> _Statement: ...
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
+        kind: Optional[type],
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None: ...
@@ -387,7 +368,7 @@ def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
 
 class Letters:
-    values: Deque[Any]
+    values: Any
     urgent: int
     full: int
     delivered: int
@@ -401,6 +382,4 @@ class Post:
     has_firsts: bool
     values: int
     def put(self, mailbox: Letters, value: Any) -> int: ...
-    def pour(
-        self, mailbox: Letters, values: Iterator[Any], convert: Callable[[Any], Any]
-    ) -> bool: ...
+    def pour(self, mailbox: Letters, values: Any, convert: Callable[..., Any]) -> bool: ...

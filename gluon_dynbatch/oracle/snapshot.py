@@ -1,7 +1,7 @@
 """What a program can change, as it is at one time, so that the program can run again from there.
 
-It follows a program to all that it refers to.  Unlike `reach.py`, it need not know what changes:
-it keeps the content of everything, and restores what has changed.
+It follows a program to all that it refers to.  Unlike `ProgramReach`, it need not know what
+changes: it keeps the content of everything, and restores what has changed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from ..native.recording import is_unrealised, plain_array
-from ..reach import functions_of, is_python, is_skipped
 from ..record.hooks import REPLACES
-from ..stores import INTERNAL
-from ..turns import NO_VALUE, Guard
+from ..samples.reach import functions_of, is_python, is_skipped
+from ..samples.stores import INTERNAL
+from ..samples.turns import NO_VALUE, Guard
 
 #: Values that nothing changes.
 ATOMS = (str, bytes, int, float, complex, type(None), range, slice, np.generic, random.SystemRandom)

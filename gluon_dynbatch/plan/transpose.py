@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
 
 import numpy as np
 
-from ..modes import RECORDING
 from ..native import lowering, planning
 from ..schedule.dependencies import Array
 from .launch import FIRST, ROW_SIZE, ROWS, SECOND, TYPE, empty_places
@@ -86,7 +85,7 @@ def _find_live(plan: Plan, heads: Heads) -> Tuple[Array, Array, Array]:
 
     See `planning.spread_reach`.
     """
-    trained = [1 in marks for marks in lowering.trained_in(plan.graph.segments)]
+    trained = [1 in marks for marks in lowering.trained_in(plan.graph.briefs)]
     return planning.spread_reach(
         *(plan.inputs, plan.outputs, plan.reads, plan.operands, plan.segment),
         *(recorded_segments(plan.graph), np.array(trained, dtype=bool), heads.in_graph),
@@ -121,7 +120,7 @@ def _order_inputs(operands: Array, passing: Array) -> Array:
 
 def recorded_segments(graph: Graph) -> Array:
     """Return per segment whether its calls were recorded for a backward pass."""
-    return np.array([segment.mode & RECORDING > 0 for segment in graph.segments], dtype=bool)
+    return np.frombuffer(lowering.recorded_in(graph.briefs), dtype=bool)
 
 
 class Reach(NamedTuple):

@@ -195,7 +195,7 @@ def _native(plan: Plan, backward: Plan, heads: Heads) -> Dict[int, Tuple[Kernel,
     """Return the backward kernel of each part of the launches that have one, by number."""
     native: Dict[int, Tuple[Kernel, ...]] = {}
     part0, segment = plan.members.part0, plan.members.segment.tolist()
-    trained, kernels_of = lowering.trained_in(plan.graph.segments), plan.kernels
+    trained, kernels_of = lowering.trained_in(plan.graph.briefs), plan.kernels
     #: Most launches of equal cells compute the same gradients.
     found: Dict[Tuple[Any, bytes, bytes, bytes], Tuple[Kernel, ...]] = {}
     numbers = (backward.order, part0[backward.order], part0[backward.order + 1])

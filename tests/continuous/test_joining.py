@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import rounds
+from gluon_dynbatch.serve import rounds
 from tests.cells import equal
 from tests.continuous.walking import LENGTHS, as_array, serving, settled, vector
 from tests.test_serving import FOREVER, PATIENCE

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import rounds
 from gluon_dynbatch.scope import OpenScope
+from gluon_dynbatch.serve import rounds
 from tests import soak
 from tests.cells import equal
 from tests.common import alive, output_of

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import clients, rounds, worker
 from gluon_dynbatch.record.hooks import REPLACES
-from gluon_dynbatch.samples import applier
-from gluon_dynbatch.turns import Guard
+from gluon_dynbatch.samples.arguments import applier
+from gluon_dynbatch.samples.turns import Guard
+from gluon_dynbatch.serve import clients, rounds, worker
 from tests import soak
 from tests.cells import equal
 from tests.continuous.walking import LENGTHS, as_array, serving, settled, vector

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import clients
+from gluon_dynbatch.serve import clients
 from tests import cells
 from tests.cells import equal
 from tests.continuous.walking import LENGTHS, serving, settled, vector
@@ -140,6 +140,18 @@ def test_the_outbox_keeps_nothing_of_a_stream_that_has_ended():
     reference = weakref.ref(mailbox)
     del mailbox
     assert reference() is None
+
+
+def test_first_values_are_delivered_before_others():
+    outbox, told = clients.Outbox(pytest.fail), []
+    mailboxes = [clients.Mailbox(8, None) for _ in range(3)]
+    for number, mailbox in enumerate(mailboxes):
+        mailbox.wake = lambda number=number: told.append(number)
+    for begun in ([0], [0, 1], [0, 1, 2]):
+        for number in begun:
+            outbox.put(mailboxes[number], None)
+        outbox.send()
+    assert told == [0, 1, 0, 2, 0, 1]
 
 
 @pytest.mark.parametrize("runs", [True, False])

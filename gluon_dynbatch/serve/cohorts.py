@@ -7,9 +7,9 @@ from typing import Any, Deque, Dict, Iterable, List, Optional
 
 import mxnet as mx
 
-from . import errors
+from .. import errors
+from ..samples.arguments import shapes_of
 from .clients import Request
-from .samples import shapes_of
 
 #: Of requests that begin together: as many flushes take about the time of a plan for all of them.
 MOST_GROUPS = 4

@@ -12,11 +12,11 @@ import numpy as np
 from mxnet.gluon import Block
 from mxnet.util import is_np_array
 
-from .errors import ArgumentError
-from .native import recording
-from .record.stock import FORWARDS
-from .record.where import user_line
-from .run.pool import allocate
+from ..errors import ArgumentError
+from ..native import recording
+from ..record.stock import FORWARDS
+from ..record.where import user_line
+from ..run.pool import allocate
 
 #: Results that have not run yet, by type: the test for functions that return one, and its name.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {

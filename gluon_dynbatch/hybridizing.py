@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, FrozenSet
 
 from .native.recording import current_mode, set_mode
-from .reach import ProgramReach
 from .record.idle import IdleCell
+from .samples.reach import ProgramReach
 from .trace.entry import Library
 
 #: No argument is one array for all calls.

@@ -16,15 +16,15 @@ from typing import Any, Callable, Deque, Iterator, List, Optional, Set, Tuple
 import greenlet
 import mxnet as mx
 
+from ..handle import Batch
+from ..record.intercept import HOOKS
+from ..record.recorder import ENDED_SCOPE
+from ..samples.arguments import with_mxnet_arrays
+from ..samples.fibers import Fibers
+from ..samples.turns import wait_for
 from .answers import Answers, Office, without_mxnet_arrays
 from .clients import Mailbox, Outbox, Request
 from .cohorts import Cohort, in_groups, is_of_a_flush
-from .fibers import Fibers
-from .handle import Batch
-from .record.intercept import HOOKS
-from .record.recorder import ENDED_SCOPE
-from .samples import with_mxnet_arrays
-from .turns import wait_for
 
 #: The calls that a fiber has made since a flush, and will probably make again.
 CALLS = operator.attrgetter("calls")
@@ -194,10 +194,13 @@ class Rounds(Fibers):
         if cohort is self._common and error is None:
             requests += self._office.begin(self.room)
         self._count(min(waiting, self._most) + len(requests))
-        # Clients work on these while the engine computes, and before others begin.
-        self._answers.send_known()
+        # Clients work on these while the engine computes.  The first values of streams that begin
+        # do not wait behind them.
+        if not any(isinstance(request.client, Mailbox) for request in requests):
+            self._answers.send_known()
+        parked = len(self._parked)
         # While others wait.  If nobody does, requests that begin wait only for each other.
-        for group in in_groups(requests) if self._parked else [requests]:
+        for group in in_groups(requests) if parked else [requests]:
             if error is None and group:
                 error = self._begin(cohort, group)
             else:
@@ -207,7 +210,7 @@ class Rounds(Fibers):
         if error is not None:
             self._after_failure(cohort, error)
         elif requests and self._rounds < MOST_ROUNDS:  # a scope that closes has no calls pending
-            self._resume_firsts()
+            self._resume_firsts(len(self._parked) - parked)
         if requests:
             self._count(0)
         self._answers.send_computed(error)
@@ -239,11 +242,10 @@ class Rounds(Fibers):
             fiber.ahead = False
         self._parked.extend(ahead)
 
-    def _resume_firsts(self) -> None:
-        """Resume streams that have just begun: their first values do not wait for another round."""
+    def _resume_firsts(self, count: int) -> None:
+        """Resume the last `count` fibers if they are streams: their first values do not wait."""
         parked = self._parked
-        for _ in range(len(parked)):
-            fiber = parked.popleft()
+        for fiber in [parked.pop() for _ in range(count)][::-1]:
             client = fiber.request.client
             if isinstance(client, Mailbox) and not client.delivered and fiber.awaits is None:
                 fiber.ahead = self.resume(fiber) and fiber.awaits is None
@@ -271,7 +273,8 @@ class Rounds(Fibers):
     def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
         """Begin requests with a flush; return the exception if this fails."""
         self._scope.unrecorded(lambda: self._convert(requests))
-        self.start()
+        # No fiber starts in vain.
+        self.start(len(self._parked) + len(self._beginning))
         return self._flush(cohort)
 
     def _convert(self, requests: List[Request]) -> None:

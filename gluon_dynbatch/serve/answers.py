@@ -6,9 +6,9 @@ from typing import Any, Callable, List, Optional, Protocol, Tuple
 
 import mxnet as mx
 
-from . import errors
+from .. import errors
+from ..native import recording
 from .clients import Outbox, Request
-from .native import recording
 
 
 class Office(Protocol):

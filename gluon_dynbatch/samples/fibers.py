@@ -16,11 +16,11 @@ import mxnet as mx
 from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
-from .errors import SampleError, Where, hide_frames
-from .native import recording
-from .native.recording import set_mode, thread_settings
-from .record.state import STATE, Scope
-from .record.where import user_line
+from ..errors import SampleError, Where, hide_frames
+from ..native import recording
+from ..native.recording import set_mode, thread_settings
+from ..record.state import STATE, Scope
+from ..record.where import user_line
 from .turns import Guards, View, await_turn
 
 #: Thread-local objects of MXNet; each may have an attribute ``value``.

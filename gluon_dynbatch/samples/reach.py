@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import Block, Parameter, contrib, rnn
 
-from .record.hooks import REPLACES
+from ..record.hooks import REPLACES
 from .stores import IN_PLACE, SETTERS, stores_of
 
 #: Methods that make, copy or show an object: no sample calls them on an object of all samples.
@@ -32,7 +32,7 @@ CALLED = frozenset(["forward", "hybrid_forward"])
 #: Libraries whose code does not change the user's objects, but for MXNet's cells with state.
 SKIPPED = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "")
-    for path in (mx.__file__, np.__file__, __file__)
+    for path in (mx.__file__, np.__file__, os.path.dirname(__file__))
 )
 CELLS = tuple(
     os.path.dirname(os.path.abspath(path)) for path in (rnn.__file__, contrib.rnn.__file__)

@@ -13,11 +13,11 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import errors
-from .block import batching
+from .. import errors
+from ..block import batching
+from ..options import check_choice, check_count, check_names, check_switch
+from ..samples.arguments import applier
 from .clients import Mailbox, RequestFuture, RequestStream
-from .options import check_choice, check_count, check_names, check_switch
-from .samples import applier
 from .worker import BatcherStats, Queue
 
 _QUEUES: Any = weakref.WeakSet()

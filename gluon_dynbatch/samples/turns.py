@@ -14,10 +14,10 @@ from typing import Any, Dict, Iterator, List, Tuple
 import greenlet
 from mxnet.gluon import Block, Parameter
 
+from ..record.state import STATE
+from ..record.where import user_line
+from ..report.findings import Finding
 from .reach import How, ProgramReach, is_python
-from .record.state import STATE
-from .record.where import user_line
-from .report.findings import Finding
 
 NO_VALUE: Any = object()
 #: Values that samples share: networks, and code.

@@ -13,12 +13,12 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape
 
-from . import errors
+from .. import errors
+from ..handle import Batch
+from ..native import recording
+from ..record.state import STATE
+from ..record.where import user_line
 from .clients import Mailbox, Outbox, Request
-from .handle import Batch
-from .native import recording
-from .record.state import STATE
-from .record.where import user_line
 from .rounds import Rounds
 
 #: The fields of `BatcherStats` that requests are counted in.

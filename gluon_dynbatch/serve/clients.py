@@ -11,8 +11,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
-from . import errors
-from .native import recording
+from .. import errors
+from ..native import recording
 
 #: Longest time in seconds that the worker waits for an event loop to pass on a first value: Python
 #: runs one thread at a time, and the loop would otherwise wait until the worker waits for values.
@@ -197,10 +197,16 @@ def _hand_over(
 ) -> None:
     """Settle futures of threads, or of the event loop of this thread, and wake its streams.
 
-    Release `looked` once their tasks have run.
+    Streams with a first value come first; `looked` is released once their tasks have run.
     """
+    others = [mailbox for mailbox in mailboxes if mailbox.told]
     for mailbox in mailboxes:
-        mailbox.told = True
+        if not mailbox.told:
+            mailbox.told = True
+            mailbox.wake()
+    if looked is not None:
+        asyncio.get_running_loop().call_soon(looked.release)
+    for mailbox in others:
         mailbox.wake()
     for future, outcome in answers:
         if asyncio.isfuture(future):
@@ -212,8 +218,6 @@ def _hand_over(
             future.set_exception(for_client(outcome))
         else:
             future.set_result(outcome)
-    if looked is not None:
-        asyncio.get_running_loop().call_soon(looked.release)
 
 
 def for_client(error: BaseException) -> Exception:

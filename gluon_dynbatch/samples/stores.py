@@ -13,8 +13,8 @@ import linecache
 import types
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set
 
-from .native.recording import without_collector
-from .record.identity import IGNORED
+from ..native.recording import without_collector
+from ..record.identity import IGNORED
 
 #: Methods that change a list, dictionary, set, deque, queue or NumPy array in place.
 MUTATORS = frozenset([
