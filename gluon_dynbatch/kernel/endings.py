@@ -1,4 +1,4 @@
-"""Let convolutions add to their results, and rectify them, while these are in the cache."""
+"""Let convolutions add to their results, rectify and pass on results that are in the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from .step import (
 
 
 def with_endings(kernel: Kernel, used: AbstractSet[Slot]) -> Kernel:
-    """Return a forward kernel, of which others read the `used` slots, with fewer loops."""
+    """Return a forward kernel, of which others read the `used` slots, with fewer loops.
+
+    Convolutions whose results only the next one reads say so.
+    """
     steps: List[Step] = []
     for number, step in enumerate(kernel.steps):
         before = steps[-1] if steps else None
@@ -32,7 +35,29 @@ def with_endings(kernel: Kernel, used: AbstractSet[Slot]) -> Kernel:
                 steps[-1] = ended
                 continue
         steps.append(step)
-    return kernel if len(steps) == len(kernel.steps) else Kernel(tuple(steps), kernel.arrays)
+    for number in range(len(steps) - 1):
+        _pass_on(number, steps, used, kernel.arrays)
+    return Kernel(tuple(steps), kernel.arrays)
+
+
+def _pass_on(
+    number: int, steps: List[Step], used: AbstractSet[Slot], arrays: Dict[Slot, SlotArray]
+) -> None:
+    """Let a convolution pass its result on, if it is whole and only the next one reads it."""
+    step, after = steps[number : number + 2]
+    if not (isinstance(step, Convolved) and isinstance(after, Convolved)):
+        return
+    slot = step.result.slot
+    found = [n for n, each in enumerate(steps) for other in _slots_of(each) if other == slot]
+    is_read_once = found == [number, number + 1] and after.left == step.result
+    if is_read_once and slot not in used and step.added is None and _is_own(step, arrays):
+        steps[number] = step._replace(passes_on=True)
+
+
+def _is_own(step: Convolved, arrays: Dict[Slot, SlotArray]) -> bool:
+    """Return whether a result is all of a work array."""
+    slot = step.result.slot
+    return slot.kind == "work" and arrays[slot].width == step.maps.width
 
 
 def _slots_of(step: Step) -> Iterator[Slot]:
@@ -53,8 +78,9 @@ def _ended(step: Convolved, loop: Pointwise, arrays: Dict[Slot, SlotArray]) -> O
         return array.dtype == step.dtype and not array.every and access.step in (0, width)
 
     width = step.maps.width
-    whole = arrays[step.result.slot].width == width and step.result.slot.kind == "work"
-    if not whole or step.maps.of != OF_RESULT or (loop.width, loop.parts) != (width, 1):
+    if not _is_own(step, arrays) or step.maps.of != OF_RESULT:
+        return None
+    if (loop.width, loop.parts) != (width, 1):
         return None
     (stored, *others), zero = loop.stores, Access(0, None, "broadcast", 0.0)
     rows = [load for load in loop.loads if is_row(load)]

@@ -130,6 +130,8 @@ class Convolved(NamedTuple):
     #: What is added to the result, and what is done with the sum.
     added: Optional[Columns] = None
     function: int = AS_IT_IS
+    #: Whether the next step, a convolution, reads the result, and nothing else does.
+    passes_on: bool = False
 
     def words(self, slots: Slots, few: bool) -> List[int]:
         """Encode the step for native code."""
@@ -138,7 +140,8 @@ class Convolved(NamedTuple):
         counts = m.of, m.images, m.groups, m.channels, m.filters
         sizes = chain(m.data, m.result, m.kernel, m.stride, m.dilate, m.pad)
         numbers = chain(*map(slots.encode, places))
-        return _step(CONVOLVED, self.dtype, *numbers, self.function, *counts, *sizes)
+        ending = self.function, self.passes_on
+        return _step(CONVOLVED, self.dtype, *numbers, *ending, *counts, *sizes)
 
     def __str__(self) -> str:
         of = ("result", "data", "kernel")[self.maps.of]

@@ -60,9 +60,10 @@ STEPS = [
              transpose_right=0, gradient=1),
     ),
     (
-        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32", BIAS, RECTIFIED),
+        Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32", BIAS, RECTIFIED, True),
         "convolved",
         dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS, added=BIAS, function=2,
+             passes_on=1,
              **{f"maps.{name}": value for name, value in MAPS._asdict().items()}),
     ),
     (

@@ -14,30 +14,6 @@
  * The factor is the kernel, turned round for the gradient of the data. For the gradient of the
  * kernel it is the gradient of the result, and the positions are the elements of the kernel.
  */
-/* Return the operations of vectors of a convolution if lanes are positions, or maps. */
-static int64_t F(work_by_positions)(const gdb_geometry *g) {
-    return g->out_maps * ((g->stretch + LANES - 1) / LANES) * g->factor_maps * gdb_area(g->taps);
-}
-
-static int64_t F(work_by_maps)(const gdb_geometry *g) {
-    const int64_t work = (g->out_maps + LANES - 1) / LANES * g->factor_maps * gdb_area(g->taps);
-    return gdb_area(g->positions) * (work + g->out_maps * GDB_STORE_WORK / LANES);
-}
-
-/* Return whether lanes are positions. */
-static int F(by_positions)(const gdb_geometry *g, int of_kernel) {
-    if (of_kernel || g->position_step[0] != 1 || g->position_step[1] != 1 || g->stretch < LANES)
-        return 0;
-    return F(work_by_positions)(g) < F(work_by_maps)(g);
-}
-
-/* Return whether a convolution is computed by tiles, as winograd.h has it. */
-static int F(is_tiled)(const gdb_maps *m, const gdb_geometry *g) {
-    const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
-    const int64_t rounds = m->of == GDB_OF_KERNEL ? m->channels : 1;
-    return F(by_tiles)(m, g, by_positions ? F(work_by_positions)(g) : rounds * F(work_by_maps)(g));
-}
-
 /* Copy input maps to their planes, which are zero elsewhere. */
 static void F(copy_to_planes)(const gdb_geometry *g, const T *from, T *plane) {
     for (int64_t map = 0; map < g->in_maps; map++, plane += gdb_area(g->plane))
@@ -220,10 +196,12 @@ static int64_t F(tables_size)(const gdb_geometry *g) {
 
 /* Scratch has the tables, the planes, the packed factors of all groups or stretches, and the result of
  * a group before its ending. */
-static int64_t F(convolve_scratch)(const gdb_maps *m) {
+static int64_t F(convolve_scratch)(const gdb_link *links, int64_t count) {
+    const gdb_maps *m = links->maps;
     const gdb_geometry g = gdb_geometry_of(m);
     if (F(is_tiled)(m, &g))
-        return (m->of == GDB_OF_KERNEL ? F(tiled_gradient_scratch) : F(tiles_scratch))(m, &g);
+        return m->of == GDB_OF_KERNEL ? F(tiled_gradient_scratch)(m, &g)
+                                      : F(chain_scratch)(links, count);
     const int64_t taps = g.factor_maps * gdb_area(g.taps);
     const int64_t packed = m->groups * F(packed_elements)(taps + 1, g.out_maps);
     const int64_t wide = F(packed_elements)(1, MR * g.stretch);
@@ -250,21 +228,22 @@ static void F(add_kernel_gradient)(const gdb_maps *m, const gdb_geometry *g,
 
 /* Compute the result, or the gradient of the data, of one row. The packed factors of all groups are
  * made if they are `new`. */
-static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int64_t *distances,
-                            const int64_t *elements, const T *a, const T *factor, const T *bias,
-                            int new, gdb_ending ending, int64_t row, T *planes, T *packed, T *maps,
-                            T *c) {
+static void F(convolve_row)(const gdb_link *link, const gdb_geometry *g, const int64_t *distances,
+                            const int64_t *elements, const T *a, const T *factor, int new,
+                            int64_t row, T *planes, T *packed, T *maps, T *c) {
+    const gdb_maps *m = link->maps;
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t in_size = g->in_maps * gdb_area(g->in_size);
     const int64_t out_size = g->out_maps * gdb_area(g->positions);
     const int64_t taps = g->factor_maps * gdb_area(g->taps);
     const int64_t packed_size = F(packed_elements)(taps + 1, g->out_maps);
+    const T *bias = link->bias;
     for (int64_t j = 0; j < m->groups && new && !elements; j++)
         F(pack_factor)(g, factor + j * kernel_size, bias ? bias + j * m->filters : NULL,
                        packed + j * packed_size);
     for (int64_t i = 0; i < m->images * m->groups; i++, a += in_size, c += out_size) {
         const int64_t j = i % m->groups;
-        T *to = F(has_ending)(ending) ? maps : c;
+        T *to = F(has_ending)(link->ending) ? maps : c;
         const T *from = gdb_is_plane(g) ? a : planes;
         if (from == planes) F(copy_to_planes)(g, a, planes);
         if (elements)
@@ -273,58 +252,63 @@ static void F(convolve_row)(const gdb_maps *m, const gdb_geometry *g, const int6
         else
             F(convolve_planes)(g, distances, packed + j * packed_size, from, to,
                                gdb_area(g->positions), 0);
-        if (to != c) F(end_maps)(ending, row, i * out_size, out_size, to, c);
+        if (to != c)
+            F(end_maps)(link->ending.function, out_size, to,
+                        F(added_to)(link->ending, row, i * out_size), c);
     }
 }
 
-static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64_t left_row,
-                        const void *right, int64_t right_row, const void *bias, gdb_ending ending,
-                        void *result, int64_t result_row, void *scratch) {
-    const gdb_geometry g = gdb_geometry_of(m);
-    const int of_kernel = m->of == GDB_OF_KERNEL;
-    if (F(is_tiled)(m, &g)) {
-        if (of_kernel)
-            F(tiled_gradients)(m, &g, rows, left, left_row, right, right_row, result, result_row,
-                               scratch);
-        else
-            F(convolve_by_tiles)(m, &g, rows, left, left_row, right, right_row, bias, ending, result,
-                                 result_row, scratch);
-        return;
-    }
-    const int by_positions = F(by_positions)(&g, of_kernel);
+static void F(convolve_directly)(const gdb_link *link, const gdb_geometry *g, int64_t rows,
+                                 const T *left, int64_t left_row, T *c, int64_t c_row,
+                                 void *scratch) {
+    const gdb_maps *m = link->maps;
+    const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
     const int64_t result_size = m->filters * gdb_area(m->result);
     const int64_t data_size = m->channels * gdb_area(m->data);
-    const int64_t taps = g.factor_maps * gdb_area(g.taps);
+    const int64_t taps = g->factor_maps * gdb_area(g->taps);
     int64_t *distances = scratch, *elements = by_positions ? distances + taps : NULL;
-    T *planes = (T *)((char *)scratch + F(tables_size)(&g));
-    T *packed = planes + F(planes_size)(&g);
-    T *maps = packed + (by_positions ? F(packed_elements)(1, MR * g.stretch)
-                                     : m->groups * F(packed_elements)(taps + 1, g.out_maps));
+    T *planes = (T *)((char *)scratch + F(tables_size)(g)), *packed = planes + F(planes_size)(g);
+    T *maps = packed + (by_positions ? F(packed_elements)(1, MR * g->stretch)
+                                     : m->groups * F(packed_elements)(taps + 1, g->out_maps));
     memset(planes, 0, (char *)packed - (char *)planes);
-    gdb_fill_distances(&g, m->of == GDB_OF_DATA, distances);
-    if (by_positions) gdb_fill_elements(&g, elements);
-    for (int64_t row = 0; row < rows; row++) {
-        const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;
-        T *c = (T *)result + row * result_row, *db = c + m->groups * kernel_size;
-        if (!of_kernel) {
-            F(convolve_row)(m, &g, distances, elements, a, b, bias, !row || right_row, ending, row,
+    gdb_fill_distances(g, m->of == GDB_OF_DATA, distances);
+    if (by_positions) gdb_fill_elements(g, elements);
+    for (int64_t row = 0; row < rows; row++, left += left_row, c += c_row) {
+        const T *right = (const T *)link->right + row * link->right_row;
+        T *db = c + m->groups * kernel_size;
+        if (m->of != GDB_OF_KERNEL) {
+            F(convolve_row)(link, g, distances, elements, left, right, !row || link->right_row, row,
                             planes, packed, maps, c);
             continue;
         }
         memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));
         for (int64_t i = 0; i < m->images * m->groups; i++) {
             const int64_t j = i % m->groups;
-            if (!F(is_zero)(a + i * result_size, result_size))
-                F(add_kernel_gradient)(m, &g, distances, a + i * result_size, b + i * data_size,
-                                       planes, packed, c + j * kernel_size, db + j * m->filters);
+            const T *dy = left + i * result_size;
+            if (!F(is_zero)(dy, result_size))
+                F(add_kernel_gradient)(m, g, distances, dy, right + i * data_size, planes, packed,
+                                       c + j * kernel_size, db + j * m->filters);
         }
     }
+}
+
+static void F(convolve)(const gdb_link *links, int64_t count, int64_t rows, const void *left,
+                        int64_t left_row, void *result, int64_t result_row, void *scratch) {
+    const gdb_maps *m = links->maps;
+    const gdb_geometry g = gdb_geometry_of(m);
+    if (!F(is_tiled)(m, &g))
+        F(convolve_directly)(links, &g, rows, left, left_row, result, result_row, scratch);
+    else if (m->of == GDB_OF_KERNEL)
+        F(tiled_gradients)(m, &g, rows, left, left_row, links->right, links->right_row, result,
+                           result_row, scratch);
+    else
+        F(convolve_by_tiles)(links, count, rows, left, left_row, result, result_row, scratch);
 }
 
 static const gdb_kernels F(kernels) = {
     F(functions), F(accumulate_sums), F(accumulate_maxima), F(accumulate_products), MR, NR, F(packed_elements), F(pack),
     F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(packed_pairs),
-    F(multiply_pairs), F(add_columns), F(bias_gradient), F(convolve_scratch), F(convolve),
-    F(uniform),
+    F(multiply_pairs), F(add_columns), F(bias_gradient), F(chain_length), F(convolve_scratch),
+    F(convolve), F(uniform),
 };

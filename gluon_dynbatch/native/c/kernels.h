@@ -41,6 +41,17 @@ typedef struct {
     int64_t added_row, function;
 } gdb_ending;
 
+/* A convolution of rows: what it multiplies with, its biases or NULL, and its ending, which is for
+ * results. If `right_row` is 0, all rows share `right`. */
+typedef struct {
+    const gdb_maps *maps;
+    const void *right;
+    int64_t right_row;
+    const void *bias;
+    gdb_ending ending;
+} gdb_link;
+enum { GDB_MOST_LINKS = 8 }; /* that are computed together */
+
 /* Apply a function of up to three operands to `n` elements, a multiple of 16. */
 typedef void gdb_function(void *out, const void *a, const void *b, const void *c, int64_t n,
                           double value, double value2);
@@ -110,21 +121,24 @@ typedef struct {
     void (*bias_gradient)(int64_t first, int64_t last, const gdb_chunk *chunks, int64_t count,
                           void *db);
 
-    /* Return the bytes of scratch of convolve. */
-    int64_t (*convolve_scratch)(const gdb_maps *maps);
+    /* Return how many of `count` convolutions, the first at least, are best computed together: each
+     * reads the result of the one before, to which nothing is added, and which nothing else reads.
+     * Only sizes and functions of endings are read. */
+    int64_t (*chain_length)(const gdb_link *links, int64_t count);
 
-    /* For each row, compute what `maps->of` says:
+    /* Return the bytes of scratch to convolve so many. */
+    int64_t (*convolve_scratch)(const gdb_link *links, int64_t count);
+
+    /* For each row, compute what `maps->of` says, of one convolution, or the result of the last of
+     * several that `chain_length` counts:
      *
-     * GDB_OF_RESULT   the result, of left = data, right = kernel, and `bias`, which may be NULL
+     * GDB_OF_RESULT   the result, of left = data, right = kernel, and `bias`
      * GDB_OF_DATA     the gradient of the data, of left = gradient of the result, right = kernel
      * GDB_OF_KERNEL   the gradients of the kernel and, after it, of the bias, of left = gradient of
      *                 the result, right = data; where left is zero they are, even if the data are
-     *                 not finite
-     *
-     * If `right_row` is 0, all rows share `right`. `ending` is for results. */
-    void (*convolve)(const gdb_maps *maps, int64_t rows, const void *left, int64_t left_row,
-                     const void *right, int64_t right_row, const void *bias, gdb_ending ending,
-                     void *result, int64_t result_row, void *scratch);
+     *                 not finite */
+    void (*convolve)(const gdb_link *links, int64_t count, int64_t rows, const void *left,
+                     int64_t left_row, void *result, int64_t result_row, void *scratch);
 
     /* Write random numbers in [0, 1), those of some columns of a row.  They depend on nothing but
      * the key, the two numbers that identify the row, the number of the draw, and the column. */

@@ -79,7 +79,7 @@ static void run_step_rows(void *context, int64_t number, char *scratch) {
         slots[s] = b->slots[s];
         slots[s].data += low * slots[s].pitch * gdb_size_of(slots[s].dtype);
     }
-    gdb_run_step(b->step, slots, smaller(b->size, b->rows - low), scratch);
+    gdb_run_step(b->step, gdb_next_step(b->step), slots, smaller(b->size, b->rows - low), scratch);
 }
 
 static void share_block(const gdb_run *r, const gdb_kernel *kernel, const int64_t *places, int64_t low,

@@ -16,7 +16,7 @@ const gdb_layout gdb_layouts[] = {
     M(dots, left), M(dots, right), M(dots, result), M(dots, matrices), M(dots, m), M(dots, k),
     M(dots, n), M(dots, transpose_left), M(dots, transpose_right), M(dots, gradient),
     M(convolved, left), M(convolved, right), M(convolved, result), M(convolved, bias),
-    M(convolved, added), M(convolved, function),
+    M(convolved, added), M(convolved, function), M(convolved, passes_on),
     M(convolved, maps.of), M(convolved, maps.images), M(convolved, maps.groups),
     M(convolved, maps.channels), M(convolved, maps.filters), M(convolved, maps.data),
     M(convolved, maps.result), M(convolved, maps.kernel), M(convolved, maps.stride),

@@ -65,16 +65,21 @@ INLINE int F(width)(int64_t n, int64_t j) {
     return n - j >= NR ? NR : (int)((n - j + LANES - 1) / LANES * LANES);
 }
 
-/* Transpose a block of 4 x 4: read parts of columns, write parts of rows. */
-INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t width) {
+/* Transpose a block of 4 x 4: read parts of columns, return rows. */
+INLINE void F(transpose_four)(const T *b, int64_t column_stride, QUAD *rows) {
     QUAD c0 = *(const QUAD *)b, c1 = *(const QUAD *)(b + column_stride);
     QUAD c2 = *(const QUAD *)(b + 2 * column_stride), c3 = *(const QUAD *)(b + 3 * column_stride);
     QUAD low01 = SHUFFLE(c0, c1, 0, 4, 1, 5), high01 = SHUFFLE(c0, c1, 2, 6, 3, 7);
     QUAD low23 = SHUFFLE(c2, c3, 0, 4, 1, 5), high23 = SHUFFLE(c2, c3, 2, 6, 3, 7);
-    *(QUAD *)to = SHUFFLE(low01, low23, 0, 1, 4, 5);
-    *(QUAD *)(to + width) = SHUFFLE(low01, low23, 2, 3, 6, 7);
-    *(QUAD *)(to + 2 * width) = SHUFFLE(high01, high23, 0, 1, 4, 5);
-    *(QUAD *)(to + 3 * width) = SHUFFLE(high01, high23, 2, 3, 6, 7);
+    rows[0] = SHUFFLE(low01, low23, 0, 1, 4, 5), rows[1] = SHUFFLE(low01, low23, 2, 3, 6, 7);
+    rows[2] = SHUFFLE(high01, high23, 0, 1, 4, 5), rows[3] = SHUFFLE(high01, high23, 2, 3, 6, 7);
+}
+
+/* The same, and write parts of rows. */
+INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t width) {
+    QUAD rows[4];
+    F(transpose_four)(b, column_stride, rows);
+    UNROLL for (int i = 0; i < 4; i++) *(QUAD *)(to + i * width) = rows[i];
 }
 
 /* Pack columns whose elements are contiguous, a cache line of each at a time; four columns together

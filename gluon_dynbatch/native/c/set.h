@@ -10,7 +10,10 @@
 #include "products.h"
 #include "gradients.h"
 #include "random.h"
+#include "endings.h"
 #include "winograd.h"
+#include "choices.h"
+#include "chains.h"
 #include "tiled_gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
@@ -20,7 +23,10 @@
 #include "products.h"
 #include "gradients.h"
 #include "random.h"
+#include "endings.h"
 #include "winograd.h"
+#include "choices.h"
+#include "chains.h"
 #include "tiled_gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE

@@ -68,16 +68,38 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
     }
 }
 
-static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_t rows,
-                          char *scratch) {
-    const gdb_kernels *kernels = gdb_kernels_of(c->step.dtype);
-    const char *bias = c->bias.slot < 0 ? NULL : address_of_slot(slots, c->bias, 0);
-    gdb_ending ending = {.function = c->function};
-    if (c->added.slot >= 0)
-        ending.added = address_of_slot(slots, c->added, 0), ending.added_row = slots[c->added.slot].pitch;
-    kernels->convolve(&c->maps, rows, address_of_slot(slots, c->left, 0), slots[c->left.slot].pitch,
-                      address_of_slot(slots, c->right, 0), slots[c->right.slot].pitch, bias, ending,
+/* Fill in the sizes of a convolution, and of those after it that each read the result of the one
+ * before, which nothing else reads; return how many of them run at once. */
+static int64_t find_links(const gdb_step *step, const gdb_step *end, gdb_link *links) {
+    const gdb_kernels *kernels = gdb_kernels_of(step->dtype);
+    int64_t count = 0;
+    for (int passes_on = 1; passes_on && count < GDB_MOST_LINKS && step < end;
+         step = gdb_next_step(step)) {
+        const gdb_convolved *c = (const gdb_convolved *)step;
+        passes_on = c->passes_on;
+        links[count++] = (gdb_link){.maps = &c->maps, .ending = {.function = c->function}};
+    }
+    return kernels->chain_length(links, count);
+}
+
+static const gdb_step *run_convolved(const gdb_step *step, const gdb_step *end,
+                                     const gdb_array *slots, int64_t rows, char *scratch) {
+    const gdb_convolved *c = (const gdb_convolved *)step;
+    const gdb_place left = c->left;
+    const gdb_kernels *kernels = gdb_kernels_of(step->dtype);
+    gdb_link links[GDB_MOST_LINKS];
+    const int64_t count = find_links(step, end, links);
+    for (gdb_link *l = links; l < links + count; l++, step = gdb_next_step(step)) {
+        c = (const gdb_convolved *)step;
+        l->right = address_of_slot(slots, c->right, 0), l->right_row = slots[c->right.slot].pitch;
+        if (c->bias.slot >= 0) l->bias = address_of_slot(slots, c->bias, 0);
+        if (c->added.slot < 0) continue;
+        l->ending.added = address_of_slot(slots, c->added, 0);
+        l->ending.added_row = slots[c->added.slot].pitch;
+    }
+    kernels->convolve(links, count, rows, address_of_slot(slots, left, 0), slots[left.slot].pitch,
                       address_of_slot(slots, c->result, 0), slots[c->result.slot].pitch, scratch);
+    return step;
 }
 
 /* ------------------------------------------------------------------ rows by index */
@@ -149,15 +171,16 @@ int64_t gdb_work_of(const gdb_step *step) {
     }
 }
 
-/* Return the bytes of scratch of a step. */
-static int64_t scratch_of(const gdb_step *step) {
+/* Return the bytes of scratch of a step, with those before `end` that run at once with it. */
+static int64_t scratch_of(const gdb_step *step, const gdb_step *end) {
+    gdb_link links[GDB_MOST_LINKS];
     const gdb_dots *d = (const gdb_dots *)step;
     switch (step->kind) {
     case GDB_LOOP: return gdb_loop_scratch((const gdb_loop *)step);
     case GDB_DOTS:
         return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype);
     case GDB_CONVOLVED:
-        return gdb_kernels_of(step->dtype)->convolve_scratch(&((const gdb_convolved *)step)->maps);
+        return gdb_kernels_of(step->dtype)->convolve_scratch(links, find_links(step, end, links));
     default: return 0;
     }
 }
@@ -193,7 +216,7 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
     kernel->end = (const gdb_step *)((const int64_t *)kernel->steps + words);
     kernel->tile_rows = 1;
     for (step = kernel->steps; step < kernel->end; step = gdb_next_step(step)) {
-        scratch = larger(scratch, lines(scratch_of(step)));
+        scratch = larger(scratch, lines(scratch_of(step, kernel->end)));
         kernel->work += gdb_work_of(step);
         mark_written(step, kernel->slots);
         if (step->kind == GDB_PRODUCT) {
@@ -231,23 +254,25 @@ void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bas
     }
 }
 
-void gdb_run_step(const gdb_step *step, const gdb_array *slots, int64_t rows, char *scratch) {
+const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gdb_array *slots,
+                             int64_t rows, char *scratch) {
     const gdb_product *p = (const gdb_product *)step;
     switch (step->kind) {
     case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
     case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
-    case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, rows, scratch); break;
+    case GDB_CONVOLVED: return run_convolved(step, end, slots, rows, scratch);
     case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
     case GDB_RANKED: gdb_run_ranked((const gdb_ranked *)step, slots, rows); break;
     case GDB_GATHER: run_gather(p, slots, rows); break;
     default: gdb_run_product(p, slots, rows, 0, p->units);
     }
+    return gdb_next_step(step);
 }
 
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
                    int64_t low, int64_t high) {
     gdb_array *slots = (gdb_array *)(scratch + kernel->arrays);
+    const gdb_step *step = kernel->steps;
     gdb_place_slots(kernel, places, bases, scratch, low, slots);
-    for (const gdb_step *step = kernel->steps; step < kernel->end; step = gdb_next_step(step))
-        gdb_run_step(step, slots, high - low, scratch);
+    while (step < kernel->end) step = gdb_run_step(step, kernel->end, slots, high - low, scratch);
 }

@@ -101,6 +101,7 @@ typedef struct {
     gdb_step step;
     gdb_place left, right, result, bias, added; /* no bias, nothing added: slot -1 */
     int64_t function;                           /* of gdb_ending */
+    int64_t passes_on;                          /* the next step alone reads the result, as it is */
     gdb_maps maps;
 } gdb_convolved;
 
@@ -265,9 +266,11 @@ void gdb_release_kernel(gdb_kernel *kernel);
 void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
                      int64_t low, gdb_array *slots);
 
-/* Run a step on the first rows of `slots`; and a product on columns [first, last) only, `first` being
- * a multiple of what the product computes at once. */
-void gdb_run_step(const gdb_step *step, const gdb_array *slots, int64_t rows, char *scratch);
+/* Run a step, or several before `end` at once, on the first rows of `slots`; return the next one. Run a
+ * product on columns [first, last) only, `first` being a multiple of what the product computes at
+ * once. */
+const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gdb_array *slots,
+                             int64_t rows, char *scratch);
 void gdb_run_product(const gdb_product *product, const gdb_array *slots, int64_t rows, int64_t first,
                      int64_t last);
 

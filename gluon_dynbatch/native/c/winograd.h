@@ -38,6 +38,16 @@ typedef struct {
  * would conflict in caches. */
 #define TILE_STEP ((GDB_TILE_ELEMENTS + 1) * LANES)
 
+/* Where results go, of which a vector is a position, and what is done with them. The elements of a line
+ * of positions, and of all positions of a vector of maps. A plain value. */
+typedef struct {
+    T *first;
+    int64_t line, vector;
+    F(cutoff) cutoff;
+    const char *ahead; /* what is fetched meanwhile, so many bytes for each line of tiles */
+    int64_t ahead_bytes;
+} F(target);
+
 /* Return the layout of tiles, of which as many lines are transformed at once as fit into `most`
  * bytes, at least one. `positions` is the size of a map of the result. */
 static gdb_tiling F(tiling_of)(const gdb_geometry *g, const int64_t *positions, int64_t most) {
@@ -144,46 +154,76 @@ static void F(transform_factor)(const gdb_geometry *g, int turned, const T *fact
     }
 }
 
-/* Multiply some tiles of a line, of all input maps, with one vector of output maps: compute two
- * lines of sums. */
-INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t group, const T *left,
-                              const T *right, VECTOR bias, VECTOR *sums) {
+/* Sums of some tiles of a line, for one vector of output maps, and where their results go: two lines of
+ * `positions` each, of which the lower one may be NULL. Columns of sums have two lines as well. A plain
+ * value. */
+typedef struct {
+    VECTOR columns[4][2 * GDB_TILES_AT_ONCE];
+    int64_t tiles, positions;
+    T *upper, *lower;
+} F(sums);
+
+/* Multiply a column of some tiles of a line, of all input maps, with one vector of output maps, and
+ * transform the sums to two lines. `bias` is added to the second element, which is part of both. */
+INLINE void F(multiply_column)(const int tiles, int64_t in_maps, int64_t group, const T *left,
+                               const T *right, VECTOR bias, VECTOR *upper) {
     enum { AT_ONCE = ROWS_AT_ONCE };
-    VECTOR sum[AT_ONCE][GDB_TILES_AT_ONCE], factor;
-    UNROLL for (int i = 0; i < 4 * tiles; i++) sums[i] = bias;
-    for (int x = 0; x < 4; x++, right += 4 * in_maps * LANES, left += 4 * LANES)
-        UNROLL for (int y = 0; y < 4; y += AT_ONCE) {
-            const T *to = right + y * LANES;
-            UNROLL for (int a = 0; a < AT_ONCE; a++)
-                UNROLL for (int i = 0; i < tiles; i++) sum[a][i] = (VECTOR){0};
-            for (int64_t map = 0; map < in_maps; map += LANES) {
-                const T *from = left + map / LANES * group + y * LANES;
-                const T *end = from + (in_maps - map < LANES ? in_maps - map : LANES);
-                for (; from < end; from++, to += 4 * LANES)
-                    UNROLL for (int a = 0; a < AT_ONCE; a++) {
-                        factor = LOAD(to + a * LANES);
-                        UNROLL for (int i = 0; i < tiles; i++)
-                            sum[a][i] += BROADCAST(from[i * TILE_STEP + a * LANES]) * factor;
-                    }
-            }
-            UNROLL for (int i = 0; i < tiles; i++) {
-                VECTOR first, last, *even = sums + 2 * i, *odd = even + 1;
-                VECTOR *even2 = even + 2 * tiles, *odd2 = odd + 2 * tiles;
-                if (AT_ONCE == 4) {
-                    first = sum[0][i] + sum[1][i] + sum[AT_ONCE - 2][i];
-                    last = sum[1][i] - sum[AT_ONCE - 2][i] + sum[AT_ONCE - 1][i];
-                } else if (y) {
-                    first = sum[0][i], last = sum[1][i] - sum[0][i];
-                } else {
-                    first = sum[0][i] + sum[1][i], last = sum[1][i];
+    VECTOR sum[AT_ONCE][GDB_TILES_AT_ONCE], factor, *lower = upper + tiles;
+    UNROLL for (int y = 0; y < 4; y += AT_ONCE) {
+        const T *to = right + y * LANES;
+        UNROLL for (int a = 0; a < AT_ONCE; a++)
+            UNROLL for (int i = 0; i < tiles; i++) sum[a][i] = y + a == 1 ? bias : (VECTOR){0};
+        for (int64_t map = 0; map < in_maps; map += LANES) {
+            const T *from = left + map / LANES * group + y * LANES;
+            const T *end = from + (in_maps - map < LANES ? in_maps - map : LANES);
+            for (; from < end; from++, to += 4 * LANES)
+                UNROLL for (int a = 0; a < AT_ONCE; a++) {
+                    factor = LOAD(to + a * LANES);
+                    UNROLL for (int i = 0; i < tiles; i++)
+                        sum[a][i] += BROADCAST(from[i * TILE_STEP + a * LANES]) * factor;
                 }
-                if (x < 3) *even += first, *even2 += last;
-                if (x == 2)
-                    *odd -= first, *odd2 -= last;
-                else if (x)
-                    *odd += first, *odd2 += last;
-            }
         }
+        UNROLL for (int i = 0; i < tiles; i++) {
+            if (AT_ONCE == 4)
+                upper[i] = sum[0][i] + sum[1][i] + sum[AT_ONCE - 2][i],
+                lower[i] = sum[1][i] - sum[AT_ONCE - 2][i] + sum[AT_ONCE - 1][i];
+            else if (y)
+                upper[i] += sum[0][i], lower[i] += sum[1][i] - sum[0][i];
+            else
+                upper[i] = sum[0][i] + sum[1][i], lower[i] = sum[1][i];
+        }
+    }
+}
+
+/* Transform the sums of tiles [first, last) back, and write their results. */
+static inline void F(write_tiles)(const F(sums) *s, const F(cutoff) *cutoff, int64_t first,
+                                  int64_t last) {
+    for (int64_t i = first; i < last && i < s->tiles; i++)
+        UNROLL for (int line = 0; line < 2; line++) {
+            const VECTOR *sum = &s->columns[0][line ? s->tiles + i : i];
+            enum { NEXT = 2 * GDB_TILES_AT_ONCE };
+            T *to = (line ? s->lower : s->upper) + 2 * i * LANES;
+            VECTOR even = sum[0] + sum[NEXT] + sum[2 * NEXT];
+            VECTOR odd = sum[NEXT] - sum[2 * NEXT] + sum[3 * NEXT];
+            if (line && !s->lower) break;
+            F(cut)(cutoff, &even);
+            F(cut)(cutoff, &odd);
+            *(VECTOR *)to = even;
+            if (2 * i + 1 < s->positions) *(VECTOR *)(to + LANES) = odd;
+        }
+}
+
+/* Compute the sums of some tiles, and write the results of those `before`, a quarter after each column:
+ * while a processor adds and stores these, it multiplies the next column. */
+INLINE void F(multiply_tiles)(const int tiles, int64_t in_maps, int64_t group, const T *left,
+                              const T *right, VECTOR bias, F(sums) *sums, const F(sums) *before,
+                              const F(cutoff) *cutoff) {
+    enum { QUARTER = (GDB_TILES_AT_ONCE + 3) / 4 };
+    for (int x = 0; x < 4; x++, left += 4 * LANES, right += 4 * in_maps * LANES) {
+        const VECTOR first = x == 1 ? bias : (VECTOR){0};
+        F(multiply_column)(tiles, in_maps, group, left, right, first, sums->columns[x]);
+        F(write_tiles)(before, cutoff, x * QUARTER, (x + 1) * QUARTER);
+    }
 }
 
 /* Store a line of sums, of which each vector is a position. */
@@ -201,39 +241,41 @@ INLINE void F(store_line)(int64_t positions, const VECTOR *sums, int64_t maps, T
         for (int64_t i = 0; i < positions; i++) to[f * map_row + i] = from[i * LANES + f];
 }
 
-static void F(any_tiles)(int64_t tiles, int64_t in_maps, int64_t group, const T *left,
-                         const T *right, VECTOR bias, VECTOR *sums) {
-    switch (tiles) {
-    case 1: F(multiply_tiles)(1, in_maps, group, left, right, bias, sums); break;
-    case 2: F(multiply_tiles)(2, in_maps, group, left, right, bias, sums); break;
-    case 3: F(multiply_tiles)(3, in_maps, group, left, right, bias, sums); break;
-    case 4: F(multiply_tiles)(4, in_maps, group, left, right, bias, sums); break;
-    case 5: F(multiply_tiles)(5, in_maps, group, left, right, bias, sums); break;
-    case 6: F(multiply_tiles)(6, in_maps, group, left, right, bias, sums); break;
-    default: F(multiply_tiles)(7, in_maps, group, left, right, bias, sums); break;
+#define ANY_TILES(count)                                                                           \
+    case count:                                                                                    \
+        F(multiply_tiles)(count, in_maps, group, left, right, bias, sums, before, cutoff);         \
+        break;
+
+static void F(any_tiles)(int64_t in_maps, int64_t group, const T *left, const T *right, VECTOR bias,
+                         F(sums) *sums, const F(sums) *before, const F(cutoff) *cutoff) {
+    switch (sums->tiles) {
+        ANY_TILES(1) ANY_TILES(2) ANY_TILES(3) ANY_TILES(4) ANY_TILES(5) ANY_TILES(6) ANY_TILES(7)
     }
 }
 
-/* Compute a line of tiles of all output maps, from transformed ones. */
-static void F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t y,
-                             const T *left, const T *factor, T *to) {
-    const int64_t size = gdb_area(g->positions), width = g->positions[1];
-    const int64_t at_once = gdb_equal_parts(t->tiles[1], GROUP_TILES);
-    VECTOR sums[4 * GDB_TILES_AT_ONCE];
-    for (int64_t j = 0; j < g->out_maps; j += LANES, to += LANES * size) {
+/* Compute a line of tiles of all output maps, from transformed ones. Sums of two turns take turns in
+ * `both`; return which are the last. */
+static int F(convolve_line)(const gdb_geometry *g, const gdb_tiling *t, int64_t y, const T *left,
+                            const T *factor, const F(target) *to, F(sums) *both, int turn) {
+    const int64_t width = g->positions[1], at_once = gdb_equal_parts(t->tiles[1], GROUP_TILES);
+    const char *ahead = to->ahead + y * to->ahead_bytes;
+    T *upper = to->first + 2 * y * to->line;
+    for (const char *p = ahead; p < ahead + to->ahead_bytes; p += LINE) __builtin_prefetch(p, 0, 2);
+    for (int64_t j = 0; j < g->out_maps; j += LANES, upper += to->vector) {
         const VECTOR bias = LOAD(factor);
         factor += LANES;
-        for (int64_t x = 0; x < t->tiles[1]; x += at_once) {
-            const int64_t tiles = t->tiles[1] - x < at_once ? t->tiles[1] - x : at_once;
-            const int64_t positions = width - 2 * x < 2 * tiles ? width - 2 * x : 2 * tiles;
-            T *out = to + 2 * y * width + 2 * x;
-            F(any_tiles)(tiles, g->in_maps, t->group, left + x * TILE_STEP, factor, bias, sums);
-            F(store_line)(positions, sums, g->out_maps - j, out, size);
-            if (2 * y + 1 < g->positions[0])
-                F(store_line)(positions, sums + 2 * tiles, g->out_maps - j, out + width, size);
+        for (int64_t x = 0; x < t->tiles[1]; x += at_once, turn = !turn) {
+            F(sums) *sums = both + turn;
+            sums->tiles = t->tiles[1] - x < at_once ? t->tiles[1] - x : at_once;
+            sums->positions = width - 2 * x;
+            sums->upper = upper + 2 * x * LANES;
+            sums->lower = 2 * y + 1 < g->positions[0] ? sums->upper + to->line : NULL;
+            F(any_tiles)(g->in_maps, t->group, left + x * TILE_STEP, factor, bias, sums,
+                         both + !turn, &to->cutoff);
         }
         factor += GDB_TILE_ELEMENTS * g->in_maps * LANES;
     }
+    return turn;
 }
 
 /* Transform lines of tiles of all input maps of a group. */
@@ -247,87 +289,16 @@ static void F(transform_lines)(const gdb_tiling *t, int64_t y, int64_t lines, co
 
 /* Compute all positions of all output maps of a group, from data in planes of vectors. */
 static void F(convolve_tiles)(const gdb_geometry *g, const gdb_tiling *t, const T *planes,
-                              const T *factor, T *transformed, T *to) {
+                              const T *factor, T *transformed, const F(target) *to) {
+    F(sums) both[2];
+    int turn = 0;
+    both[1].tiles = 0;
     for (int64_t y = 0; y < t->tiles[0]; y += t->lines) {
         const int64_t lines = t->tiles[0] - y < t->lines ? t->tiles[0] - y : t->lines;
         F(transform_lines)(t, y, lines, planes, transformed);
         for (int64_t line = 0; line < lines; line++)
-            F(convolve_line)(g, t, y + line, transformed + line * t->tiles[1] * TILE_STEP, factor,
-                             to);
+            turn = F(convolve_line)(g, t, y + line, transformed + line * t->tiles[1] * TILE_STEP,
+                                    factor, to, both, turn);
     }
-}
-
-/* Return whether a convolution is computed by tiles, if it takes `direct` operations of vectors
- * otherwise. Loads and stores of the transforms take as long as products. Maps have several tiles,
- * because a gradient of a kernel that has few terms would be less exact. */
-static int F(by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t direct) {
-    for (int i = 0; i < 2; i++)
-        if (m->kernel[i] != 3 || m->stride[i] != 1 || m->dilate[i] != 1 || m->result[i] < 4)
-            return 0;
-    const int of_kernel = m->of == GDB_OF_KERNEL;
-    const gdb_tiling t = F(tiling_of)(g, of_kernel ? m->result : g->positions, GDB_GROUP_BYTES);
-    const int64_t vectors = (g->out_maps + LANES - 1) / LANES;
-    const int64_t of_tile = GDB_TILE_ELEMENTS * g->in_maps + (of_kernel ? 48 : 28);
-    const int64_t of_data = t.vectors * (3 * GDB_TILE_ELEMENTS * gdb_area(t.tiles) + 4 * gdb_area(g->in_size));
-    const int64_t of_sums = of_kernel ? 4 * GDB_TILE_ELEMENTS * vectors : 0;
-    return 6 * (vectors * gdb_area(t.tiles) * of_tile + of_data + g->in_maps * of_sums)
-        < 5 * direct;
-}
-
-/* Scratch has planes of vectors, a group of transformed tiles, the transformed kernels of all groups,
- * and the result of a group before its ending. */
-static int64_t F(tiles_scratch)(const gdb_maps *m, const gdb_geometry *g) {
-    const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
-    return (t.vectors * (t.plane + t.group) + m->groups * F(transformed_elements)(g)
-            + g->out_maps * gdb_area(g->positions)) * (int64_t)sizeof(T);
-}
-
-#define END_ELEMENTS(read, result)                                                                 \
-    INDEPENDENT                                                                                    \
-    for (int64_t k = 0; k < n; k++) {                                                              \
-        const T a = read;                                                                          \
-        to[k] = result;                                                                            \
-    }
-#define END_WITH(result)                                                                           \
-    if (added) {                                                                                   \
-        END_ELEMENTS(from[k] + added[k], result)                                                   \
-    } else {                                                                                       \
-        END_ELEMENTS(from[k], result)                                                              \
-    }
-
-INLINE int F(has_ending)(gdb_ending ending) { return ending.added || ending.function; }
-
-/* Write `n` elements of a row of the result, from the i-th on, with its ending. They are computed
- * elsewhere, in the cache, and written in their order, as maps are not. */
-static void F(end_maps)(gdb_ending ending, int64_t row, int64_t i, int64_t n, const T *from, T *to) {
-    const T *added = ending.added ? (const T *)ending.added + row * ending.added_row + i : NULL;
-    switch (ending.function) {
-    case GDB_RELU: END_WITH(a <= 0 ? C(0.0) : a) break;
-    case GDB_RECTIFIED: END_WITH(a > 0 ? a : C(0.0)) break;
-    default: END_WITH(a)
-    }
-}
-
-/* Compute results, or gradients of the data, of all rows. */
-static void F(convolve_by_tiles)(const gdb_maps *m, const gdb_geometry *g, int64_t rows, const T *a,
-                                 int64_t a_row, const T *factor, int64_t factor_row, const T *bias,
-                                 gdb_ending ending, T *c, int64_t c_row, T *planes) {
-    const gdb_tiling t = F(tiling_of)(g, g->positions, GDB_GROUP_BYTES);
-    const int64_t in_size = g->in_maps * gdb_area(g->in_size);
-    const int64_t out_size = g->out_maps * gdb_area(g->positions);
-    const int64_t kernel_size = g->in_maps * g->out_maps * 9, packed = F(transformed_elements)(g);
-    T *transformed = planes + t.vectors * t.plane, *factors = transformed + t.vectors * t.group;
-    T *maps = factors + m->groups * packed;
-    memset(planes, 0, t.vectors * t.plane * sizeof(T));
-    for (int64_t row = 0; row < rows; row++, factor += factor_row) {
-        for (int64_t j = 0; j < m->groups && (!row || factor_row); j++)
-            F(transform_factor)(g, m->of == GDB_OF_DATA, factor + j * kernel_size,
-                                bias ? bias + j * m->filters : NULL, factors + j * packed);
-        for (int64_t i = 0; i < m->images * m->groups; i++) {
-            T *to = c + row * c_row + i * out_size, *first = F(has_ending)(ending) ? maps : to;
-            F(copy_to_vectors)(g, &t, a + row * a_row + i * in_size, planes);
-            F(convolve_tiles)(g, &t, planes, factors + i % m->groups * packed, transformed, first);
-            if (first != to) F(end_maps)(ending, row, i * out_size, out_size, first, to);
-        }
-    }
+    F(write_tiles)(both + !turn, &to->cutoff, 0, GDB_TILES_AT_ONCE);
 }
