@@ -1,6 +1,6 @@
 """Optimizers of MXNet whose step is one operation of the engine.
 
-MXNet's AdaGrad runs eight operators for each parameter, and its Adam one.  An operator takes some
+MXNet's AdaGrad runs ten operators for each parameter, and its Adam one.  An operator takes some
 20 us in the thread that trains, and reads and writes whole arrays.  Here, an update is an
 expression, compiled to a native kernel, and a step is a program with a launch per parameter.
 """
