@@ -224,7 +224,7 @@ cdef class Known:
     cdef public Structure seen
     #: A `SizedCache` of pieces, by structure of the arguments, with the number of the state of the
     #: block.
-    cdef public object held
+    cdef public Recency held
 
     cdef object call(self, Calls recorder, block, tuple args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
@@ -244,7 +244,7 @@ cdef class Known:
                 key = arguments.write(seen.number << mode_bits | mode_in(recorder.numpy_settings), args)
             except (TypeError, ValueError, RecursionError) as error:
                 return self.refuse(recorder, block, args, error)
-            piece = self.held.find(key)
+            piece = self.held.look_up(key)
             if piece is not None and recorder.watch is None:
                 result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
                 if result is not NotImplemented:

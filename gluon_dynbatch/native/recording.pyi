@@ -5,6 +5,7 @@ from typing import (
     Callable,
     Dict,
     FrozenSet,
+    Hashable,
     Iterable,
     List,
     Optional,
@@ -281,9 +282,22 @@ class Piece:
     @property
     def weight(self) -> int: ...
 
+class CacheEntry:
+    fingerprint: Hashable
+    value: Any
+    bytes: int
+    used: int
+
+class Recency:
+    entries: Dict[Hashable, CacheEntry]
+    found: float
+    def find(self, fingerprint: Hashable) -> Any: ...
+    def put(self, fingerprint: Hashable, value: Any, size: int) -> Optional[CacheEntry]: ...
+    def missed(self, fingerprint: Hashable) -> None: ...
+
 class Known:
     seen: Any
-    held: Any
+    held: Recency
 
 _Statement = TypeVar("_Statement", bound=Statements)
 
