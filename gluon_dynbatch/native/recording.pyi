@@ -380,20 +380,3 @@ def empty(
 def arrays_like(array_: NDArray, kinds: List[Tuple[Tuple[int, ...], bool]]) -> List[NDArray]: ...
 def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
-
-class Letters:
-    values: Any
-    urgent: int
-    full: int
-    delivered: int
-    has_news: bool
-    rests: bool
-    due: float
-    def take_all(self) -> List[Any]: ...
-
-class Post:
-    due: List[Any]
-    has_firsts: bool
-    values: int
-    def put(self, mailbox: Letters, value: Any) -> int: ...
-    def pour(self, mailbox: Letters, values: Any, convert: Callable[..., Any]) -> bool: ...
