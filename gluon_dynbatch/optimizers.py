@@ -162,10 +162,13 @@ def _known_parameter(weight: NDArray, gradient: NDArray, state: Any) -> KnownPar
 def _has_kernel(arrays: Arrays, dtype: str) -> bool:
     """Return whether a kernel can update a parameter."""
     weight = arrays[0]
+    # States that were made in a scope are lazy; to ask for their handles computes them.
+    handles = [array.handle for array in arrays if isinstance(array, NDArray)]
     return (
         dtype in ("float32", "float64")
         and in_host_memory(weight.context)
-        and all(isinstance(x, NDArray) and x.stype == "default" for x in arrays)
+        and len(handles) == len(arrays)
+        and all(array.stype == "default" for array in arrays)
         and {(x.shape, name_of(x.dtype), x.context) for x in arrays}
         == {(weight.shape, dtype, weight.context)}
     )
