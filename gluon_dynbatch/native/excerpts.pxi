@@ -20,7 +20,7 @@ cdef class Excerpt(Owner):
     cdef readonly object array
     cdef readonly int64_t first, count
     #: MXNet's own view of the rows, once the array may become another variable, else None.
-    cdef readonly object view
+    cdef object view
     #: The numbers of the rows, as an array of a `Constant`; None before they are needed.
     cdef object numbers
     #: The last tape that has read the rows, and the value that they are there.
@@ -47,10 +47,10 @@ cdef class Excerpt(Owner):
         finally:
             mxnet.set_recording(before, &before)
 
-    def settle(self):
+    cdef int settle(self) except -1:
         """Stay what this is, although the array is about to become another variable."""
-        if self.view is None:
-            self.view = self.rows()
+        self.view = self.rows()
+        return 0
 
     cdef int place(self, FlatTape tape) except -1:
         """Find out which value of a tape the rows are; record a call that takes them if none is."""
@@ -78,8 +78,7 @@ cdef class Excerpt(Owner):
             return self.view
         callee = callee_of_take(recorder, is_numpy(self.array))
         if self.numbers is None:
-            rows = np.arange(self.first, self.first + self.count, dtype=np.int32)
-            self.numbers = made_array(rows, self.array.ctx, "int32", is_numpy(self.array))
+            self.numbers = numbers_of_rows(recorder, self)
         taken = call(recorder, <Callee?>callee, (self.array, self.numbers))
         if recorder.tape is not tape or not tape.open:
             return None

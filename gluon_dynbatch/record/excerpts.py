@@ -6,6 +6,7 @@ import ctypes
 import functools
 from typing import Any, List, Optional, Tuple, cast
 
+import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.base import _LIB, check_call
@@ -15,7 +16,7 @@ from ..native import recording
 from .lazy import BASIC_INDICES
 from .operators import OperatorInfo, operator_of
 from .state import ThreadRecorder
-from .types import TYPES
+from .types import TYPES, ArrayType
 
 
 @functools.lru_cache(maxsize=None)
@@ -30,6 +31,19 @@ def _callee_of_take(recorder: Any, numpy: bool) -> Any:
     """Return the callee that takes rows of an array, of ``mx.nd`` or of ``mx.np``."""
     token = "np" if numpy else "op", "take", ("axis", "mode"), ("0", "clip")
     return recorder.operators.get(token) or recorder.library.operator(token, _take())
+
+
+def _numbers(recorder: Any, excerpt: recording.Excerpt) -> Any:
+    """Return the numbers of rows, of which a scope has one constant."""
+    context, numpy = excerpt.array.ctx, isinstance(excerpt.array, mx.np.ndarray)
+    token = "rows", excerpt.first, excerpt.count, context, numpy
+    constant = recorder.constants.get(token)
+    if constant is None:
+        rows = np.arange(excerpt.first, excerpt.first + excerpt.count, dtype=np.int32)
+        type_id = TYPES.id_of(ArrayType(rows.shape, "int32", context))
+        constant = recording.Constant(type_id, rows.tobytes(), None, token, numpy)
+        recorder.constants[token] = constant
+    return constant.make()
 
 
 def _realise(excerpt: recording.Excerpt, lazy: Any) -> None:
@@ -59,10 +73,10 @@ def _view(type_id: int, key: Any, numpy: bool) -> Optional[Tuple[int, int]]:
     return None if TYPES[view[1]].elements == 1 and is_np_shape() and not numpy else view
 
 
-def settle(recorder: ThreadRecorder, handles: List[int]) -> None:
+def settle_parts(recorder: ThreadRecorder, handles: List[int]) -> None:
     """Let parts stay what they are: of arrays with these handles, which become variables anew."""
     recording.settle_excerpts(cast(recording.Calls, recorder), handles)
 
 
 recording.realise_excerpt, recording.callee_of_take = _realise, _callee_of_take
-recording.view_of_type = _view
+recording.view_of_type, recording.numbers_of_rows = _view, _numbers
