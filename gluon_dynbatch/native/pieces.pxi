@@ -127,6 +127,11 @@ cdef class Piece:
             if type(array_) is Constant:  # which `forward` made
                 (<Constant>array_).place(tape)
                 at[0], at[1] = (<Constant>array_).value, (<Constant>array_).offset
+            elif type(array_) is Excerpt:
+                (<Excerpt>array_).place(tape)
+                at[0], at[1] = (<Excerpt>array_).value, 0
+                if recorder.tape is not tape or tape.value_type.data.as_ints[at[0]] != kind:
+                    return False
             elif is_lazy(array_) and isinstance(owner_of(array_), Owner):
                 if owner_of(array_) is tape:
                     at[0] = <object>slot(array_, value_at)[0]
