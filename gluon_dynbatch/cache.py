@@ -51,7 +51,7 @@ class SizedCache(Recency, Generic[Content]):
         #: used.  All are still in the cache; those that were used since are not the oldest.
         self._by_age: List[Tuple[int, CacheEntry]] = []
         #: By hash of an evicted fingerprint, the bytes that had been evicted before it, and its
-        #: own; and those that have been evicted in all.
+        #: own, or 0 if it was asked for again; and those that have been evicted in all.
         self._evicted: OrderedDict[int, Tuple[int, int]] = OrderedDict()
         self._evicted_bytes = 0
         #: Bytes that the last look-ups asked for, besides those found: those made, and those of
@@ -70,7 +70,9 @@ class SizedCache(Recency, Generic[Content]):
             return
         with self._lock:
             self._made += size
-            if size > self.limit or self._is_full(size) and self._all_is_new():
+            _, not_asked_for = self._evicted.pop(hash(fingerprint), (0, 1))
+            new = not_asked_for and self._all_is_new()
+            if size > self.limit or new and self.bytes + size > self.limit:
                 self._note(fingerprint, size)
                 return
             replaced = self.put(fingerprint, value, size)
@@ -82,10 +84,6 @@ class SizedCache(Recency, Generic[Content]):
                 oldest = self._pop_oldest()
                 self.bytes -= oldest.bytes
                 self._note(oldest.fingerprint, oldest.bytes)
-
-    def _is_full(self, size: int) -> bool:
-        """Return whether another entry has to go if one of so many bytes comes."""
-        return self.bytes + size > self.limit
 
     def _all_is_new(self) -> bool:
         """Return whether hardly anything was asked for that had been asked for before."""
@@ -117,7 +115,10 @@ class SizedCache(Recency, Generic[Content]):
         if not self._evicted:
             return
         with self._lock:
-            before, size = self._evicted.pop(hash(fingerprint), (0, 0))
+            number = hash(fingerprint)
+            before, size = self._evicted.get(number, (0, 0))
+            if size:
+                self._evicted[number] = before, 0
             self._missed += size
             again, asked = self.found + self._missed, self.found + self._made + size
             if size and self._missed >= max(OFTEN * again, NOT_NEW * asked):

@@ -72,7 +72,9 @@ def test_plans_that_repeat_in_turns_are_found_from_the_third_turn_on(sizes):
         assert again == len(sizes) and cache.limit == 100
     elif sum(sizes) <= 400:
         assert turn(cache, sizes) == turn(cache, sizes) == len(sizes)
-        assert cache.limit == sum(sizes) or max(sizes) > 100
+        # If so much is new that it is no longer kept, what is there instead counts, too.
+        most = sum(sizes) + 100 * (sum(sizes) > 200)
+        assert sum(sizes) <= cache.limit <= most or max(sizes) > 100
     else:
         turn(cache, sizes)
         assert cache.limit <= 400

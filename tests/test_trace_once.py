@@ -284,7 +284,7 @@ def test_calls_of_pieces_keep_the_lines_of_the_user():
         for _ in range(2):
             block(x(), 2)
             random.random(), np.random.uniform()  # only draws in forward matter
-        first, _, third, _ = STATE.recorder.tape.places
+        first, _, third, _ = map(STATE.recorder.tape.place, range(4))
     assert batch.report.traced.known == 1
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 
