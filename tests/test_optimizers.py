@@ -176,6 +176,27 @@ def test_parameters_that_get_other_arrays(pair):
 
 
 @every_pair
+@given(st.lists(st.sets(st.integers(0, 4)), min_size=2, max_size=6), st.sampled_from([1, 2]))
+def test_steps_update_only_what_has_new_gradients(pair, chosen, types):
+    """Each step updates other parameters, such as the experts that a minibatch calls."""
+
+    def run(optimizer):
+        net = Parameters([(3, 4), (5,), (2, 2), (64,), (12,)])
+        parameters = list(net.collect_params().values())
+        if types == 2:
+            net.p1.cast("float16")
+        trainer = gluon.Trainer(net.collect_params(), optimizer(multi_precision=True))
+        for step, numbers in enumerate(chosen):
+            net.set_gradients(step)
+            for number, parameter in enumerate(parameters):
+                parameter.data()._fresh_grad = number in numbers
+            trainer.step(1, ignore_stale_grad=True)
+        return net
+
+    check(pair, run)
+
+
+@every_pair
 def test_states_are_exchanged_with_mxnets(pair, tmp_path):
     """A run goes on from the states that any of both has saved; an optimizer can be copied."""
 
