@@ -225,7 +225,8 @@ class FusedAdaGrad(FusedOptimizer, mx.optimizer.AdaGrad):
 
     Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadagrad",
     {"learning_rate": 0.05})``.  Updates, options and states are those of `mxnet.optimizer.AdaGrad`
-    (Duchi, Hazan, Singer 2011), so states that one of them has saved can be loaded by the other.
+    (Duchi, Hazan, Singer 2011).  A file of states holds the optimizer, too: the page on training
+    shows how to go on from one that the other has saved.
     It is worthwhile for small minibatches and for models with many parameters: MXNet's own takes
     some 0.2 ms for each.
 
@@ -266,8 +267,9 @@ class FusedAdam(FusedOptimizer, mx.optimizer.Adam):
     """MXNet's Adam, with all parameters updated in one operation of the engine.
 
     Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadam")``.  Updates,
-    options and states are those of `mxnet.optimizer.Adam` (Kingma, Ba 2014, arXiv:1412.6980), so
-    states that one of them has saved can be loaded by the other.
+    options and states are those of `mxnet.optimizer.Adam` (Kingma, Ba 2014, arXiv:1412.6980).  A
+    file of states holds the optimizer, too: the page on training shows how to go on from one that
+    the other has saved.
 
     Parameters
     ----------

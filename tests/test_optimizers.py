@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 
 import mxnet as mx
 import numpy as np
@@ -215,6 +216,29 @@ def test_states_are_exchanged_with_mxnets(pair, tmp_path):
     fused, plain = pair
     check((fused, plain), lambda second: run(plain, second))
     check((fused, plain), lambda first: run(first, plain))
+
+
+@every_pair
+def test_a_run_goes_on_from_a_file_of_mxnets(pair, tmp_path):
+    """The optimizer in the file is exchanged, as the page on training says."""
+
+    def run(optimizer):
+        net, path = Parameters([(3, 4), (5,)]), str(tmp_path / "states")
+        trainer = gluon.Trainer(net.collect_params(), pair[1](learning_rate=0.1))
+        train(trainer, net, range(2))
+        trainer.save_states(path)
+        with open(path, "rb") as file:
+            states, old = pickle.load(file)
+        new = optimizer(learning_rate=0.1, begin_num_update=old.num_update)
+        with open(path, "wb") as file:
+            pickle.dump((states, new), file)
+        again = gluon.Trainer(net.collect_params(), optimizer(learning_rate=0.1))
+        again.load_states(path)
+        assert type(again.optimizer) is optimizer
+        train(again, net, range(2, 4))
+        return net
+
+    check(pair, run)
 
 
 PROGRAM = """
