@@ -218,7 +218,7 @@ def replaced():
     places = set()
     for owner in owners():
         for name, value in list(vars(owner).items()):
-            home = getattr(value, "__globals__", {}).get("__name__", "")
+            home = getattr(value, "__globals__", {}).get("__name__") or type(value).__module__
             if home.split(".")[0] == "gluon_dynbatch":
                 places.add((owner, name))
     return places
