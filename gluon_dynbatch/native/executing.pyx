@@ -115,8 +115,12 @@ cdef struct Push:
     # allocate_zeros it twice.
     int64_t deferred_count, deferred_read
     int64_t *deferred
-    # Per deferred base that is read, NULL or a copy of the array in the usual order.
+    # Per deferred base that is read, and then per parameter, NULL or a copy of the array in the usual
+    # order.
     char **copies
+    # Parameters that are whole memories, which are known, with a reference to each.
+    int64_t placed_count
+    PlacedParameter *placed
     #: NULL, or the notice that it is done, with the giver's reference.
     gdb_notice *notice
 
@@ -133,14 +137,26 @@ cdef void release_program(NativeProgram *program) noexcept nogil:
     free(program)
 
 
+cdef inline void fetch_placed(PlacedParameter *placed, int64_t i, int64_t count) noexcept nogil:
+    """Fetch MXNet's records of memory to the cache that come soon after one."""
+    if i + FETCHED_AHEAD < count:
+        FETCH(placed[i + FETCHED_AHEAD].memory)
+        FETCH(<char *>placed[i + FETCHED_AHEAD].memory + 64)
+        FETCH(placed[i + FETCHED_AHEAD].counts)
+
+
 cdef void release_push(void *context) noexcept nogil:
     cdef Push *push = <Push *>context
     cdef int64_t i
     for i in range(push.held_count):
         free_array(push.held[i])
     if push.copies != NULL:
-        for i in range(push.deferred_read):
+        for i in range(push.deferred_read + push.placed_count):
             free(push.copies[i])
+    for i in range(push.placed_count):
+        fetch_placed(push.placed, i, push.placed_count)
+        release_memory(push.placed[i].counts)
+    free(push.placed)
     free(push.copies)
     free(push.held)
     free(push.deferred)
@@ -198,6 +214,38 @@ cdef int hold(Push *push, array handles) except -1:
 
 
 
+cdef int hold_placed(Push *push, Bases bases) except -1:
+    """Add references to the memory of parameters, which `release_push` drops."""
+    cdef PlacedParameter *placed = <PlacedParameter *>bases.placed.data.as_voidptr
+    cdef int64_t i
+    push.placed = <PlacedParameter *>allocate_zeros(bases.placed_count, sizeof(PlacedParameter))
+    for i in range(bases.placed_count):
+        fetch_placed(placed, i, bases.placed_count)
+        if placed[i].counts != NULL:
+            ADD_REFERENCE(placed[i].counts + 2)
+            push.placed[push.placed_count] = placed[i]
+            push.placed_count += 1
+    return 0
+
+
+cdef void find_placed(Push *push) noexcept nogil:
+    """Find the addresses of parameters."""
+    cdef PlacedParameter *placed = push.placed
+    cdef char **copies = push.copies + push.deferred_read
+    cdef Memory *memory
+    cdef int64_t i
+    for i in range(push.placed_count):
+        fetch_placed(placed, i, push.placed_count)
+        memory = placed[i].memory
+        copies[i] = copy_in_order(memory)
+        if copies[i] == NULL and memory.address == NULL:
+            # What should have written it has failed; so will who reads what comes of it.
+            copies[i] = <char *>calloc(memory.size + 1, 1)
+            if copies[i] == NULL:
+                give_up(b"gluon_dynbatch: no memory for a parameter that has failed\n")
+        push.bases[placed[i].base] = memory.address if copies[i] == NULL else copies[i]
+
+
 cdef void run_program(void *run_context, void *context) noexcept nogil:
     """Run the records of a push."""
     cdef Push *push = <Push *>context
@@ -217,6 +265,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             restore_order((<void **>push.held[i])[0])
         if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
             give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate_zeros it
+    find_placed(push)
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(
         push.program.code, push.low, push.high,
@@ -295,7 +344,9 @@ cdef class Program:
             hold(push, bases.deferred)
             hold(push, bases.held)
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
-            push.copies = <char **>allocate_zeros(bases.deferred_read, sizeof(char *))
+            push.copies = <char **>allocate_zeros(
+                bases.deferred_read + bases.placed_count, sizeof(char *))
+            hold_placed(push, bases)
             push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
         except BaseException:
             release_push(push)
@@ -325,6 +376,7 @@ cdef class Program:
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
         push.shares_memory, push.memory, push.scratch = False, NULL, NULL
+        push.placed_count, push.deferred_read, push.copies = 0, 0, NULL
         push.recorder = gdb_find_recorder(True)
         push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)
