@@ -18,6 +18,38 @@ cdef struct PlacedParameter:
     int32_t *counts
 
 
+cdef enum:
+    #: How many arrays are on their way to the cache, and the bytes that are read of each.
+    FETCHED_AHEAD = 12
+    ARRAY_BYTES = 256
+
+
+cdef inline void fetch_placed(const PlacedParameter *placed, int64_t i, int64_t count) noexcept nogil:
+    """Fetch MXNet's records of memory to the cache that come soon after one."""
+    if i + FETCHED_AHEAD < count:
+        FETCH(placed[i + FETCHED_AHEAD].memory)
+        FETCH(<char *>placed[i + FETCHED_AHEAD].memory + 64)
+        FETCH(placed[i + FETCHED_AHEAD].counts)
+
+
+cdef void find_placed(
+    const PlacedParameter *placed, int64_t count, char **addresses, char **copies
+) noexcept nogil:
+    """Find the addresses of parameters, at their bases; copies are as those of a `Push`."""
+    cdef const Memory *memory
+    cdef int64_t i
+    for i in range(count):
+        fetch_placed(placed, i, count)
+        memory = placed[i].memory
+        copies[i] = copy_in_order(memory)
+        if copies[i] == NULL and memory.address == NULL:
+            # What should have written it has failed; so will who reads what comes of it.
+            copies[i] = <char *>calloc(memory.size + 1, 1)
+            if copies[i] == NULL:
+                give_up(b"gluon_dynbatch: no memory for a parameter that has failed\n")
+        addresses[placed[i].base] = memory.address if copies[i] == NULL else copies[i]
+
+
 cdef Accesses *accesses_of(Accesses *table, int64_t mask, uintptr_t memory) noexcept nogil:
     """Return the entry of a memory in a hash table, a new one if it has none."""
     cdef int64_t i = <int64_t>((<uint64_t>memory * 0x9E3779B97F4A7C15ULL) >> 32) & mask
@@ -150,3 +182,15 @@ cdef class Bases:
                     append_number(self.held, entry.lent)
         self.shares_memory |= writes > len(self.written)
         return 0
+
+    cdef int64_t hold_placed(self, PlacedParameter *held) noexcept:
+        """Add references to the memory of parameters, and return how many are noted in a table."""
+        cdef const PlacedParameter *placed = <const PlacedParameter *>self.placed.data.as_voidptr
+        cdef int64_t i, count = 0
+        for i in range(self.placed_count):
+            fetch_placed(placed, i, self.placed_count)
+            if placed[i].counts != NULL:
+                ADD_REFERENCE(placed[i].counts + 2)
+                held[count] = placed[i]
+                count += 1
+        return count

@@ -67,12 +67,6 @@ include "engine.pxi"
 include "bases.pxi"
 
 
-cdef enum:
-    #: How many arrays are on their way to the cache, and the bytes that are read of each.
-    FETCHED_AHEAD = 12
-    ARRAY_BYTES = 256
-
-
 cdef struct NativeProgram:
     # Owned by all that refer to it: the `Program` that made it, and each `Push` until the engine is
     # done, in any thread and without Python.  Nothing in it changes once it is made, but the count.
@@ -135,14 +129,6 @@ cdef void release_program(NativeProgram *program) noexcept nogil:
     gdb_release_groups(program.groups)
     free(program.code)
     free(program)
-
-
-cdef inline void fetch_placed(PlacedParameter *placed, int64_t i, int64_t count) noexcept nogil:
-    """Fetch MXNet's records of memory to the cache that come soon after one."""
-    if i + FETCHED_AHEAD < count:
-        FETCH(placed[i + FETCHED_AHEAD].memory)
-        FETCH(<char *>placed[i + FETCHED_AHEAD].memory + 64)
-        FETCH(placed[i + FETCHED_AHEAD].counts)
 
 
 cdef void release_push(void *context) noexcept nogil:
@@ -214,38 +200,6 @@ cdef int hold(Push *push, array handles) except -1:
 
 
 
-cdef int hold_placed(Push *push, Bases bases) except -1:
-    """Add references to the memory of parameters, which `release_push` drops."""
-    cdef PlacedParameter *placed = <PlacedParameter *>bases.placed.data.as_voidptr
-    cdef int64_t i
-    push.placed = <PlacedParameter *>allocate_zeros(bases.placed_count, sizeof(PlacedParameter))
-    for i in range(bases.placed_count):
-        fetch_placed(placed, i, bases.placed_count)
-        if placed[i].counts != NULL:
-            ADD_REFERENCE(placed[i].counts + 2)
-            push.placed[push.placed_count] = placed[i]
-            push.placed_count += 1
-    return 0
-
-
-cdef void find_placed(Push *push) noexcept nogil:
-    """Find the addresses of parameters."""
-    cdef PlacedParameter *placed = push.placed
-    cdef char **copies = push.copies + push.deferred_read
-    cdef Memory *memory
-    cdef int64_t i
-    for i in range(push.placed_count):
-        fetch_placed(placed, i, push.placed_count)
-        memory = placed[i].memory
-        copies[i] = copy_in_order(memory)
-        if copies[i] == NULL and memory.address == NULL:
-            # What should have written it has failed; so will who reads what comes of it.
-            copies[i] = <char *>calloc(memory.size + 1, 1)
-            if copies[i] == NULL:
-                give_up(b"gluon_dynbatch: no memory for a parameter that has failed\n")
-        push.bases[placed[i].base] = memory.address if copies[i] == NULL else copies[i]
-
-
 cdef void run_program(void *run_context, void *context) noexcept nogil:
     """Run the records of a push."""
     cdef Push *push = <Push *>context
@@ -265,7 +219,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             restore_order((<void **>push.held[i])[0])
         if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
             give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate_zeros it
-    find_placed(push)
+    find_placed(push.placed, push.placed_count, bases, push.copies + push.deferred_read)
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(
         push.program.code, push.low, push.high,
@@ -346,7 +300,9 @@ cdef class Program:
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
             push.copies = <char **>allocate_zeros(
                 bases.deferred_read + bases.placed_count, sizeof(char *))
-            hold_placed(push, bases)
+            push.placed = <PlacedParameter *>allocate_zeros(
+                bases.placed_count, sizeof(PlacedParameter))
+            push.placed_count = bases.hold_placed(push.placed)
             push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
         except BaseException:
             release_push(push)

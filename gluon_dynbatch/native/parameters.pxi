@@ -113,7 +113,8 @@ def arrays_of_bases(
         place = owner.places + numbers[2 * i + 1]
         attributes = NULL
         if place.version:
-            attributes = dictionary_of(<object>PyTuple_GET_ITEM(owner.parameters, numbers[2 * i + 1]))
+            parameter = <object>PyTuple_GET_ITEM(owner.parameters, numbers[2 * i + 1])
+            attributes = dictionary_of(parameter)
         if attributes is NULL or version_of(attributes) != place.version:
             array_ = find_place(owner, numbers[2 * i + 1], place)
         else:
