@@ -292,7 +292,8 @@ class FusedAdam(FusedOptimizer, mx.optimizer.Adam):
     @property
     def constants(self) -> Constants:
         """What the kernel is compiled for."""
-        return self.beta1, self.beta2, self.epsilon, self.clip_gradient or None
+        bound = self.clip_gradient
+        return self.beta1, self.beta2, self.epsilon, bound if bound and bound > 0 else None
 
     def rates(self, indices: Sequence[int]) -> List[float]:
         """Return the learning rates, corrected for means that began at zero."""

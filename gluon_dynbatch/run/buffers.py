@@ -19,7 +19,6 @@ from ..plan.launch import Operand, Region, Rows, Slice, pieces_in
 from ..plan.plan import Plan
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
-from .engine import PUSHES
 from .pool import POOL, ArrayKind, Pool, allocate_like
 from .team import use_threads
 
@@ -44,7 +43,7 @@ executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _RELEASE, _THROW]))
 use_threads()
 
 
-@PUSHES.one_at_a_time
+@executing.OneAtATime
 def push(
     program: executing.Program,
     bases: executing.Bases,
