@@ -1,6 +1,8 @@
 """Where calls of a block go is known from the call before, as long as the block has not changed."""
 
+import contextlib
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import mxnet as mx
@@ -9,7 +11,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
-from tests.cells import WIDTH, array, dense, ready
+from tests.cells import WIDTH, array, dense, equal, ready
 from tests.common import FIXED
 
 SEEN = []
@@ -144,3 +146,83 @@ def test_threads_with_and_without_a_scope_call_a_block_in_turn():
             for lazy, result in found:
                 assert isinstance(result, LazyNDArray) == lazy
                 np.testing.assert_allclose(result.asnumpy(), wanted, 1e-5, 1e-6)
+
+
+def initialize_again(block):
+    block.initialize(mx.init.Normal(1.0), force_reinit=True)
+
+
+def set_values(block):
+    block.net.weight.set_data(array(WIDTH, WIDTH))
+
+
+def move(block):
+    block.collect_params().reset_ctx(mx.cpu(0))
+
+
+def cast_twice(block):
+    block.cast("float64")
+    block.cast("float32")
+
+
+def read_parts(block):
+    """Let parameters be parts of larger arrays, as those are that are made by hand."""
+    for parameter in block.collect_params().values():
+        rows = parameter.data().shape[0]
+        whole = mx.nd.concat(parameter.data() - 1, parameter.data() * 2, dim=0)
+        parameter._data = [whole[rows : 2 * rows]]
+
+
+def read_on_two_devices(block):
+    block.collect_params().reset_ctx([mx.cpu(0), mx.cpu(1)])
+
+
+def train_again(block):
+    block.collect_params().setattr("grad_req", "null")
+    block.collect_params().setattr("grad_req", "write")
+
+
+CHANGES = [initialize_again, set_values, move, cast_twice, read_parts, train_again]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("change", [*CHANGES, read_on_two_devices])
+def test_a_flush_reads_the_arrays_that_parameters_have_now(change, trains):
+    """It knows where they were in the last one; also if an earlier flush has not run yet."""
+    block, x = ready(Scaled()), array(1, WIDTH)
+
+    def run(batch):
+        with batch, mx.autograd.record(trains):
+            return block(x)
+
+    for _ in range(3):
+        earlier, expected = run(gdb.batching(**FIXED)), run(contextlib.nullcontext())
+        values = expected.asnumpy()
+        if trains and change is not read_parts:
+            earlier.backward()
+            gradient = block.net.weight.grad(mx.cpu(0)).asnumpy()
+            expected.backward()
+            equal(gradient, block.net.weight.grad(mx.cpu(0)))
+        change(block)
+        equal(earlier, values)
+        equal(run(gdb.batching(**FIXED)), run(contextlib.nullcontext()))
+
+
+def test_arrays_that_parameters_had_before_are_freed():
+    """A flush may run after them, but nothing keeps them once it has."""
+    block, x, freed = ready(Scaled()), array(1, WIDTH), []
+    for number in range(3):
+        values = np.full((WIDTH, WIDTH), 0.5 + number, np.float32)
+        weakref.finalize(values, freed.append, number)
+        block.net.weight._data = [mx.nd.from_numpy(values, zero_copy=True)]
+        del values
+        with gdb.batching(**FIXED):
+            result = block(x)
+        block.net.weight._data = [mx.nd.ones((WIDTH, WIDTH))]
+        expected = x.asnumpy() @ np.full((WIDTH, WIDTH), 0.5 + number, np.float32)
+        equal(result, 2 * (expected + block.net.bias.data().asnumpy()))
+        mx.nd.waitall()
+    with gdb.batching(**FIXED):
+        block(x)
+    mx.nd.waitall()
+    assert freed == [0, 1, 2]

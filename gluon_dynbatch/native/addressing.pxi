@@ -4,12 +4,15 @@
 MEMORY = ("temporary", "kept", "saved")
 
 #: How the program accesses bases of a kind, as a letter of `recording.addresses_and_handles`.
-#: MXNet may not have allocated parameters and gradients yet.  Bases of other kinds are written.
+#: MXNet may not have allocated gradients yet.  Bases of other kinds are written.
 cdef dict USES = {
-    "parameter": ord("R"), "external": ord("a"),
+    "parameter": ord("p"), "external": ord("a"),
     "gradient": ord("W"), "external gradient": ord("W"), "key": ord("r"), "identities": ord("r"),
     "gathered": ord("r"),
 }
+
+
+cdef tuple PARAMETER_BASE = ("parameter",)
 
 
 cdef struct ParameterBase:
@@ -23,7 +26,7 @@ cdef struct ParameterBase:
 cdef class ParameterBases:
     """A hash table, at most half full, that finds the numbers of bases of parameters.
 
-    Owned by an `Addressing`, whose bases keep the parameters alive.
+    Owned by an `Addressing`, whose owners of parameters keep these alive.
     """
 
     cdef ParameterBase *table
@@ -69,6 +72,9 @@ cdef class Addressing:
     #: Per base, its key (a kind of array, then what identifies the array), and a letter of `USES`.
     cdef readonly list bases
     cdef readonly bytearray uses
+    #: Per base of a parameter, a segment that has it; and its number, and that of the parameter there.
+    cdef readonly list owners
+    cdef readonly array owned
     #: Numbers of bases; those of parameters; and of devices, with the context looked
     #: up last.
     cdef dict numbers, devices
@@ -83,6 +89,7 @@ cdef class Addressing:
     def __init__(self, int64_t first=0):
         cdef int64_t use
         self.bases, self.uses, self.first = [], bytearray(), first
+        self.owners, self.owned = [], array("q")
         self.numbers, self.devices, self.of_parameters = {}, {}, ParameterBases()
         for use in range(3):
             self.memory[use], self.used[use], self.most[use] = -1, 0, 0
@@ -124,7 +131,10 @@ cdef class Addressing:
             table.grow()
         entry = table.find(parameter, self.device)
         if not entry.parameter:
-            base = self.add_base(segment.bases[number])
+            base = self.add_base(PARAMETER_BASE)
+            self.owners.append(segment)
+            append_to(self.owned, base)
+            append_to(self.owned, number)
             entry[0] = ParameterBase(parameter, self.device, base)
             table.count += 1
         return entry.base

@@ -18,11 +18,10 @@ cdef list recorded_briefs(tape):
 cdef class SegmentBrief:
     """What flushes read of a segment.
 
-    Owned by the segment; it never changes, but for the kernels.
+    Owned by the segment; it never changes, but for the kernels, and where parameters are.
     """
 
-    # `lowering.pxd` has the attributes: the parameters, the base of each in programs (see
-    # `Addressing`), and their context; per parameter whether its gradient is dense; the family;
+    # `lowering.pxd` has the attributes: the parameters, where each is, and their context; per parameter whether its gradient is dense; the family;
     # whether calls do not merge, or only those that read equal shared arrays; whether no parameter
     # is of a subclass, and whether a backward pass may follow; and what `kernel.kernels.Kernels` has
     # found, or None.
@@ -34,8 +33,13 @@ cdef class SegmentBrief:
         self.parameters, self.context, self.family = parameters, context, family
         self.unbatched, self.shares, self.plain = unbatched, shares, plain
         self.recorded = recorded
-        self.bases = tuple([("parameter", parameter, context) for parameter in parameters])
+        self.places = <ParameterPlace *>calloc(len(parameters), sizeof(ParameterPlace))
+        if self.places == NULL and len(parameters):
+            raise MemoryError("no memory for a segment")
         self.dense = bytes([parameter._grad_stype == "default" for parameter in parameters])
+
+    def __dealloc__(self):
+        free(self.places)
 
 
 def merge_freely(list briefs not None):

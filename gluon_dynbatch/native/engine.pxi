@@ -17,7 +17,8 @@ cdef extern from "c/pushing.h" nogil:
     void gdb_end_push()
 
 #: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
-#: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
+#: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN; and what
+#: a ``std::shared_ptr`` does to the counts of references when it goes, NULL if MXNet has it inline.
 ctypedef int (*PushToEngine)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
     void **, int, void **, int, void *, int, const char *) noexcept
@@ -25,6 +26,7 @@ ctypedef int (*DetachArray)(void *, void **) noexcept nogil
 ctypedef int (*FreeArray)(void *) noexcept nogil
 ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef void (*Reorder)(void *) noexcept nogil
+ctypedef void (*ReleaseMemory)(void *) noexcept nogil
 #: A function of C++ that throws an exception with a message.
 ctypedef void (*Throw)(const char *) noexcept nogil
 cdef PushToEngine push_to_engine
@@ -32,6 +34,7 @@ cdef DetachArray detach_array
 cdef FreeArray free_array
 cdef GetData get_data
 cdef Reorder restore_order
+cdef ReleaseMemory release_memory
 cdef Throw throw_error
 
 
@@ -100,14 +103,16 @@ def can_fail():
 
 def use_mxnet(
     uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder,
-    uintptr_t throw,
+    uintptr_t release_counted, uintptr_t throw,
 ):
-    """Store the addresses of functions of MXNet and C++; `reorder` and `throw` may be 0."""
-    global push_to_engine, detach_array, free_array, get_data, restore_order, throw_error
+    """Store the addresses of functions of MXNet and C++; the last three may be 0."""
+    global push_to_engine, detach_array, free_array, get_data, restore_order, release_memory
+    global throw_error
     throw_error = <Throw>throw
     push_to_engine = <PushToEngine>push
     detach_array, free_array = <DetachArray>detach, <FreeArray>release
     get_data, restore_order = <GetData>data, <Reorder>reorder
+    release_memory = <ReleaseMemory>release_counted
 
 
 cdef int give_up(const char *message) noexcept nogil:

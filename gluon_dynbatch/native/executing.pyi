@@ -52,7 +52,12 @@ class OneAtATime:
 
 class Bases:
     def __init__(
-        self, arrays: List[NDArray], addresses: array[int], handles: array[int], uses: bytes
+        self,
+        arrays: List[NDArray],
+        addresses: array[int],
+        handles: array[int],
+        uses: bytes,
+        placed: Optional[array[int]] = None,
     ) -> None: ...
     @property
     def addresses(self) -> array[int]: ...
@@ -97,7 +102,13 @@ def count_failures() -> int: ...
 def give_back(handles: List[int]) -> int: ...
 def can_fail() -> bool: ...
 def use_mxnet(
-    push: int, detach: int, release: int, data: int, reorder: int, throw: int
+    push: int,
+    detach: int,
+    release: int,
+    data: int,
+    reorder: int,
+    release_counted: int,
+    throw: int,
 ) -> None: ...
 def use_threads(count: int, processors: int = 0) -> None: ...
 def packed_bytes(dtype: int, inputs: int, units: int) -> int: ...

@@ -67,12 +67,6 @@ include "engine.pxi"
 include "bases.pxi"
 
 
-cdef enum:
-    #: How many arrays are on their way to the cache, and the bytes that are read of each.
-    FETCHED_AHEAD = 12
-    ARRAY_BYTES = 256
-
-
 cdef struct NativeProgram:
     # Owned by all that refer to it: the `Program` that made it, and each `Push` until the engine is
     # done, in any thread and without Python.  Nothing in it changes once it is made, but the count.
@@ -115,8 +109,12 @@ cdef struct Push:
     # allocate_zeros it twice.
     int64_t deferred_count, deferred_read
     int64_t *deferred
-    # Per deferred base that is read, NULL or a copy of the array in the usual order.
+    # Per deferred base that is read, and then per parameter, NULL or a copy of the array in the usual
+    # order.
     char **copies
+    # Parameters that are whole memories, which are known, with a reference to each.
+    int64_t placed_count
+    PlacedParameter *placed
     #: NULL, or the notice that it is done, with the giver's reference.
     gdb_notice *notice
 
@@ -139,8 +137,12 @@ cdef void release_push(void *context) noexcept nogil:
     for i in range(push.held_count):
         free_array(push.held[i])
     if push.copies != NULL:
-        for i in range(push.deferred_read):
+        for i in range(push.deferred_read + push.placed_count):
             free(push.copies[i])
+    for i in range(push.placed_count):
+        fetch_placed(push.placed, i, push.placed_count)
+        release_memory(push.placed[i].counts)
+    free(push.placed)
     free(push.copies)
     free(push.held)
     free(push.deferred)
@@ -217,6 +219,7 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
             restore_order((<void **>push.held[i])[0])
         if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
             give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate_zeros it
+    find_placed(push.placed, push.placed_count, bases, push.copies + push.deferred_read)
     crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
     gdb_run_records(
         push.program.code, push.low, push.high,
@@ -295,7 +298,11 @@ cdef class Program:
             hold(push, bases.deferred)
             hold(push, bases.held)
             push.deferred = <int64_t *>copy_of(bases.deferred_bases)
-            push.copies = <char **>allocate_zeros(bases.deferred_read, sizeof(char *))
+            push.copies = <char **>allocate_zeros(
+                bases.deferred_read + bases.placed_count, sizeof(char *))
+            push.placed = <PlacedParameter *>allocate_zeros(
+                bases.placed_count, sizeof(PlacedParameter))
+            push.placed_count = bases.hold_placed(push.placed)
             push.deferred_count, push.deferred_read = len(bases.deferred), bases.deferred_read
         except BaseException:
             release_push(push)
@@ -325,6 +332,7 @@ cdef class Program:
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.deferred_count = 0, self.program.length, 0
         push.shares_memory, push.memory, push.scratch = False, NULL, NULL
+        push.placed_count, push.deferred_read, push.copies = 0, 0, NULL
         push.recorder = gdb_find_recorder(True)
         push.recorder.used = -1  # it runs the program itself
         allocate_scratch(&push)

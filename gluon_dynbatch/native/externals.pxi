@@ -292,33 +292,6 @@ cpdef bint is_unrealised(object array_) except -1:
     return is_lazy(array_) and isinstance(owner_of(array_), Owner)
 
 
-def arrays_of_bases(
-    tuple bases not None, list arenas not None, list externals not None, array_at,
-):
-    """Return the array of each base of a program.
-
-    That of a parameter is taken from it, which is faster than ``data`` if it is on one device only.
-    Those at bases that are no arenas and no external arrays either are what `array_at` returns for
-    their kind and key.
-    """
-    cdef list arrays = []
-    for base in bases:
-        kind = (<tuple>base)[0]
-        if kind == "parameter":
-            copies = (<tuple>base)[1]._data
-            if type(copies) is list and len(<list>copies) == 1:
-                arrays.append((<list>copies)[0])
-            else:
-                arrays.append((<tuple>base)[1].data((<tuple>base)[2]))
-        elif kind == "arena":
-            arrays.append(arenas[(<tuple>base)[1]])
-        elif kind == "external":
-            arrays.append(externals[(<tuple>base)[1]])
-        else:
-            arrays.append(array_at(*<tuple>base))
-    return arrays
-
-
 def handle_of_lazy(lazy):
     """Return the handle of the real array, an object; a pending array is computed first."""
     real = owner_of(lazy)
@@ -335,8 +308,8 @@ def addresses_and_handles(list arrays not None, bytes uses not None):
 
     The arrays are real, lazy ones that are kept in arenas, or handles.  `uses` has a letter per array: ``w``
     if it is written, ``r`` if it is read, ``a`` if it is read and has to be waited for; ``W`` and
-    ``R`` if the address is left 0, because the engine asks for it.  Arrays with other letters are
-    not used, and may be None: address and handle are 0.
+    ``R`` if the address is left 0, because the engine asks for it.  Arrays with other letters, such
+    as ``p`` (see `arrays_of_bases`), may be None: address and handle are 0.
     """
     cdef array addresses = clone(array("Q"), len(uses), True)
     cdef array handles = clone(array("Q"), len(uses), True)

@@ -37,7 +37,6 @@ def trained_in(briefs: List[SegmentBrief]) -> List[bytes]: ...
 
 class SegmentBrief:
     parameters: Tuple[Parameter, ...]
-    bases: Tuple[Tuple[str, Parameter, Context], ...]
     context: Context
     family: str
     dense: bytes

@@ -18,6 +18,7 @@ from mxnet.ndarray import NDArray
 from numpy.typing import NDArray as Numbers
 
 from ..errors import Where
+from .lowering import SegmentBrief
 
 _T = TypeVar("_T")
 #: What `flatten` returns besides the leaves.
@@ -246,10 +247,12 @@ def become(lazies: List[Any], reals: List[NDArray]) -> None: ...
 def is_unrealised(array_: Any) -> bool: ...
 def arrays_of_bases(
     bases: Tuple[Tuple[Any, ...], ...],
+    owners: List[SegmentBrief],
+    owned: array[int],
     arenas: List[NDArray],
     externals: List[NDArray],
     array_at: Callable[..., NDArray],
-) -> List[NDArray]: ...
+) -> Tuple[List[NDArray], array[int]]: ...
 def handle_of_lazy(lazy: Any) -> Any: ...
 def addresses_and_handles(arrays: List[Any], uses: bytes) -> Tuple[array[int], array[int]]: ...
 def gather(

@@ -20,6 +20,8 @@ from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from .lowering cimport ParameterPlace, SegmentBrief
+
 from gluon_dynbatch.errors import NestingError, Where
 from gluon_dynbatch.modes import MODE_BITS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 
@@ -63,6 +65,7 @@ cdef extern from "Python.h":
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
     int PyBUF_WRITE
     object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
+    PyObject *PyTuple_GET_ITEM(tuple items, Py_ssize_t i)
     object PyObject_GenericGetDict(object owner, void *context)
     PyObject **_PyObject_GetDictPtr(object owner) noexcept
     void *PyEval_GetFrame()
@@ -303,6 +306,7 @@ include "calls.pxi"
 include "constants.pxi"
 include "graph.pxi"
 include "externals.pxi"
+include "parameters.pxi"
 include "gathering.pxi"
 include "views.pxi"
 include "excerpts.pxi"

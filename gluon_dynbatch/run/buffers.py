@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array as Places
 from math import prod
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
@@ -24,6 +25,8 @@ from .team import use_threads
 _FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
+#: ``_M_release`` of GNU's C++ library, of which MXNet has a copy.
+_RELEASE = "_ZNSt16_Sp_counted_baseILN9__gnu_cxx12_Lock_policyE2EE10_M_releaseEv"
 #: Fewer elements are copied by one thread: to find out what others could do takes longer.
 MOST_ALONE = 1 << 18
 #: ``std::__throw_out_of_range`` of GNU's C++ library, which MXNet is linked to on Linux.
@@ -36,7 +39,7 @@ def _addresses(names: Sequence[str]) -> List[int]:
     return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
 
 
-executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
+executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _RELEASE, _THROW]))
 use_threads()
 
 
@@ -181,9 +184,14 @@ def _copy_by_operators(
     mx.nd.SliceChannel(together, num_outputs=len(out), axis=0, out=out)
 
 
-def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
-    """Return the bases of a program; for `uses`, see `recording.addresses_and_handles`."""
-    return executing.Bases(arrays, *recording.addresses_and_handles(arrays, uses), uses)
+def bases_of(
+    arrays: List[Any], uses: bytes, placed: Optional[Places[int]] = None
+) -> executing.Bases:
+    """Return the bases of a program.
+
+    For `uses`, see `recording.addresses_and_handles`; for `placed`, `recording.arrays_of_bases`.
+    """
+    return executing.Bases(arrays, *recording.addresses_and_handles(arrays, uses), uses, placed)
 
 
 def view(array: NDArray, first: int, shape: Tuple[int, ...]) -> NDArray:

@@ -122,11 +122,12 @@ class Execution(Pass):
         self.externals = externals
         self._dispatcher, self._where, self._tape = dispatcher, where, tape
         #: The arrays at the program's own bases.
-        self.arrays = recording.arrays_of_bases(
-            program.bases, arenas.arrays, externals, self.array_at
+        self.arrays, placed = recording.arrays_of_bases(
+            *(program.bases, program.owners, program.owned),
+            *(arenas.arrays, externals, self.array_at),
         )
         copied = [externals[number] for number in program.externals]
-        self.bases = bases_of(self.arrays + copied, program.uses)
+        self.bases = bases_of(self.arrays + copied, program.uses, placed)
 
     def fill_devices(self) -> None:
         """Fill the arenas that the program cannot."""

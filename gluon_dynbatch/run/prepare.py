@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array as Places
 from itertools import compress, count
-from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -56,6 +56,9 @@ class Assembled(NamedTuple):
     device_fills: Tuple[Fill, ...]
     #: The program's own bases; those of `externals` follow.
     bases: Tuple[Base, ...]
+    #: What has the parameters, see `assembling.Addressing`.
+    owners: List[lowering.SegmentBrief]
+    owned: Places[int]
     #: One letter per base: how it is accessed, see `recording.addresses_and_handles`.
     uses: bytes
     #: Bytes of each kind of memory, see `assembling.MEMORY`.
@@ -185,6 +188,8 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
         gathered_fills={number: fills[number] for number in assembler.gathered_fills},
         device_fills=tuple([fills[number] for number in on_devices]),
         bases=tuple(assembler.bases),
+        owners=assembler.owners,
+        owned=assembler.owned,
         uses=bytes(assembler.uses) + b"a" * len(externals),
         sizes=assembler.sizes,
         identities=array_of(identities) if identities else None,
