@@ -22,6 +22,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
+from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import executing, recording
@@ -104,6 +105,19 @@ def assert_nothing_is_left():
 def nothing_is_left_behind():
     yield
     assert_nothing_is_left()
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """Return the list of nodes that scopes add to MXNet's tape."""
+    added, original = [], _LIB.MXCustomFunctionRecord
+
+    def record(*args):
+        added.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(_LIB, "MXCustomFunctionRecord", record)
+    return added
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon
-from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import recording
@@ -26,19 +25,6 @@ from tests.inside import kept_heads, owner_of
 from tests.strategies import examples
 
 NET = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=4, no_bias=True)))
-
-
-@pytest.fixture
-def nodes(monkeypatch):
-    """Return the list of nodes that scopes add to MXNet's tape."""
-    added, original = [], _LIB.MXCustomFunctionRecord
-
-    def record(*args):
-        added.append(args)
-        return original(*args)
-
-    monkeypatch.setattr(_LIB, "MXCustomFunctionRecord", record)
-    return added
 
 
 def losses_of(weights, samples, **options):

@@ -71,7 +71,7 @@ def check(pair, run):
     st.lists(SHAPES, min_size=1, max_size=6),
     st.sampled_from([0.5, 0.05, 0.001]),
     st.sampled_from([0.0, 0.01]),
-    st.sampled_from([None, 0.3]),
+    st.sampled_from([None, 0.3, 0, -1.0]),  # of Adam, the last two clip nothing
     st.booleans(),
     st.booleans(),
 )
@@ -169,6 +169,27 @@ def test_parameters_that_get_other_arrays(pair):
         trainer.set_learning_rate(0.2)
         net.p0.grad_req = "null"
         train(trainer, net, range(4, 6))
+        return net
+
+    check(pair, run)
+
+
+@every_pair
+@given(st.lists(st.sets(st.integers(0, 4)), min_size=2, max_size=6), st.sampled_from([1, 2]))
+def test_steps_update_only_what_has_new_gradients(pair, chosen, types):
+    """Each step updates other parameters, such as the experts that a minibatch calls."""
+
+    def run(optimizer):
+        net = Parameters([(3, 4), (5,), (2, 2), (64,), (12,)])
+        parameters = list(net.collect_params().values())
+        if types == 2:
+            net.p1.cast("float16")
+        trainer = gluon.Trainer(net.collect_params(), optimizer(multi_precision=True))
+        for step, numbers in enumerate(chosen):
+            net.set_gradients(step)
+            for number, parameter in enumerate(parameters):
+                parameter.data()._fresh_grad = number in numbers
+            trainer.step(1, ignore_stale_grad=True)
         return net
 
     check(pair, run)

@@ -309,7 +309,7 @@ def test_pieces_belong_to_one_block_and_are_off_by_default():
 def test_pieces_have_a_limit_in_bytes_and_hold_no_arrays():
     block = traced(chain)
     limit_pieces(block, 20_000)
-    scope(block, [(x(), n) for n in range(40)])
+    scope(block, [(x(), n) for n in range(40) for _ in range(2)])
     assert 0 < len(pieces_of(block)) < 40 and pieces_of(block).bytes <= 20_000
     assert scope(block, [(x(), 39)]).known == 1
     assert scope(block, [(x(), 0)]).new == 1

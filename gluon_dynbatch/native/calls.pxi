@@ -60,9 +60,11 @@ cdef class Calls:
     cdef readonly set read_places
     #: The attributes of `numpy_scopes` in the thread of the recorder.
     cdef dict numpy_settings
+    #: By id of a plain array, the first of its rows, their number, and what traces them, or 0.
+    cdef dict excerpts
 
     def __cinit__(self, *args, **kwargs):
-        self.forwards = {}
+        self.forwards, self.excerpts = {}, {}
         self.numpy_settings = numpy_scopes.__dict__
         self.read_places = set()
 
@@ -72,6 +74,7 @@ cdef class Calls:
         Arrays that are still pending have no values: reading one raises, with `reason`.
         """
         self.refuse(reason)
+        settle_excerpts(self)
         self.tape.close(reason)
         self.tape, self.scope = FlatTape(), ended_scope
         self.tape.open = False

@@ -238,6 +238,9 @@ cdef int locate(FlatTape tape, object array_, int64_t *at) except -1:
         (<Constant>owner).place(tape)
         at[0] = (<Constant>owner).value
         at[1] = (<Constant>owner).offset + <object>slot(array_, offset_at)[0]
+    elif type(owner) is Excerpt:
+        (<Excerpt>owner).place(tape)
+        at[0], at[1] = (<Excerpt>owner).value, <object>slot(array_, offset_at)[0]
     else:
         at[0], at[1] = external(tape, array_, -1), 0
     return 0

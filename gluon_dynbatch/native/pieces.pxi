@@ -127,6 +127,11 @@ cdef class Piece:
             if type(array_) is Constant:  # which `forward` made
                 (<Constant>array_).place(tape)
                 at[0], at[1] = (<Constant>array_).value, (<Constant>array_).offset
+            elif type(array_) is Excerpt:
+                (<Excerpt>array_).place(tape)
+                at[0], at[1] = (<Excerpt>array_).value, 0
+                if recorder.tape is not tape or tape.value_type.data.as_ints[at[0]] != kind:
+                    return False
             elif is_lazy(array_) and isinstance(owner_of(array_), Owner):
                 if owner_of(array_) is tape:
                     at[0] = <object>slot(array_, value_at)[0]
@@ -224,7 +229,7 @@ cdef class Known:
     cdef public Structure seen
     #: A `SizedCache` of pieces, by structure of the arguments, with the number of the state of the
     #: block.
-    cdef public object held
+    cdef public Recency held
 
     cdef object call(self, Calls recorder, block, tuple args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
@@ -244,7 +249,7 @@ cdef class Known:
                 key = arguments.write(seen.number << mode_bits | mode_in(recorder.numpy_settings), args)
             except (TypeError, ValueError, RecursionError) as error:
                 return self.refuse(recorder, block, args, error)
-            piece = self.held.find(key)
+            piece = self.held.look_up(key)
             if piece is not None and recorder.watch is None:
                 result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
                 if result is not NotImplemented:

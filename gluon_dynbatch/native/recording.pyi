@@ -5,6 +5,7 @@ from typing import (
     Callable,
     Dict,
     FrozenSet,
+    Hashable,
     Iterable,
     List,
     Optional,
@@ -37,6 +38,10 @@ check_call: Callable[[int], None]
 ended_scope: Any
 realise_constant: Callable[[Constant, Any], None]
 store_constant: Callable[[Constant], NDArray]
+realise_excerpt: Callable[[Excerpt, Any], None]
+callee_of_take: Callable[[Any, bool], Callee]
+numbers_of_rows: Callable[[Any, Excerpt], Any]
+view_of_type: Callable[[int, Any, bool], Optional[Tuple[int, int]]]
 as_numpy: Callable[[NDArray, Tuple[int, ...]], NDArray]
 without_axes: Callable[[NDArray], NDArray]
 describe_type: Callable[[int], Tuple[Any, ...]]
@@ -123,16 +128,14 @@ class FlatTape(Owner):
 
 class Place:
     def __init__(self, code: CodeType, instruction: int) -> None: ...
-    @property
-    def code(self) -> CodeType: ...
+    code: CodeType
     @property
     def where(self) -> Where: ...
 
 class Callee:
     identity: Optional[int]
     version: Any
-    @property
-    def entries(self) -> Dict[Any, Any]: ...
+    entries: Dict[Any, Any]
     older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
@@ -211,6 +214,18 @@ class Constant(Owner):
     def holds(self, lazy: Any) -> bool: ...
     def copy(self) -> NDArray: ...
 
+class Excerpt(Owner):
+    array: NDArray
+    first: int
+    count: int
+    def realise(self, lazy: Any) -> None: ...
+    def rows(self) -> NDArray: ...
+
+def excerpt_again(recorder: Calls, array_: Any, first: int, count: int) -> Any: ...
+def excerpt_at(recorder: Calls, value: int) -> Optional[Excerpt]: ...
+def places_on(tape: FlatTape, lazies: List[Any]) -> Dict[int, int]: ...
+def settle_excerpts(recorder: Calls, handles: Optional[List[int]] = None) -> None: ...
+def shares_memory(array_: Any) -> bool: ...
 def next_serial() -> int: ...
 def made_array(source: Any, context: Any, dtype: Any, numpy: bool = ...) -> Any: ...
 def plain_array(array_: NDArray) -> NDArray: ...
@@ -281,9 +296,22 @@ class Piece:
     @property
     def weight(self) -> int: ...
 
+class CacheEntry:
+    fingerprint: Hashable
+    value: Any
+    bytes: int
+    used: int
+
+class Recency:
+    entries: Dict[Hashable, CacheEntry]
+    found: float
+    def find(self, fingerprint: Hashable) -> Any: ...
+    def put(self, fingerprint: Hashable, value: Any, size: int) -> Optional[CacheEntry]: ...
+    def missed(self, fingerprint: Hashable) -> None: ...
+
 class Known:
     seen: Any
-    held: Any
+    held: Recency
 
 _Statement = TypeVar("_Statement", bound=Statements)
 
@@ -366,20 +394,3 @@ def empty(
 def arrays_like(array_: NDArray, kinds: List[Tuple[Tuple[int, ...], bool]]) -> List[NDArray]: ...
 def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
-
-class Letters:
-    values: Any
-    urgent: int
-    full: int
-    delivered: int
-    has_news: bool
-    rests: bool
-    due: float
-    def take_all(self) -> List[Any]: ...
-
-class Post:
-    due: List[Any]
-    has_firsts: bool
-    values: int
-    def put(self, mailbox: Letters, value: Any) -> int: ...
-    def pour(self, mailbox: Letters, values: Any, convert: Callable[..., Any]) -> bool: ...

@@ -145,6 +145,7 @@ ignored = names = frozenset()
 check_array = type_of = classify_forward = callee_of_stock = describe = number_of = give = None
 check_call = ended_scope = realise_constant = store_constant = as_numpy = without_axes = None
 describe_type = type_of_parts = current_context = context_type = None
+realise_excerpt = callee_of_take = view_of_type = numbers_of_rows = None
 #: Array types, and numbers of elements, by type id.
 cdef object array_types
 cdef array element_counts
@@ -304,10 +305,11 @@ include "graph.pxi"
 include "externals.pxi"
 include "gathering.pxi"
 include "views.pxi"
+include "excerpts.pxi"
 include "numpy.pxi"
 include "numbers.pxi"
 include "structures.pxi"
+include "recency.pxi"
 include "pieces.pxi"
 include "statement.pxi"
 include "fibers.pxi"
-include "posting.pxi"

@@ -2,8 +2,8 @@
 
 cdef enum:
     #: States of an array: not lazy, recorded on this tape, lazy and computed, or of a constant; or
-    #: computed and still in an arena.
-    REAL, RECORDED, COMPUTED, CONSTANT, KEPT
+    #: computed and still in an arena; or a part of a plain one.
+    REAL, RECORDED, COMPUTED, CONSTANT, KEPT, TAKEN
     #: Up to so many levels need no other memory.
     FEW_LEVELS = 4
     #: Up to so many leaves are searched one by one.
@@ -321,6 +321,10 @@ cdef class Structure:
                     self.whole(offset)
             elif isinstance(owner, Keeper):
                 state = KEPT
+            elif type(owner) is Excerpt:
+                identity = -1 - <int64_t><size_t><PyObject *>owner
+                offset = <object>slot(value, offset_at)[0]
+                state = TAKEN
             else:
                 raise TypeError(value)
         else:

@@ -114,7 +114,7 @@ cdef int remember_rows(object array_, object key, tuple view) except -1:
 cpdef bint has_views(owner) except -1:
     """Return whether views of an owner's arrays need no handle: only another offset and type."""
     if not isinstance(owner, FlatTape) or not (<FlatTape>owner).open:
-        return isinstance(owner, Keeper) or type(owner) is Constant
+        return isinstance(owner, Keeper) or type(owner) is Constant or type(owner) is Excerpt
     recorder = (<FlatTape>owner).recorder
     return isinstance(recorder, Calls) and (<Calls>recorder).tape is owner  # else it is flushed
 
@@ -130,6 +130,8 @@ cpdef bint leaves_graph(array_) except -1:
     mxnet.is_recording(&recording)
     if recording:
         return False
+    if type(owner) is Excerpt:
+        return True
     detached = slot(array_, detached_from_at)[0] is not <PyObject *>None
     if isinstance(owner, Keeper):
         return (<Keeper>owner).recorded and not detached
@@ -180,6 +182,8 @@ cpdef object view_of(
             whole = array_ if whole is None else whole
             return (<Constant>owner).make(offset_there, type_id, whole, True if numpy else False)
         value = <object>slot(array_, value_at)[0]
+        if type(owner) is Excerpt:
+            return new_lazy(<Excerpt>owner, value, offset_there, type_id, numpy)
         owner_of_view = <Owner>owner if keeper is None else keeper
         lazy = new_lazy(owner_of_view, value, offset_there, type_id, numpy)
         if detached_from is not None:
@@ -373,9 +377,16 @@ def are_numpy(list arrays not None):
 
 
 def plain_view(array_, key):
-    """Return ``array[key]`` for a row or a slice of rows; None if MXNet's own indexing has to."""
+    """Return ``array[key]`` for a row or a slice of rows; None if MXNet's own indexing has to.
+
+    If the array is in MXNet's graph, and autograd records, other keys may be known, too.
+    """
     if type(array_) is not array_type and type(array_) is not numpy_type or not array_.writable:
         return None
+    if is_known(array_):
+        view = excerpt_part(array_, key)
+        if view is not None:
+            return view
     if type(key) is int:
         return rows_at(array_, key) if 0 <= key < MOST_ROWS else None
     if type(key) is slice and key.step is None and type(key.start) is type(key.stop) is int:

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import Parameter
 
+from .excerpts import settle_parts
 from .state import ThreadRecorder
 from .tape import Tape, parameters_of
 from .types import memory_of
@@ -55,5 +56,6 @@ def before_marking(recorder: ThreadRecorder, count: int, handles: Any, *_: Any) 
     tape = cast(Tape, recorder.tape)
     # One handle comes as a pointer, several as an array.
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
+    settle_parts(recorder, marked)
     if tape.node_entry and np.isin(tape.reads.memory(tape)[3], marked).any():
         recorder.run_pending()

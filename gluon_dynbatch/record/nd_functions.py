@@ -36,7 +36,7 @@ def invoke_hook(original: Any) -> Any:
             recorder.refuse("it writes to an array")
             written = [*written, *(arrays if info.writes else ())]
             arrays_of_user = (array for array in written if isinstance(array, NDArray))
-            computed = [array for array in arrays_of_user if not recording.is_unrealised(array)]
+            computed = [array for array in arrays_of_user if recording.shares_memory(array)]
             hazards.before_write(recorder, *[array.handle for array in computed])
         if arrays:
             # A call that is traced has to be recorded to be repeated.

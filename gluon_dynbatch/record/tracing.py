@@ -40,6 +40,15 @@ def _closed() -> Refused:
     return Refused("it flushes the scope")
 
 
+def _placed(recorder: Recorder, leaves: List[NDArray]) -> Dict[int, int]:
+    """Return, by id of each argument that is a part of a plain array, its value on the tape."""
+    while True:
+        tape = recorder.tape
+        placed = recording.places_on(tape, leaves)
+        if recorder.tape is tape:
+            return placed
+
+
 def _key_of(constant: recording.Constant) -> Tuple[str, int]:
     return "constant", constant.serial
 
@@ -52,6 +61,7 @@ class Trace:
 
     def __init__(self, recorder: Recorder, leaves: List[NDArray]):
         self.recorder = recorder
+        placed = _placed(recorder, leaves)
         tape = self._tape = recorder.tape
         #: Indices of the first call, operand and lazy array of the run on the tape.
         self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
@@ -74,7 +84,7 @@ class Trace:
         if outer is None:
             self._random = _states_of_generators()
         #: Constants of a smaller serial are not made in this run.
-        self._serial = recording.next_serial()
+        self.serial = recording.next_serial()
         #: Values of the piece, by value of the tape, by -1 - n for the n-th argument, or by what
         #: tells apart other inputs.
         self._values: Dict[Any, int] = {}
@@ -91,6 +101,8 @@ class Trace:
             self._arguments.setdefault(id(getattr(leaf, "_owner", leaf)), number)
             if isinstance(leaf, Lazy):
                 owner, whole = leaf._owner, cast(Any, leaf._value)
+                if id(leaf) in placed:
+                    owner, whole = tape, placed[id(leaf)]
                 # Those that a creation function made are part of the key.
                 if isinstance(owner, recording.Constant) and owner.token is None:
                     whole = _key_of(owner)
@@ -173,7 +185,7 @@ class Trace:
 
     def makes(self, constant: recording.Constant) -> bool:
         """Return whether another run of ``forward`` makes a constant that is equal to this one."""
-        return constant.token is not None or constant.serial > self._serial
+        return constant.token is not None or constant.serial > self.serial
 
     def _add_constant(self, constant: recording.Constant) -> int:
         source = "constant", constant, mx.current_context()
@@ -196,6 +208,12 @@ class Trace:
             source = self._array_source(originals[at])
             if source is not None:
                 return source
+            reason = _UNKNOWN
+        excerpt = recording.excerpt_at(self.recorder, value)
+        if excerpt is not None:
+            source = self._array_source(excerpt.array)
+            if source is not None:
+                return "rows", source, excerpt.first, excerpt.count
             reason = _UNKNOWN
         raise Refused(reason, place and place.where)
 
@@ -265,14 +283,16 @@ def give(source: Any, recorder: Recorder, leaves: List[NDArray], attributes: Lis
 
     The leaves are the arrays in the arguments, the attributes those of the block's `Structure`.  A
     source is the number of an argument, or one of ``("part", source, index)``, ``("reshape",
-    source, shape)``, ``("constant", constant, context)``, ``("attribute", number)``, and
-    ``("parameter", number, context)``.
+    source, shape)``, ``("rows", source, first, count)``, ``("constant", constant, context)``,
+    ``("attribute", number)``, and ``("parameter", number, context)``.
     """
     if type(source) is int:
         return leaves[source]
     kind, origin, *rest = source
     if kind == "part":
         return give(origin, recorder, leaves, attributes)[rest[0]]
+    if kind == "rows":
+        return recording.excerpt_again(recorder, give(origin, recorder, leaves, attributes), *rest)
     if kind == "reshape":
         return give(origin, recorder, leaves, attributes).reshape(rest[0])
     if kind == "constant":
