@@ -72,12 +72,12 @@ class Rounds(Fibers):
     @property
     def under_way(self) -> int:
         """Number of requests that have begun and not ended."""
-        return sum(len(cohort.parked) + len(cohort.again) for cohort in self._cohorts)
+        return sum([len(cohort.parked) + len(cohort.again) for cohort in self._cohorts])
 
     @property
     def blocked(self) -> int:
         """Number of requests that wait for their clients."""
-        return sum(not self._has_room(fiber.awaits) for fiber in self._blocked)
+        return sum([not self._has_room(fiber.awaits) for fiber in self._blocked])
 
     @property
     def room(self) -> int:
@@ -87,9 +87,10 @@ class Rounds(Fibers):
     @property
     def idle(self) -> bool:
         """Whether no request under way can go on."""
-        return not any(
-            cohort.again or any(map(self._can_go_on, cohort.parked)) for cohort in self._cohorts
-        )
+        for cohort in self._cohorts:
+            if cohort.again or any(map(self._can_go_on, cohort.parked)):
+                return False
+        return True
 
     def advance(self) -> None:
         """Run a round, in which some requests begin."""
@@ -329,6 +330,8 @@ class Rounds(Fibers):
                 self._scope.unrecorded(mx.nd.waitall)
 
     def _split_suspects(self) -> None:
+        if not self._suspects:
+            return
         suspects, self._suspects = self._suspects, []
         suspects = [request for request in suspects if not request.gone]
         half = (len(suspects) + 1) // 2

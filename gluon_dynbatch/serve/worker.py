@@ -247,8 +247,8 @@ class Queue:
                         started = time.monotonic()
                         rounds.advance()
                         self._free_since = time.monotonic()
-                        with self.changed:
-                            self._counts["run_s"] += self._free_since - started
+                        # Nobody else changes it.
+                        self._counts["run_s"] += self._free_since - started
                 finally:
                     rounds.rest()
         except BaseException as error:
@@ -263,17 +263,20 @@ class Queue:
     def _await_work(self, rounds: Rounds) -> bool:
         """Wait until there is something to do; return False if there will be nothing any more."""
         while True:
-            if rounds.idle:  # no later value comes soon
+            idle = rounds.idle
+            if idle:  # no later value comes soon
                 rounds.send(everything=True)
             with self.changed:
                 rounds.bounded = not self.closed
-                self._blocked = rounds.blocked
-                self._wait(rounds)
+                if idle:
+                    self._blocked = rounds.blocked
+                    self._wait(rounds)
                 gone = self._take_gone()
-                has_work = self.waiting or rounds.under_way
+                under_way = rounds.under_way
+                has_work = self.waiting or under_way
                 if not gone and (has_work or self.closed):
                     # Requests may begin in the next round.
-                    self._joins = self._continuous or not rounds.under_way
+                    self._joins = self._continuous or not under_way
                     self._blocked = rounds.blocked
                     return bool(has_work)
             rounds.leave_out({request for request, _ in gone})
