@@ -150,7 +150,7 @@ setup(
             # Cython generates conversions of structs to dictionaries even if none is used.
             extra_compile_args=["-Wno-unused-function"],
         )
-        for name in ("assembling", "recording", "lowering", "planning", "scheduling")
+        for name in ("assembling", "recording", "lowering", "planning", "posting", "scheduling")
         if not ONLY_C
     ],
     cmdclass={"build_ext": BuildExt},

@@ -82,7 +82,7 @@ def panel(figures: Figures, name: str, left: float, top: float) -> Iterator[str]
     most = max(point.words for points in figures.values() for point in points)
     step = 10 ** math.floor(math.log10(most))
     # Three to five numbers fit below a panel.
-    step *= next(factor for factor in (0.5, 1, 2) if most / step / factor < 6)
+    step *= next(factor for factor in (0.5, 1, 2) if most / step / factor < 5)
 
     def at(words: float, seconds: float) -> Tuple[float, float]:
         across = words / (1.05 * most)
@@ -114,7 +114,7 @@ def to_svg(figures: Figures) -> str:
     elements = []
     for number, (way, (text, colour)) in enumerate(WAYS.items()):
         if way in figures:
-            x = LEFT + number * 205
+            x = LEFT + number * 225
             elements.append(f'<circle cx="{x}" cy="18" r="5" fill="{colour}"/>')
             elements.append(f'<text x="{x + 10}" y="22">{html.escape(text)}</text>')
     for number, name in enumerate(PANELS):

@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parent
 README, PICTURE = DOCS.parent / "README.md", DOCS / "speed.svg"
 PAGE, FIGURES, THREADS = DOCS / "performance.md", DOCS / "threads.csv", DOCS / "threads.svg"
 OURS, OTHERS = "#2a9d8f", "#b6bcc6"
-LABELS, PANEL, VALUE, ROW, BAR, TOP, MARGIN = 300, 210, 56, 24, 15, 44, 12
+LABELS, PANEL, VALUE, ROW, BAR, TOP, MARGIN = 360, 210, 56, 24, 15, 44, 12
 #: The workload whose speed over threads is shown, its sample, and the minibatch of the picture.
 WORKLOAD, UNIT, SIZE = "sick", "pairs", 256
 #: The ways in `FIGURES`, as a reader knows them; those of this package first.

@@ -5,14 +5,18 @@ a cache that is smaller than one turn.  So the cache notes what it evicts.  If i
 that again, its limit becomes the smallest one that would have kept it: the stack distance of
 Mattson et al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).  A
 program that finds nearly all that it asks for, such as a service, needs no more memory, and neither
-does one that hardly ever asks for the same again.
+does one that hardly ever asks for the same again.  Of the latter, a full cache takes only what it
+is asked for again: what is dropped at once leaves its memory to the next one while the processor's
+cache has it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Generic, Hashable, Optional, Tuple, TypeVar
+from typing import Generic, Hashable, List, Tuple, TypeVar
+
+from .native.recording import CacheEntry, Recency
 
 Content = TypeVar("Content")
 
@@ -21,9 +25,11 @@ Content = TypeVar("Content")
 OFTEN, LAST = 1 / 8, 4
 #: And if it is this share of all that was asked for: where nearly all is new, no limit helps.
 NOT_NEW = 1 / 32
+#: So much is asked for, in bytes of the limit, before what is new is no longer kept.
+SURE = 2
 
 
-class SizedCache(Generic[Content]):
+class SizedCache(Recency, Generic[Content]):
     """Maps fingerprints to plans, or to pieces of a tape, up to a total size in bytes.
 
     Fingerprints are compared by value: two recordings share a plan only if every array that
@@ -41,33 +47,22 @@ class SizedCache(Generic[Content]):
         #: The limit now.
         self.limit = limit
         self._most = max(limit, most)
-        #: By fingerprint, the value, its bytes, and the fingerprint itself.
-        self._entries: OrderedDict[Hashable, Tuple[Content, int, Hashable]] = OrderedDict()
+        #: Entries when they were last sorted, the least recently used last, and when each had been
+        #: used.  All are still in the cache; those that were used since are not the oldest.
+        self._by_age: List[Tuple[int, CacheEntry]] = []
         #: By hash of an evicted fingerprint, the bytes that had been evicted before it, and its
-        #: own; and those that have been evicted in all.
+        #: own, or 0 if it was asked for again; and those that have been evicted in all.
         self._evicted: OrderedDict[int, Tuple[int, int]] = OrderedDict()
         self._evicted_bytes = 0
-        #: Bytes that the last look-ups asked for: those found, those made, and those of the latter
-        #: that had been evicted.
-        self._found = self._made = self._missed = 0.0
+        #: Bytes that the last look-ups asked for, besides those found: those made, and those of
+        #: the latter that had been evicted.
+        self._made = self._missed = 0.0
         self._lock = threading.Lock()
         #: Total size now.
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, fingerprint: Hashable) -> Optional[Content]:
-        """Return the value of `fingerprint`, or None."""
-        try:
-            content, size, same = self._entries[fingerprint]
-            self._entries.move_to_end(same)  # an equal one would be compared again
-            self._found += size
-            return content
-        except KeyError:  # also if another thread evicts it in between
-            if self._evicted:
-                self._missed_one(hash(fingerprint))
-            return None
+        return len(self.entries)
 
     def keep(self, fingerprint: Hashable, value: Content, size: int) -> None:
         """Store a value, unless its size is zero or beyond the limit."""
@@ -75,16 +70,35 @@ class SizedCache(Generic[Content]):
             return
         with self._lock:
             self._made += size
-            if size > self.limit:
+            _, not_asked_for = self._evicted.pop(hash(fingerprint), (0, 1))
+            new = not_asked_for and self._all_is_new()
+            if size > self.limit or new and self.bytes + size > self.limit:
                 self._note(fingerprint, size)
                 return
-            # Replaces the value of another thread that was faster, or an outdated one.
-            self.bytes += size - self._entries.pop(fingerprint, (None, 0, None))[1]
-            self._entries[fingerprint] = value, size, fingerprint
+            replaced = self.put(fingerprint, value, size)
+            self.bytes += size
+            if replaced is not None:  # of another thread that was faster, or an outdated one
+                self.bytes -= replaced.bytes
+                self._by_age.clear()
             while self.bytes > self.limit:
-                oldest, (_, bytes_of_oldest, _) = self._entries.popitem(last=False)
-                self.bytes -= bytes_of_oldest
-                self._note(oldest, bytes_of_oldest)
+                oldest = self._pop_oldest()
+                self.bytes -= oldest.bytes
+                self._note(oldest.fingerprint, oldest.bytes)
+
+    def _all_is_new(self) -> bool:
+        """Return whether hardly anything was asked for that had been asked for before."""
+        again, asked = self.found + self._missed, self.found + self._made
+        return asked > SURE * self.limit and again < NOT_NEW * asked
+
+    def _pop_oldest(self) -> CacheEntry:
+        """Remove the least recently used entry, and return it."""
+        while True:
+            if not self._by_age:
+                self._by_age = [(entry.used, entry) for entry in self.entries.values()]
+                self._by_age.sort(reverse=True)
+            used, oldest = self._by_age.pop()
+            if used == oldest.used:
+                return self.entries.pop(oldest.fingerprint)
 
     def _note(self, fingerprint: Hashable, size: int) -> None:
         """Note that an entry is evicted, and forget those that not even the highest limit keeps."""
@@ -96,23 +110,29 @@ class SizedCache(Generic[Content]):
         while self._evicted and next(iter(self._evicted.values()))[0] < earliest:
             self._evicted.popitem(last=False)
 
-    def _missed_one(self, number: int) -> None:
+    def missed(self, fingerprint: Hashable) -> None:
         """Raise the limit to what would have kept an entry, if it was evicted, as many were."""
+        if not self._evicted:
+            return
         with self._lock:
-            before, size = self._evicted.pop(number, (0, 0))
+            number = hash(fingerprint)
+            before, size = self._evicted.get(number, (0, 0))
+            if size:
+                self._evicted[number] = before, 0
             self._missed += size
-            again, asked = self._found + self._missed, self._found + self._made + size
+            again, asked = self.found + self._missed, self.found + self._made + size
             if size and self._missed >= max(OFTEN * again, NOT_NEW * asked):
                 needed = self.bytes + self._evicted_bytes - before
                 self.limit = max(self.limit, min(needed, self._most))
             if asked > LAST * self.limit:
                 share = LAST * self.limit / asked
-                self._found, self._missed = share * self._found, share * self._missed
+                self.found, self._missed = share * self.found, share * self._missed
                 self._made *= share
 
     def clear(self) -> None:
         """Remove all entries."""
         with self._lock:
-            self._entries.clear()
+            self.entries.clear()
+            self._by_age.clear()
             self._evicted.clear()
             self.bytes = 0

@@ -74,7 +74,7 @@ class Watch:
             key = id(array), id(parameter)
             if key not in self._snapshots:
                 state = _state_of(array, parameter)
-                place = tape.places[-1]
+                place = tape.place(len(tape.node_entry) - 1)
                 self._snapshots[key] = ReadArray(array, parameter, place, state, array.grad)
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
     one_by_one = np.arange(graph.dependencies.size, dtype=np.int32)
     outside = Externals(*TYPES.columns(recording.external_type), TYPES.kinds)
     plan = make_plan(graph, one_by_one, outside, tuple(map(dispatcher.kernels, graph.segments)))
-    program, where = prepare(plan, None).forward, lambda node: recording.places[node].where
+    program, where = prepare(plan, None).forward, lambda node: recording.place(node).where
     return execute(plan, program, recording.externals, dispatcher, where)
 
 
@@ -138,7 +138,7 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
         raise MismatchError(
             f"call {node} has other values in launch {number} than alone: they differ "
             f"by up to {difference:g}, in shape {TYPES[kind].shape}",
-            recording.places[node].where,
+            recording.place(node).where,
             recording.entries[recording.node_entry[node]].name,
             "please report this with the program; analysis_budget=0 avoids batching",
         )

@@ -154,7 +154,7 @@ def flush(
     lazies = tape.held()
     planned, cached = find_plan(runtime, options, tape)
     analysed = time.perf_counter()
-    found = at_lines(planned.unmerged, tape.places)
+    found = at_lines(planned.unmerged, tape.place)
     if options.strict:
         _refuse_unmerged(found)
     backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain)
@@ -335,7 +335,7 @@ def _execute(
         alone = run_alone(tape, runtime.dispatcher)
     execution = execute(
         *(plan, programs.forward, tape.externals, runtime.dispatcher),
-        *(lambda node: tape.places[node].where, operators, watch),
+        *(lambda node: tape.place(node).where, operators, watch),
     )
     if options.debug:
         compare(tape, alone, execution)

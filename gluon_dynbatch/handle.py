@@ -14,7 +14,7 @@ from .plan.plan import NoPlan, Plan
 from .record.state import STATE
 from .record.where import user_line
 from .report.report import Report
-from .samples.arguments import applier
+from .samples.arguments import applier, iterator_of
 from .samples.fibers import MapFibers
 from .scope import OpenScope
 
@@ -125,7 +125,7 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        apply, keeps = applier(fn), on_error == "return"
+        apply, keeps, samples = applier(fn), on_error == "return", iterator_of(samples)
 
         def run(samples: Iterable[Any]) -> List[Any]:
             return MapFibers(scope, fn, apply, samples, concurrency, keeps).run()

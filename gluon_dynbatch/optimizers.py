@@ -38,23 +38,27 @@ Constants = Tuple[Optional[float], ...]
 NUMBERS = 3
 #: The most parameters of a step: MXNet passes more of them in several steps.
 MOST = 1 << 30
-#: How many updates are kept: one for each device and dtype.
-MOST_UPDATES = 16
+
+
+class KnownParameter(NamedTuple):
+    """A parameter as it was updated last, and whether a kernel can update it."""
+
+    weight: NDArray
+    gradient: NDArray
+    state: Any
+    #: All of them.
+    arrays: Arrays
+    #: Empty if MXNet updates it.
+    dtype: str
+    size: int
 
 
 class JointUpdate(NamedTuple):
-    """How parameters are updated as long as their arrays are the same."""
+    """How parameters of some sizes are updated together."""
 
-    #: The handles of all arrays, and the constants of the kernel.
+    #: Their sizes, and the constants of the kernel.
     key: Tuple[List[int], Constants]
-    #: By parameter; this keeps the arrays alive, so that no others get their handles.
-    arrays: List[Arrays]
-    dtype: str
-    #: Positions of the parameters that the program updates, and of those that MXNet updates.
-    fused: List[int]
-    others: List[int]
-    #: None if it has nothing to update.
-    program: Optional[executing.Program]
+    program: executing.Program
 
 
 class FusedOptimizer(mx.optimizer.Optimizer):
@@ -67,11 +71,18 @@ class FusedOptimizer(mx.optimizer.Optimizer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.aggregate_num = MOST
-        #: By the first handle.
-        self._updates: Dict[int, JointUpdate] = {}
+        #: By device, and by index; and those of the present device.
+        self._known: Dict[int, Dict[Any, KnownParameter]] = {}
+        self._present: Dict[Any, KnownParameter] = {}
+        #: The last one, by dtype.
+        self._last: Dict[str, JointUpdate] = {}
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**super().__getstate__(), "_updates": {}}
+        return {**super().__getstate__(), "_known": {}, "_present": {}, "_last": {}}
+
+    def _set_current_context(self, device_id: int) -> None:
+        super()._set_current_context(device_id)
+        self._present = self._known.setdefault(device_id, {})
 
     @property
     def constants(self) -> Constants:
@@ -96,55 +107,68 @@ class FusedOptimizer(mx.optimizer.Optimizer):
             return
         if STATE.recorder is not None:
             before_unknown_write(STATE.recorder)
-        update = self._find_update(list(map(_arrays, weight, grad, state)))
-        for i in update.others:
+        known = self._find_known(index, weight, grad, state)
+        dtype = next((each.dtype for each in known if each.dtype), "")
+        fused = [i for i, each in enumerate(known) if each.dtype == dtype != ""]
+        for i in sorted({*range(len(known))}.difference(fused)):
             super().update_multi_precision(index[i], weight[i], grad[i], state[i])
-        if update.program is not None:
-            indices = [index[i] for i in update.fused]
-            self._update_count(indices)
-            # MXNet's operators take them in single precision, whatever the type of the arrays.
-            numbers = np.full((len(indices), NUMBERS), self.rescale_grad, np.float32)
-            numbers[:, 0], numbers[:, 1] = self.rates(indices), self._get_wds(indices)
-            last = copy_of_numpy(numbers.astype(update.dtype))
-            operands = [*chain(*(update.arrays[i] for i in update.fused)), last]
-            count = len(update.arrays[0])
-            uses = (b"WR" + b"W" * (count - 2)) * len(indices) + b"r"
-            bases = executing.Bases(operands, *addresses_and_handles(operands, uses), uses)
-            push(update.program, bases, f" {type(self).__name__}", 0, -1, False)
+        if fused:
+            self._update_together([index[i] for i in fused], [known[i] for i in fused])
 
-    def _find_update(self, arrays: List[Arrays]) -> JointUpdate:
-        """Return the last update if it was for these arrays, or else a new one."""
-        handles = [x.handle.value for x in chain(*arrays) if isinstance(x, NDArray)]
-        key = handles, self.constants
-        update = self._updates.get(handles[0])
+    def _update_together(self, indices: List[Any], known: List[KnownParameter]) -> None:
+        """Update parameters of one dtype by one program."""
+        self._update_count(indices)
+        # MXNet's operators take them in single precision, whatever the type of the arrays.
+        numbers = np.full((len(indices), NUMBERS), self.rescale_grad, np.float32)
+        numbers[:, 0], numbers[:, 1] = self.rates(indices), self._get_wds(indices)
+        dtype, count = known[0].dtype, len(known[0].arrays)
+        last = copy_of_numpy(numbers.astype(dtype))
+        operands = [*chain.from_iterable([each.arrays for each in known]), last]
+        uses = (b"WR" + b"W" * (count - 2)) * len(indices) + b"r"
+        key = [each.size for each in known], self.constants
+        update = self._last.get(dtype)
         if update is None or update.key != key:
-            if len(self._updates) >= MOST_UPDATES:
-                self._updates.clear()
-            dtype = name_of(arrays[0][0].dtype)
-            fused = [i for i, each in enumerate(arrays) if _has_kernel(each, dtype)]
-            others = sorted({*range(len(arrays))}.difference(fused))
-            program = None
-            if fused:
-                count = len(arrays[0])
-                kernel = _kernel(self.updated, dtype, count, self.constants)
-                program = _program(kernel, count, [arrays[i][0].size for i in fused], dtype)
-            update = self._updates[handles[0]] = JointUpdate(
-                key, arrays, dtype, fused, others, program
-            )
-        return update
+            kernel = _kernel(self.updated, dtype, count, self.constants)
+            update = self._last[dtype] = JointUpdate(key, _program(kernel, count, key[0], dtype))
+        bases = executing.Bases(operands, *addresses_and_handles(operands, uses), uses)
+        push(update.program, bases, f" {type(self).__name__}", 0, -1, False)
+
+    def _find_known(
+        self, indices: Any, weights: Any, gradients: Any, states: Any
+    ) -> List[KnownParameter]:
+        """Return parameters as they were the last time, if their arrays are the same."""
+        known, found = self._present, []
+        for index, weight, gradient, state in zip(indices, weights, gradients, states):
+            each = known.get(index)
+            if (
+                each is None
+                or each.weight is not weight
+                or each.gradient is not gradient
+                or each.state is not state
+            ):
+                each = known[index] = _known_parameter(weight, gradient, state)
+            found.append(each)
+        return found
 
 
-def _arrays(weight: NDArray, gradient: NDArray, state: Any) -> Arrays:
-    return (weight, gradient, *(state if isinstance(state, (list, tuple)) else (state,)))
+def _known_parameter(weight: NDArray, gradient: NDArray, state: Any) -> KnownParameter:
+    arrays = weight, gradient, *(state if isinstance(state, (list, tuple)) else (state,))
+    dtype = name_of(weight.dtype)
+    if not _has_kernel(arrays, dtype):
+        return KnownParameter(weight, gradient, state, arrays, "", 0)
+    return KnownParameter(weight, gradient, state, arrays, dtype, weight.size)
 
 
 def _has_kernel(arrays: Arrays, dtype: str) -> bool:
     """Return whether a kernel can update a parameter."""
     weight = arrays[0]
+    # States that were made in a scope are lazy; to ask for their handles computes them.
+    handles = [array.handle for array in arrays if isinstance(array, NDArray)]
     return (
         dtype in ("float32", "float64")
         and in_host_memory(weight.context)
-        and all(isinstance(x, NDArray) and x.stype == "default" for x in arrays)
+        and len(handles) == len(arrays)
+        and all(array.stype == "default" for array in arrays)
         and {(x.shape, name_of(x.dtype), x.context) for x in arrays}
         == {(weight.shape, dtype, weight.context)}
     )
@@ -177,16 +201,18 @@ def _program(
 
     Its bases are the arrays of one parameter after another, and the array of numbers.
     """
-    code: List[int] = []
-    for number, size in enumerate(sizes):
-        code += [executing.LAUNCH, 1, kernel.address, size]
-        for slot in kernel.slots:
-            if slot.kind == "param":
-                position = NUMBERS * number + slot.number
-                code += [count * len(sizes), position * itemsize(dtype)]
-            else:
-                code += [count * number + slot.number, 0]
-    return executing.Program(np.array(code, np.int64), [kernel])
+    head = executing.LAUNCH, 1, kernel.address
+    numbers, width = np.arange(len(sizes)), len(head) + 1
+    code = np.empty((len(sizes), width + 2 * len(kernel.slots)), np.int64)
+    code[:, : len(head)], code[:, len(head)] = head, sizes
+    operands, offsets = code[:, width::2], code[:, width + 1 :: 2]
+    for column, slot in enumerate(kernel.slots):
+        if slot.kind == "param":
+            operands[:, column] = count * len(sizes)
+            offsets[:, column] = (NUMBERS * numbers + slot.number) * itemsize(dtype)
+        else:
+            operands[:, column], offsets[:, column] = count * numbers + slot.number, 0
+    return executing.Program(code.ravel(), [kernel])
 
 
 def _clipped(gradient: Node, bound: Optional[float]) -> Node:
@@ -199,7 +225,8 @@ class FusedAdaGrad(FusedOptimizer, mx.optimizer.AdaGrad):
 
     Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadagrad",
     {"learning_rate": 0.05})``.  Updates, options and states are those of `mxnet.optimizer.AdaGrad`
-    (Duchi, Hazan, Singer 2011), so states that one of them has saved can be loaded by the other.
+    (Duchi, Hazan, Singer 2011).  A file of states holds the optimizer, too: the page on training
+    shows how to go on from one that the other has saved.
     It is worthwhile for small minibatches and for models with many parameters: MXNet's own takes
     some 0.2 ms for each.
 
@@ -240,8 +267,9 @@ class FusedAdam(FusedOptimizer, mx.optimizer.Adam):
     """MXNet's Adam, with all parameters updated in one operation of the engine.
 
     Use it as any optimizer, also by its name: ``gluon.Trainer(parameters, "fusedadam")``.  Updates,
-    options and states are those of `mxnet.optimizer.Adam` (Kingma, Ba 2014, arXiv:1412.6980), so
-    states that one of them has saved can be loaded by the other.
+    options and states are those of `mxnet.optimizer.Adam` (Kingma, Ba 2014, arXiv:1412.6980).  A
+    file of states holds the optimizer, too: the page on training shows how to go on from one that
+    the other has saved.
 
     Parameters
     ----------
@@ -266,7 +294,8 @@ class FusedAdam(FusedOptimizer, mx.optimizer.Adam):
     @property
     def constants(self) -> Constants:
         """What the kernel is compiled for."""
-        return self.beta1, self.beta2, self.epsilon, self.clip_gradient or None
+        bound = self.clip_gradient
+        return self.beta1, self.beta2, self.epsilon, bound if bound and bound > 0 else None
 
     def rates(self, indices: Sequence[int]) -> List[float]:
         """Return the learning rates, corrected for means that began at zero."""

@@ -159,8 +159,7 @@ class OpenScope:
         # The generator that opened the scope may never resume.
         suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
         if len(self.members) == 1 and not failed:
-            many = len(self.recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
-            if many and gc.isenabled():
+            if gc.isenabled() and (self._holds_many() or self._still_kept()):
                 # Arrays in cycles, as of recursive closures, need no copies.  Few that are still in
                 # cycles are in an older generation, which takes ten times as long.
                 gc.collect(0)
@@ -312,6 +311,11 @@ class OpenScope:
             kept.hand_out()
         self._compute()
         STATE.waiting.clear()
+
+    def _holds_many(self) -> bool:
+        """Return whether many pending arrays are referenced, perhaps by cycles alone."""
+        tape = self.recorder.tape
+        return len(tape.lazies) >= MANY_ARRAYS and len(tape.held()) >= MANY_ARRAYS
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""

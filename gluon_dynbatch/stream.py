@@ -12,7 +12,7 @@ from .errors import Where
 from .handle import Batch
 from .options import check_count, check_names
 from .record.where import user_line
-from .samples.arguments import applier
+from .samples.arguments import applier, iterator_of
 from .samples.fibers import name_sample
 
 
@@ -64,7 +64,7 @@ def imap(
     check_count("prefetch", prefetch, minimum=0, or_none=False)
     apply, scope = applier(fn), batching(**check_names(scope_options, "imap"))
     length = len(samples) if isinstance(samples, Sized) else None
-    return Stream(apply, iter(samples), length, batch_size, prefetch, scope, user_line())
+    return Stream(apply, iterator_of(samples), length, batch_size, prefetch, scope, user_line())
 
 
 @dataclass(eq=False, repr=False)

@@ -6,7 +6,7 @@ A plan does not know the user's lines, so its findings get these at each flush.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, DefaultDict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -86,8 +86,8 @@ class Unplaced(NamedTuple):
     variant: int = 0
 
 
-def at_lines(unmerged: Sequence[Unplaced], places: Sequence[Place]) -> Tuple[Finding, ...]:
-    """Return findings of a plan with the lines of their calls, given the place of each call.
+def at_lines(unmerged: Sequence[Unplaced], place_of: Callable[[int], Place]) -> Tuple[Finding, ...]:
+    """Return findings of a plan with the lines of their calls; `place_of` returns that of a call.
 
     If a callee has lines with calls of several variants, these are the lines to change, and those
     of which all calls are of one variant are left out.
@@ -97,7 +97,7 @@ def at_lines(unmerged: Sequence[Unplaced], places: Sequence[Place]) -> Tuple[Fin
     found, callees = Findings(), {}
     variants: DefaultDict[Any, Set[int]] = defaultdict(set)
     for finding, nodes, callee, variant in unmerged:
-        for place, calls in Counter([places[node] for node in nodes]).items():
+        for place, calls in Counter(map(place_of, nodes)).items():
             here = finding._replace(where=place.where, calls=calls)
             found.add([here])
             callees[here.key] = callee

@@ -38,6 +38,7 @@ def passing(argument):
 
 FORWARD, CELL, STRUCTURES = "forward()", "block: the_cell", "lists, tuples and dictionaries"
 ADD, FIRST = cell(lambda F, a, b: a + b), cell(lambda F, n: F.ones((1, 2)) * n)
+PAIR = cell(lambda F, a, b: F.concat(a, b, dim=1))
 #: Wrong calls: the error, texts in its message, and a function of a net and one of its results.
 WRONG = {
     "shape": (gdb.ShapeError, ["block: the_dense", "(1, 5) float32"],
@@ -75,7 +76,9 @@ WRONG = {
         lambda net, y: mx.nd.FullyConnected(y, num_hidden=2)),  # wrong
     # Gluon refuses these arguments and results as well.
     **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], passing(wrong))
-       for wrong in (object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), iter([]))},
+       for wrong in (object(), {1, 2}, [1, {"a": object()}], range(3), iter([]))},
+    "argument ndarray": (gdb.ArgumentError, [CELL, "of type ndarray", "mx.nd.array("],
+                         passing(np.ones((1, 4)))),
     "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], passing([Tree()])),
     "cell, too few arrays": (
         gdb.CellError, [CELL, "without the array", "_weight"],
@@ -86,6 +89,10 @@ WRONG = {
     "layer, a list for an array": (
         gdb.ArgumentError, ["block: the_dense", "net(*sample)"],
         lambda net, y: net([y, y])),  # wrong
+    **{f"{type(wrong).__name__} for an array": (
+        gdb.ArgumentError, [CELL, "got ", "mx.nd.array("],
+        lambda net, y, wrong=wrong: PAIR(y, wrong))  # wrong
+       for wrong in (1.5, -2, [1, 2, 3])},
     "axis": (gdb.ShapeError, [CELL, "axis 7"], calling(lambda F, x: F.sum(x, axis=7))),
     **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], calling(fn)) for name, fn in {
         "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),

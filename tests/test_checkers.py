@@ -45,7 +45,7 @@ def test_a_tape_is_printed_with_a_line_per_call():
         with pytest.raises(gdb.ShapeError):
             net(mx.nd.ones((1, 5)))
         check_tape(record(net))
-    assert str(tape).startswith(f"%1 float32(2, 3) = {net.name}(%0 (2, 4))\n")
+    assert str(tape).startswith(f"%1 float32(2, 3) = {net.name}(%0 (2, 4))  # {__file__}:{LINE} in ")
     assert str(Tape()) == ""
 
 
@@ -76,7 +76,7 @@ DAMAGED_TAPES = {
     "call 1: reads beyond %1": put("offsets", 2, 4),
     "call 1: no entry 1000000": put("node_entry", 1, 10**6),
     "%4: not registered by its array": put("external_values", 1, 4),
-    "counts of calls": lambda tape: tape.places.pop(),
+    "counts of calls": lambda tape: tape.node_place.pop(),
     "counts of operands": lambda tape: tape.offsets.append(0),
     "a value is not defined exactly once": lambda tape: tape.value_type.append(0),
 }

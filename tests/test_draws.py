@@ -265,6 +265,23 @@ def test_a_rate_of_one_is_left_to_mxnet():
     assert y.shape == (1, 4)
 
 
+WRONG = {
+    "deviation": lambda x: mx.nd.random.normal_like(x, scale=-1.5),
+    "no deviation": lambda x: mx.nd.random.normal_like(x, scale=0),
+    "bounds": lambda x: mx.nd.random.uniform_like(x, 2, 1),
+    "rate": lambda x: mx.nd.random.exponential_like(x, lam=0),
+}
+
+
+@pytest.mark.parametrize("draw", WRONG.values(), ids=WRONG)
+def test_wrong_parameters_are_left_to_mxnet(draw):
+    """It raises for them."""
+    with gdb.batching(granularity="operator"):
+        results = [draw(mx.nd.ones((1, 3)) * k) for k in (1, 2)]
+    with pytest.raises(mx.MXNetError, match="Check failed"):
+        values(results)
+
+
 def test_without_training_nothing_is_drawn():
     mx.random.seed(1)
     wanted = mx.nd.random.uniform(shape=(3,)).asnumpy()

@@ -103,6 +103,15 @@ def test_a_sample_that_does_not_fit_is_refused(fn, sample, text):
         gdb.map(fn, [sample])  # wrong
 
 
+OPTIONS_OF_MAPS = [(gdb.map, {}), (gdb.map, {"debug": True}), (gdb.imap, {})]
+
+
+@pytest.mark.parametrize("map_of, options", OPTIONS_OF_MAPS)
+def test_samples_that_are_not_iterable_are_refused(map_of, options):
+    with refused(gdb.ArgumentError, "type int", "a list of samples"):
+        map_of(dense(), 3, **options)  # wrong
+
+
 def test_samples_passed_as_the_function_are_refused():
     with refused(gdb.ArgumentError, "type list", "a function or a block"):
         gdb.map(PAIRS, Cell())  # wrong

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 
 import mxnet as mx
 import numpy as np
@@ -71,7 +72,7 @@ def check(pair, run):
     st.lists(SHAPES, min_size=1, max_size=6),
     st.sampled_from([0.5, 0.05, 0.001]),
     st.sampled_from([0.0, 0.01]),
-    st.sampled_from([None, 0.3]),
+    st.sampled_from([None, 0.3, 0, -1.0]),  # of Adam, the last two clip nothing
     st.booleans(),
     st.booleans(),
 )
@@ -175,6 +176,27 @@ def test_parameters_that_get_other_arrays(pair):
 
 
 @every_pair
+@given(st.lists(st.sets(st.integers(0, 4)), min_size=2, max_size=6), st.sampled_from([1, 2]))
+def test_steps_update_only_what_has_new_gradients(pair, chosen, types):
+    """Each step updates other parameters, such as the experts that a minibatch calls."""
+
+    def run(optimizer):
+        net = Parameters([(3, 4), (5,), (2, 2), (64,), (12,)])
+        parameters = list(net.collect_params().values())
+        if types == 2:
+            net.p1.cast("float16")
+        trainer = gluon.Trainer(net.collect_params(), optimizer(multi_precision=True))
+        for step, numbers in enumerate(chosen):
+            net.set_gradients(step)
+            for number, parameter in enumerate(parameters):
+                parameter.data()._fresh_grad = number in numbers
+            trainer.step(1, ignore_stale_grad=True)
+        return net
+
+    check(pair, run)
+
+
+@every_pair
 def test_states_are_exchanged_with_mxnets(pair, tmp_path):
     """A run goes on from the states that any of both has saved; an optimizer can be copied."""
 
@@ -194,6 +216,29 @@ def test_states_are_exchanged_with_mxnets(pair, tmp_path):
     fused, plain = pair
     check((fused, plain), lambda second: run(plain, second))
     check((fused, plain), lambda first: run(first, plain))
+
+
+@every_pair
+def test_a_run_goes_on_from_a_file_of_mxnets(pair, tmp_path):
+    """The optimizer in the file is exchanged, as the page on training says."""
+
+    def run(optimizer):
+        net, path = Parameters([(3, 4), (5,)]), str(tmp_path / "states")
+        trainer = gluon.Trainer(net.collect_params(), pair[1](learning_rate=0.1))
+        train(trainer, net, range(2))
+        trainer.save_states(path)
+        with open(path, "rb") as file:
+            states, old = pickle.load(file)
+        new = optimizer(learning_rate=0.1, begin_num_update=old.num_update)
+        with open(path, "wb") as file:
+            pickle.dump((states, new), file)
+        again = gluon.Trainer(net.collect_params(), optimizer(learning_rate=0.1))
+        again.load_states(path)
+        assert type(again.optimizer) is optimizer
+        train(again, net, range(2, 4))
+        return net
+
+    check(pair, run)
 
 
 PROGRAM = """

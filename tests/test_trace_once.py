@@ -284,7 +284,7 @@ def test_calls_of_pieces_keep_the_lines_of_the_user():
         for _ in range(2):
             block(x(), 2)
             random.random(), np.random.uniform()  # only draws in forward matter
-        first, _, third, _ = STATE.recorder.tape.places
+        first, _, third, _ = map(STATE.recorder.tape.place, range(4))
     assert batch.report.traced.known == 1
     assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 
@@ -309,7 +309,7 @@ def test_pieces_belong_to_one_block_and_are_off_by_default():
 def test_pieces_have_a_limit_in_bytes_and_hold_no_arrays():
     block = traced(chain)
     limit_pieces(block, 20_000)
-    scope(block, [(x(), n) for n in range(40)])
+    scope(block, [(x(), n) for n in range(40) for _ in range(2)])
     assert 0 < len(pieces_of(block)) < 40 and pieces_of(block).bytes <= 20_000
     assert scope(block, [(x(), 39)]).known == 1
     assert scope(block, [(x(), 0)]).new == 1

@@ -102,11 +102,12 @@ class ScopeSite:
     def begin(self, tape: Tape, graph: Graph) -> None:
         """Count the calls and units of a flush by line, before its launches run."""
         started = time.perf_counter()
+        by_node = [tape.place(node).where for node in range(len(tape.node_entry))]
         #: Per unit, the line that recorded it.
-        self._where_of = [tape.places[node].where for node in graph.node.tolist()]
+        self._where_of = [by_node[node] for node in graph.node.tolist()]
         entries: Dict[int, Any] = tape.entries
-        for place, number in zip(tape.places, tape.node_entry):
-            line, entry = self.lines[place.where], entries[number]
+        for place, number in zip(by_node, tape.node_entry):
+            line, entry = self.lines[place], entries[number]
             line.calls += 1
             self.work += entry.work
             if entry.block_id is None:

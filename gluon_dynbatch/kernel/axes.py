@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 from mxnet import nd, sym
@@ -47,7 +47,7 @@ _FOUND: SizedCache[List[Array]] = SizedCache(1 << 24)
 
 def _indices(site: Site) -> List[Array]:
     """Return, per result, the index of each element among those of all inputs."""
-    found = _FOUND.find(site)
+    found: Optional[List[Array]] = _FOUND.find(site)
     if found is None:
         found = _find_indices(site)
         _FOUND.keep(site, found, sum(indices.nbytes for indices in found))

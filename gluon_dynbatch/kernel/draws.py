@@ -13,6 +13,8 @@ from .tensor import FLOAT_DTYPES, Call, Tensor, TensorHandler
 
 #: For more numbers, a binary search in their sums, as MXNet's operator does it, is faster.
 MOST_CLASSES = 1024
+#: Why there are no native steps for numbers that are no parameters of a distribution.
+MXNET_RAISES = "MXNet's operator raises for its parameters"
 
 
 def uniform(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -53,19 +55,22 @@ def dropout(call: Call) -> Tensor:
 def uniform_like(call: Call) -> Tensor:
     """Draw numbers between two bounds."""
     x, low, high = call.tensors[0], call.number("low", 0), call.number("high", 1)
+    require(high >= low, MXNET_RAISES)
     return uniform(x, x.shape) * (high - low) + low
 
 
 def normal_like(call: Call) -> Tensor:
     """Draw numbers with a mean and a standard deviation."""
     x, mean, deviation = call.tensors[0], call.number("loc", 0), call.number("scale", 1)
+    require(deviation > 0, MXNET_RAISES)
     return normal(x, x.shape) * deviation + mean
 
 
 def exponential_like(call: Call) -> Tensor:
     """Draw numbers with a rate."""
-    x = call.tensors[0]
-    return exponential(x, x.shape) / call.number("lam", 1)
+    x, rate = call.tensors[0], call.number("lam", 1)
+    require(rate > 0, MXNET_RAISES)
+    return exponential(x, x.shape) / rate
 
 
 def _parameters(call: Call) -> Tuple[Tensor, ...]:

@@ -1,9 +1,9 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is a part of `record`, `lowering` of `lower`, `scheduling` of `schedule`, `planning` of
-`plan`, and `assembling` of `run`; other folders call them, too.  `executing` runs programs in
-MXNet's engine, with the kernels in them; the C behind it is in `c`.  The types of all are in
-`.pyi` files.
+`plan`, `assembling` of `run`, and `posting` of `serve`; other folders call them, too.
+`executing` runs programs in MXNet's engine, with the kernels in them; the C behind it is in
+`c`.  The types of all are in `.pyi` files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "executing",
     "lowering",
     "planning",
+    "posting",
     "recording",
     "scheduling",
 ]
@@ -51,6 +52,6 @@ def _what_to_do(error: ImportError) -> str:
 
 
 try:
-    from . import assembling, executing, lowering, planning, recording, scheduling
+    from . import assembling, executing, lowering, planning, posting, recording, scheduling
 except ImportError as error:
     raise ImportError(_what_to_do(error)) from error

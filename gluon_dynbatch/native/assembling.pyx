@@ -356,6 +356,7 @@ cdef class Assembler(Addressing):
 
 include "fills.pxi"
 include "stretches.pxi"
+include "distinct.pxi"
 include "forward.pxi"
 include "collecting.pxi"
 include "backward.pxi"

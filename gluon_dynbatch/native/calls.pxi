@@ -326,11 +326,12 @@ cdef Py_ssize_t append(
     cdef Py_ssize_t first = tape.value_type.ob_size, i
     reserve(tape.node_entry, 1)
     reserve(tape.node_value0, 1)
+    reserve(tape.node_place, 1)
     reserve(tape.sources, count)
     reserve(tape.offsets, count)
     reserve(tape.value_type, len(types))
     tape.note_entry(entry_id, entry)
-    tape.places.append(place)
+    put(tape.node_place, place.number)
     put(tape.node_entry, entry_id)
     put(tape.node_value0, first)
     for i in range(count):

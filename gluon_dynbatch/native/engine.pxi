@@ -9,6 +9,13 @@ cdef extern from "c/notice.h":
     int gdb_await_notice(gdb_notice *notice, double seconds) noexcept nogil
     void gdb_drop_notice(void *notice) noexcept nogil
 
+cdef extern from "c/pushing.h" nogil:
+    ctypedef struct Patience "gdb_patience":
+        pass
+    int gdb_begin_push()
+    int gdb_await_push(Patience *patience)
+    void gdb_end_push()
+
 #: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
 #: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
 ctypedef int (*PushToEngine)(
@@ -134,6 +141,35 @@ cdef char *copy_in_order(const Memory *memory) noexcept nogil:
     DROP_REFERENCE(references)  # it is not the last one
     free(record[0].address)
     return NULL
+
+
+cdef class OneAtATime:
+    """A function that pushes to the engine, and is called while no other one of these pushes.
+
+    A thread whose push waits within MXNet lets others push meanwhile (`c/pushing.c`).  In native
+    code, no interrupt can leave it the one that pushes.  Owned by who calls it.
+    """
+
+    cdef object function
+
+    def __init__(self, function not None):
+        self.function = function
+
+    def __call__(self, *args):
+        cdef int begins = gdb_begin_push()
+        cdef Patience patience
+        if not begins:
+            memset(&patience, 0, sizeof(patience))
+        while not begins:
+            with nogil:
+                begins = gdb_await_push(&patience)
+            if not begins:
+                PyErr_CheckSignals()
+        try:
+            return self.function(*args)
+        finally:
+            if begins > 0:
+                gdb_end_push()
 
 
 cdef void do_nothing(void *run_context, void *context) noexcept nogil:

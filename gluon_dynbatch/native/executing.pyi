@@ -1,5 +1,5 @@
 from array import array
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from mxnet.ndarray import NDArray
 from numpy.typing import NDArray as _NumPyArray
@@ -45,6 +45,10 @@ class Notice:
     @property
     def given(self) -> bool: ...
     def wait(self) -> None: ...
+
+class OneAtATime:
+    def __init__(self, function: Callable[..., Any]) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...
 
 class Bases:
     def __init__(

@@ -55,6 +55,29 @@ cdef void *handle_of(object array_) except NULL:
     return handle
 
 
+cdef inline void fetch_handle(list arrays, Py_ssize_t i) noexcept:
+    """Fetch to the cache what is read of arrays that come soon after one, up to their nodes.
+
+    That is the object, its handle, the content of that, and the array in MXNet's library.
+    """
+    cdef PyObject *handle
+    if i + 4 * AHEAD < len(arrays):
+        prefetch(PyList_GET_ITEM(arrays, i + 4 * AHEAD))
+    if i + 3 * AHEAD < len(arrays):
+        handle = slot(<object>PyList_GET_ITEM(arrays, i + 3 * AHEAD), handle_at)[0]
+        if handle is not NULL:
+            prefetch(handle)
+    if i + 2 * AHEAD < len(arrays):
+        handle = slot(<object>PyList_GET_ITEM(arrays, i + 2 * AHEAD), handle_at)[0]
+        if handle is not NULL and type_pointer(<object>handle) is <PyTypeObject *>handle_type:
+            prefetch((<void **>(<char *>handle + sizeof(PyObject)))[0])
+    if i + AHEAD < len(arrays):
+        handle = slot(<object>PyList_GET_ITEM(arrays, i + AHEAD), handle_at)[0]
+        if handle is not NULL and type_pointer(<object>handle) is <PyTypeObject *>handle_type:
+            prefetch(content_of(handle))
+            prefetch(<char *>content_of(handle) + node_at)
+
+
 cdef enum:
     #: Types that are found without a dictionary, and the most axes of their arrays.
     TYPES_KEPT = 128

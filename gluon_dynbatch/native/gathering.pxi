@@ -1,5 +1,25 @@
 # Small external arrays, side by side; a part of `recording.pyx`.
 
+cdef inline void fetch_values(void **handle, Py_ssize_t i, Py_ssize_t count) noexcept nogil:
+    """Fetch to the cache what is soon read of arrays.
+
+    An array begins with the address of its memory's description, and that with the address of the
+    values.
+    """
+    cdef char *memory
+    if i + 3 * AHEAD < count:
+        prefetch(handle[i + 3 * AHEAD])
+    if i + 2 * AHEAD < count:
+        memory = (<char **>handle[i + 2 * AHEAD])[0]
+        prefetch(memory)
+        prefetch(memory + LINE)
+        prefetch(memory + 2 * LINE)
+    if i + AHEAD < count:
+        memory = (<char **>handle[i + AHEAD])[0]
+        if memory is not NULL:
+            prefetch((<void **>memory)[0])
+
+
 def gather(
     list arrays not None, const int64_t[::1] numbers, const int64_t[::1] elements, int64_t size,
     target,
@@ -23,8 +43,7 @@ def gather(
         handle[i] = handle_of(array_)
     with nogil:
         for i in range(count):
-            if i + AHEAD < count:
-                prefetch((<void **>handle[i + AHEAD])[0])
+            fetch_values(handle, i, count)
             failed = failed or mxnet.wait(handle[i]) or mxnet.data(handle[i], <void **>&source)
             if failed:
                 break

@@ -136,6 +136,7 @@ def in_graph(list arrays not None):
     cdef bytearray marks = bytearray(len(arrays))
     cdef Py_ssize_t i
     for i, array_ in enumerate(arrays):
+        fetch_handle(arrays, i)
         marks[i] = may_get_gradient(array_)
     return bytes(marks)
 

@@ -9,7 +9,7 @@ def take_calls(FlatTape tape not None, Py_ssize_t node, Py_ssize_t operand, dict
     Returns None if the tape is closed.  It may also be closed meanwhile, by `find` or by what the
     collector runs: all that is read here is still there.
     """
-    cdef list operands, places = tape.places
+    cdef list operands
     cdef Py_ssize_t first, i
     cdef array column
     if not tape.open:
@@ -17,7 +17,7 @@ def take_calls(FlatTape tape not None, Py_ssize_t node, Py_ssize_t operand, dict
     cdef FlatTape taken = FlatTape()
     for node in range(node, tape.node_entry.ob_size):
         entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
-        place = places[node]
+        place = tape.place(node)
         for in_type in entry.in_types:
             value, offset = tape.sources[operand], tape.offsets[operand]
             number = numbers.get(value)
@@ -46,8 +46,9 @@ cdef class Piece:
     changes.  It holds entries and constants, but no array and no tape.
     """
 
-    #: Columns of a tape in one place, as most of the time to append them is waiting for memory:
-    #: `offsets`, and then, of 32 bits, `node_entry`, `node_value0`, `sources` and `value_type`.
+    #: Columns of a tape side by side, as most of the time to append them is waiting for memory:
+    #: `offsets`, and then, of 32 bits, `node_entry`, `node_value0`, `node_place`, `sources` and
+    #: `value_type`; and the numbers of the entries.
     cdef bytes numbers
     cdef Py_ssize_t nodes, operands, values
     #: The entries that its calls have, by id; and whether one records gradients.
@@ -55,8 +56,6 @@ cdef class Piece:
     cdef bint trained
     #: Whether it has views of inputs that must not get a gradient: see `leaves_graph`.
     cdef readonly bint bare
-    #: Per node: the `Place` of the user's call.
-    cdef readonly list places
     #: Per input: its source, which is the number of an argument or a source that `give` takes, and
     #: its type.
     cdef tuple inputs
@@ -76,21 +75,30 @@ cdef class Piece:
         for entry in calls.entries.values():
             self.trained = self.trained or entry.mode & recording_bit
         self.bare = bare and self.trained  # else nothing gets a gradient
-        self.entries, self.places = calls.entries, calls.places
+        self.entries = calls.entries
         self.nodes, self.operands = len(calls.node_entry), len(calls.sources)
         self.values = len(calls.value_type)
         self.numbers = b"".join(map(bytes, (
-            calls.offsets, calls.node_entry, calls.node_value0, calls.sources, calls.value_type)))
+            calls.offsets, calls.node_entry, calls.node_value0, calls.node_place, calls.sources,
+            calls.value_type, array("i", calls.entries))))
+
+    @property
+    def places(self):
+        """Per node: the `Place` of the user's call."""
+        cdef const int64_t *offsets = <const int64_t *><const char *>self.numbers
+        cdef const int32_t *places = <const int32_t *>(offsets + self.operands) + 2 * self.nodes
+        cdef Py_ssize_t i
+        return [known_places[places[i]] for i in range(self.nodes)]
 
     @property
     def content(self):
         """Everything that must be equal when `forward` runs again."""
-        return self.numbers, self.operands, self.values, self.places, self.inputs, self.results
+        return self.numbers, self.operands, self.values, self.inputs, self.results
 
     @property
     def weight(self):
         """An estimate of its size in bytes."""
-        objects = len(self.entries) + self.nodes + 10 * len(self.inputs) + len(self.results)
+        objects = len(self.entries) + 10 * len(self.inputs) + len(self.results)
         constants = sum([
             (<Constant>source[1]).nbytes + 250 for source in self.inputs[::2]
             if type(source) is tuple and type(source[1]) is Constant])
@@ -162,21 +170,25 @@ cdef class Piece:
         cdef const int64_t *offsets = <const int64_t *><const char *>self.numbers
         cdef const int32_t *node_entry = <const int32_t *>(offsets + self.operands)
         cdef const int32_t *node_value0 = node_entry + self.nodes
-        cdef const int32_t *sources = node_value0 + self.nodes
+        cdef const int32_t *node_place = node_value0 + self.nodes
+        cdef const int32_t *sources = node_place + self.nodes
         cdef const int32_t *value_type = sources + self.operands
+        cdef const int32_t *entries = value_type + self.values
         # One more, so that no array is empty: it would have no address.
         reserve(tape.node_entry, self.nodes + 1)
         reserve(tape.node_value0, self.nodes)
+        reserve(tape.node_place, self.nodes + 1)
         reserve(tape.sources, self.operands)
         reserve(tape.offsets, self.operands)
         reserve(tape.value_type, self.values + 1)
-        for number, entry in self.entries.items():
-            tape.note_entry(number, entry)
+        for i in range(len(self.entries)):
+            if not tape.has_noted(entries[i]):
+                tape.note_entry(entries[i], self.entries[entries[i]])
         tape.trained = tape.trained or self.trained
-        tape.places += self.places
         # Eight of its calls take as long as one that is recorded.
         tape.next_check += self.nodes - self.nodes // 8
         memcpy(take_room(tape.node_entry, self.nodes), node_entry, 4 * self.nodes)
+        memcpy(take_room(tape.node_place, self.nodes), node_place, 4 * self.nodes)
         memcpy(take_room(tape.value_type, self.values), value_type, 4 * self.values)
         first = <int32_t *>take_room(tape.node_value0, self.nodes)
         for i in range(self.nodes):
@@ -229,7 +241,7 @@ cdef class Known:
     cdef public Structure seen
     #: A `SizedCache` of pieces, by structure of the arguments, with the number of the state of the
     #: block.
-    cdef public object held
+    cdef public Recency held
 
     cdef object call(self, Calls recorder, block, tuple args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
@@ -249,7 +261,7 @@ cdef class Known:
                 key = arguments.write(seen.number << mode_bits | mode_in(recorder.numpy_settings), args)
             except (TypeError, ValueError, RecursionError) as error:
                 return self.refuse(recorder, block, args, error)
-            piece = self.held.find(key)
+            piece = self.held.look_up(key)
             if piece is not None and recorder.watch is None:
                 result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
                 if result is not NotImplemented:

@@ -35,10 +35,12 @@ cdef extern from *:
 cdef class Place:
     """An instruction of the user's program; each instruction has one `Place`.
 
-    Owned by the table of its code object, which is never freed, nor is that code.
+    Owned by the table of its code object, which is never freed, nor is that code; and by
+    `known_places`, where tapes have its number.
     """
 
     cdef readonly object code
+    cdef int32_t number
     cdef object line
     cdef int instruction
 
@@ -58,6 +60,8 @@ cdef class Place:
 
 #: Places that were found last, by code and instruction.
 cdef list found_places = [Place(None, 0)] * 64
+#: All places of calls so far, by number.
+cdef list known_places = []
 
 
 cpdef Place user_place():
@@ -95,6 +99,8 @@ cdef Place place_of(object code, object instruction):
     place = places.get(instruction)
     if place is None:
         place = places[instruction] = Place(code, instruction)
+        (<Place>place).number = <int32_t>len(known_places)
+        known_places.append(place)
     return <Place>place
 
 

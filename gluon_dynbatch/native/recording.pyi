@@ -5,6 +5,7 @@ from typing import (
     Callable,
     Dict,
     FrozenSet,
+    Hashable,
     Iterable,
     List,
     Optional,
@@ -107,7 +108,8 @@ class FlatTape(Owner):
     @property
     def entries(self) -> Dict[int, Any]: ...
     @property
-    def places(self) -> List[Place]: ...
+    def node_place(self) -> array[int]: ...
+    def place(self, node: int) -> Place: ...
     @property
     def awaited_places(self) -> List[Place]: ...
     @property
@@ -295,9 +297,22 @@ class Piece:
     @property
     def weight(self) -> int: ...
 
+class CacheEntry:
+    fingerprint: Hashable
+    value: Any
+    bytes: int
+    used: int
+
+class Recency:
+    entries: Dict[Hashable, CacheEntry]
+    found: float
+    def find(self, fingerprint: Hashable) -> Any: ...
+    def put(self, fingerprint: Hashable, value: Any, size: int) -> Optional[CacheEntry]: ...
+    def missed(self, fingerprint: Hashable) -> None: ...
+
 class Known:
     seen: Any
-    held: Any
+    held: Recency
 
 _Statement = TypeVar("_Statement", bound=Statements)
 
@@ -380,20 +395,3 @@ def empty(
 def arrays_like(array_: NDArray, kinds: List[Tuple[Tuple[int, ...], bool]]) -> List[NDArray]: ...
 def are_numpy(arrays: List[Any]) -> bytes: ...
 def plain_view(array_: NDArray, key: Any) -> Optional[NDArray]: ...
-
-class Letters:
-    values: Any
-    urgent: int
-    full: int
-    delivered: int
-    has_news: bool
-    rests: bool
-    due: float
-    def take_all(self) -> List[Any]: ...
-
-class Post:
-    due: List[Any]
-    has_firsts: bool
-    values: int
-    def put(self, mailbox: Letters, value: Any) -> int: ...
-    def pour(self, mailbox: Letters, values: Any, convert: Callable[..., Any]) -> bool: ...

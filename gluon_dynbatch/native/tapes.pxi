@@ -118,8 +118,8 @@ cdef class FlatTape(Owner):
     cdef readonly array value_type
     #: The entries of all nodes, by id.
     cdef readonly dict entries
-    #: Per node: the `Place` of the user's call.
-    cdef readonly list places
+    #: Per node: the number of the `Place` of the user's call.
+    cdef readonly array node_place
     #: The places in `Calls.read_places` at which samples read values and wait for this tape.
     cdef readonly list awaited_places
     #: Per external array: the array that was passed, held so that its id is not reused.
@@ -142,25 +142,31 @@ cdef class FlatTape(Owner):
     def __cinit__(self):
         self.open, self.serial = True, next_serial()
         self.chunks, self.holders = {}, {}
-        self.node_entry, self.node_value0 = array("i"), array("i")
+        self.node_entry, self.node_value0, self.node_place = array("i"), array("i"), array("i")
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, Identities()
-        self.places, self.lazies, self.externals, self.originals = [], [], [], []
+        self.lazies, self.externals, self.originals = [], [], []
         self.kept, self.awaited_places = [], []
         self.next_check = CALLS_PER_CHECK
 
     def __init__(self, recorder=None):
         self.recorder = recorder
 
+    cdef inline bint has_noted(self, int64_t number) noexcept:
+        """Return whether the entry of a number is known to be among those of all nodes."""
+        return self.noted[<size_t>(number + 1) % 256] == number + 1
+
     cdef inline int note_entry(self, object number, object entry) except -1:
         """Add an entry to those of all nodes, given its number."""
-        cdef int64_t wanted = <int64_t>number + 1
-        noted = &self.noted[<size_t>wanted % 256]
-        if noted[0] != wanted:
+        if not self.has_noted(number):
             self.entries[number] = entry
-            noted[0] = wanted
+            self.noted[<size_t>(<int64_t>number + 1) % 256] = <int64_t>number + 1
         return 0
+
+    def place(self, Py_ssize_t node):
+        """Return the `Place` of a node: that of the user's call."""
+        return known_places[<int64_t>self.node_place[node]]
 
     @property
     def external_type(self):
@@ -187,7 +193,7 @@ cdef class FlatTape(Owner):
         # Not cleared, as others may still use these lists: the flush, and code in the middle of
         # which the collector has run the flush.
         externals, self.externals = self.externals, []
-        self.lazies, self.originals, self.places = [], [], []
+        self.lazies, self.originals = [], []
         self.chunks, self.holders = {}, {}
         if Py_REFCNT(<PyObject *>externals) == 1:
             spare(externals, self.kept)

@@ -194,7 +194,7 @@ FOR_GOOD: Tuple[Replaced, ...] = (
         "operations that two threads push to the engine at the same time may wait for each other, "
         "forever",
         None,
-        *("MXImperativeInvokeEx", "MXInvokeCachedOpEx"),
+        *("MXImperativeInvokeEx", "MXInvokeCachedOpEx", "MXNetFuncCall"),
     ),
     *_c_functions(
         "pending backward passes must end before MXNet stops its threads, or it waits forever",

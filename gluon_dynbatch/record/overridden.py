@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Dict, List, Optional, Tuple
 from weakref import WeakSet
 
@@ -51,7 +52,7 @@ class Overridden(recording.ClassCalls):
         callees = [entries[number] for number in tape.node_entry[first:]]
         own = [
             place.where
-            for place, entry in zip(tape.places[first:], callees)
+            for entry, place in zip(callees, map(tape.place, count(first)))
             if entry.block_id is None and place.code is code
         ]
         recorded = tuple(entry.token for entry in callees)

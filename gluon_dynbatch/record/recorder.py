@@ -10,6 +10,7 @@ from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
@@ -352,11 +353,16 @@ def run_as_python(
 
 def bad_argument(value: Any, name: str) -> ArgumentError:
     """Return the error for an argument that holds an object of a wrong type."""
+    advice = (
+        "pass arrays of MXNet, numbers, strings, None, or lists, tuples and dictionaries of these"
+    )
+    if isinstance(value, np.ndarray):
+        advice = "make an array of MXNet of it, by mx.nd.array(...)"
     return ArgumentError(
         f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
         name,
-        "pass arrays of MXNet, numbers, strings, None, or lists, tuples and dictionaries of these",
+        advice,
     )
 
 

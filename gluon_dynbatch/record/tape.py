@@ -142,7 +142,7 @@ class Tape(recording.FlatTape):
             operands = ", ".join(map(self._format, call.operands, call.entry.in_types))
             types = [(v, TYPES[self.value_type[v]]) for v in call.results]
             results = ", ".join(f"%{v} {type_.dtype}{type_.shape}" for v, type_ in types)
-            where = f"  # {self.places[node].where}" if self.places else ""
+            where = f"  # {self.place(node).where}"
             lines.append(f"{results} = {call.entry.name}({operands}){where}")
         return "\n".join(lines)
 
@@ -184,7 +184,7 @@ def check_tape(tape: Tape) -> None:
     every operand is an earlier value, and lies within it.
     """
     types = [TYPES[number] for number in tape.value_type]
-    assert len(tape.node_value0) == len(tape.places) == len(tape.node_entry), "counts of calls"
+    assert len(tape.node_value0) == len(tape.node_place) == len(tape.node_entry), "counts of calls"
     assert len(tape.sources) == len(tape.offsets), "counts of operands"
     assert len(tape.externals) == len(tape.external_values), "externals"
     defined, reads = list(tape.external_values), 0

@@ -18,7 +18,6 @@ from ..plan.launch import Operand, Region, Rows, Slice, pieces_in
 from ..plan.plan import Plan
 from ..record.types import in_host_memory, name_of
 from ..schedule.dependencies import Array
-from .engine import PUSHES
 from .pool import POOL, ArrayKind, Pool, allocate_like
 from .team import use_threads
 
@@ -41,7 +40,7 @@ executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _THROW]))
 use_threads()
 
 
-@PUSHES.one_at_a_time
+@executing.OneAtATime
 def push(
     program: executing.Program,
     bases: executing.Bases,

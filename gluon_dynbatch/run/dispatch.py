@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,7 @@ from .. import rules
 from ..kernel.kernels import Kernels
 from ..lower.segment import Port, Segment
 from ..modes import RECORDING, TRAINING
+from ..native.recording import in_graph
 from ..rules.site import Ref
 from ..trace.symbols import VARIABLE, Compiled, SymbolBuilder, compile_symbol, make_symbol
 
@@ -47,10 +49,18 @@ class Executable(NamedTuple):
 
     def go_backward(
         self, results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int
-    ) -> None:
-        """Run the graph of recorded results backward, and retain it for another backward pass."""
-        with self.run.lock:
-            autograd.backward(results, gradients, True, train_mode=bool(mode & TRAINING))
+    ) -> bool:
+        """Run the graph of recorded results backward, and retain it for another backward pass.
+
+        MXNet has no graph of a result that depends on no variable: it is left out, and so is an
+        array that is only read for its shape.  Returns whether there was anything to run.
+        """
+        pairs = [*compress(zip(results, gradients), in_graph(list(results)))]
+        if pairs:
+            heads, given = zip(*pairs)
+            with self.run.lock:
+                autograd.backward(heads, given, True, train_mode=bool(mode & TRAINING))
+        return bool(pairs)
 
 
 class Dispatcher:

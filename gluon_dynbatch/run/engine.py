@@ -3,7 +3,10 @@
 The engine queues an operation at each of its variables, one after another.  If another thread
 pushes at the same time, the two operations may be in opposite orders at two variables that one of
 them writes; then each waits for the other, forever.  Programs read and write many arrays, so this
-would happen often.  MXNet's own operations would, too, so they wait here as well.
+would happen often.  MXNet's own operations would, too, so they wait here as well, for as long as
+it takes: a thread in the middle of a push may have lost its processor, for any time.  But some
+operators wait within MXNet, perhaps for an operator in Python, which pushes in another thread.  So
+a thread that sleeps within its push lets others go on.
 
 A training loop that reads no values only pushes work.  If that takes longer than recording, more
 and more flushes wait in the engine, each with all its values in memory.  So few are unfinished.
@@ -15,10 +18,10 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, List, Optional, Tuple
+from typing import Deque, Iterable, List, Optional, Tuple
 
 from ..native import executing
-from ..native.executing import Bases, Notice
+from ..native.executing import Bases, Notice, OneAtATime
 from ..record.intercept import replace_for_good
 
 #: Functions of MXNet's C library that push operations of several arrays.
@@ -26,50 +29,18 @@ PUSHING: Tuple[str, ...] = (
     "MXImperativeInvokeEx",
     "MXInvokeCachedOpEx",
     "MXAutogradBackwardEx",
+    "MXNetFuncCall",
 )
-#: Seconds after which a thread pushes all the same.  A push takes microseconds; but some operators
-#: wait within MXNet, perhaps for an operator in Python, which pushes in another thread.
-PATIENCE = 0.02
-
-
-class Pushes:
-    """A lock that is held while something is pushed, for a limited time."""
-
-    def __init__(self) -> None:
-        self._renew()
-        # In the child of a fork, a thread that is gone may hold the lock.
-        os.register_at_fork(after_in_child=self._renew)
-        for name in PUSHING:
-            replace_for_good(name, self.one_at_a_time)
-
-    def _renew(self) -> None:
-        # An operator in Python may push within a push of its thread.
-        self._lock = threading.RLock()
-
-    def one_at_a_time(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls another one while no other thread pushes."""
-
-        def push(*args: Any) -> Any:
-            lock = self._lock
-            held = lock.acquire(timeout=PATIENCE)
-            try:
-                return function(*args)
-            finally:
-                if held:
-                    lock.release()
-
-        return push
-
-
-PUSHES = Pushes()
+for _name in PUSHING:
+    replace_for_good(_name, OneAtATime)
 
 #: Earlier flushes of a thread that may be unfinished when it starts one.  The engine needs one to
 #: go on with while the next is recorded, and another one if recording takes longer at times.
 MOST_EARLIER = 2
 #: Returns a new `Notice`, for which an operation is pushed.
-push_notice = PUSHES.one_at_a_time(Notice)
+push_notice = OneAtATime(Notice)
 #: Pushes an operation that comes after all uses of some arrays so far, see `executing.give_back`.
-give_back = PUSHES.one_at_a_time(executing.give_back)
+give_back = OneAtATime(executing.give_back)
 #: Graphs whose backward pass is watched: the last ones.
 MOST_GRAPHS = 16
 

@@ -38,6 +38,7 @@ from mxnet.base import (
 )
 from mxnet.ndarray import NDArray, sparse
 from mxnet.symbol import Symbol
+from mxnet.util import is_np_shape, np_shape
 
 from ..errors import GradientError
 from ..native import recording
@@ -207,9 +208,10 @@ class Function(Protocol):
         """
 
 
-#: By number, the functions that MXNet may still call, each with `_retained` at its recording, and
-#: the gradient of one of its variables, if any is an input.
-_ALIVE: Dict[int, Tuple[Function, int, Optional[NDArray]]] = {}
+#: By number, the functions that MXNet may still call, each with what there was at its recording:
+#: `_retained`; the gradient of one of its variables, if any is an input; and whether arrays could
+#: have no axes (MXNet's ``np_shape``, of which its own thread does not know).
+_ALIVE: Dict[int, Tuple[Function, int, Optional[NDArray], bool]] = {}
 #: Numbers of functions that have run: they do not run again unless their graph was retained.
 _RUN: Deque[int] = deque()
 #: Per function: its number; a byte that MXNet sets once it will not call the function again; and
@@ -232,7 +234,7 @@ def forget(looks: int = _LOOKS) -> None:
     try:
         while _RUN:
             number = _RUN.popleft()
-            if _ALIVE.get(number, (None, -1, None))[1] == _retained:
+            if _ALIVE.get(number, (None, -1))[1] == _retained:
                 _ALIVE.pop(number, None)
         for _ in range(min(len(_WATCHED), looks)):
             watched = number, notice, _ = _WATCHED.popleft()
@@ -265,12 +267,13 @@ def _write_gradients(
     arrays = recording.arrays_of(lent)
     try:
         try:
-            function = _ALIVE[number][0]
+            function, _, _, scalars = _ALIVE[number]
             slots = _slots(function.inputs)
             targets = [arrays[heads + slot] for slot in slots]
             requests = _requests(function, slots, grad_reqs[:count], targets)
-            gradients = function.backward(arrays[:heads], requests, training)
-            deliver(gradients, requests, targets.__getitem__)
+            with np_shape(scalars or None):
+                gradients = function.backward(arrays[:heads], requests, training)
+                deliver(gradients, requests, targets.__getitem__)
         finally:
             # MXNet waits for what writes these arrays; those that are only read it would free.
             check_call(give_back(lent))
@@ -343,7 +346,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], function: Fun
     )
     gradients = (array.grad for array in inputs)
     gradient = next((gradient for gradient in gradients if gradient is not None), None)
-    _ALIVE[number] = function, _retained, gradient
+    _ALIVE[number] = function, _retained, gradient, is_np_shape()
     FLIGHT.graphs.append(number)
     _WATCHED.append((number, notice, (callbacks, arguments, callback_list)))
     with autograd.record(autograd.is_training()):

@@ -230,7 +230,10 @@ class OperatorTape:
                 gradient = self.gradients.operand(operand, port.dtype, segment.context)
                 results.append(result)
                 gradients.append(shaped(gradient, result.shape))
-        recorded.executable.go_backward(results, gradients, segment.mode)
+        if not recorded.executable.go_backward(results, gradients, segment.mode):
+            for region in launch.outputs:
+                if region is not None:
+                    zero(self.gradients.region(region))
 
 
 def _update_statistics(segment: Segment, recorded: Recorded) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, Callable, Collection, Dict, List, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -24,6 +24,15 @@ UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
     types.CoroutineType: (inspect.iscoroutinefunction, "a coroutine"),
     types.AsyncGeneratorType: (inspect.isasyncgenfunction, "an asynchronous generator"),
 }
+
+
+def iterator_of(samples: Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator over samples; raises `ArgumentError` for an object that has none."""
+    if not hasattr(samples, "__iter__") and not hasattr(samples, "__getitem__"):
+        what = f"the samples are an object of type {type(samples).__name__}, which is not iterable"
+        advice = "pass a list of samples, or another iterable"
+        raise ArgumentError.like(TypeError)(what, user_line(), None, advice)
+    return iter(samples)
 
 
 def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any], Any]:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from .. import errors
-from ..native import recording
+from ..native import posting
 
 #: Longest time in seconds that the worker waits for an event loop to pass on a first value: Python
 #: runs one thread at a time, and the loop would otherwise wait until the worker waits for values.
@@ -37,7 +37,7 @@ class Request:
         self.ended = False
 
 
-class Mailbox(recording.Letters):
+class Mailbox(posting.Letters):
     """The values of a stream that the worker has put here and the client has not yet taken.
 
     One thread puts and any may take: both ends of a deque are safe without a lock.
@@ -103,7 +103,7 @@ class Mailbox(recording.Letters):
                 waiter.set_result(None)
 
 
-class Outbox(recording.Post):
+class Outbox(posting.Post):
     """Values of streams, and answers to be sent, those to all clients of an event loop in one call.
 
     `drop` is called for each client that has gone with its loop.  The client of a stream is told of

@@ -78,6 +78,10 @@ class CallKind:
 class Entry(TypedProgram):
     """Calls of a callee with exact argument types, in one mode."""
 
+    #: In the object itself, not in its dictionary: a flush reads it of all entries, of which there
+    #: may be a thousand that no cache has.
+    __slots__ = ("brief",)
+
     def __init__(
         self,
         callee: Any,

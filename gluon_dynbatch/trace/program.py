@@ -227,12 +227,14 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
 
 
 def _instead(error: Exception) -> str:
-    """Return what to write for ``x[index]``, ``x -= y`` or a nested argument; or nothing."""
+    """Return what to write for ``x[index]``, ``x -= y``, a number or a nested argument, if any."""
     if "integer index" in str(error):
         return (
             "write F.take(x, index) instead of x[index], and F.slice_axis(x, axis, begin, end) "
             "instead of x[begin:end]"
         )
+    if re.search(r"must be Symbol instances, but got [\[(]*[-\d]", str(error)):
+        return "an operator takes an array for an argument: make one by mx.nd.array(...)"
     if re.search(r"must be Symbol instances, but got [\[({]", str(error)):
         return (
             "an operator takes one array for an argument, not several: pass arrays one by one, as "

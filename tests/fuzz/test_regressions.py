@@ -213,3 +213,41 @@ def test_an_index_that_a_scope_has_computed(name, after, granularity):
         return [*results, *(x.grad for x in samples)]
 
     loop_and_scope(run, granularity=granularity)
+
+
+#: Operators that read only the shape of their last operand.
+LIKE = {
+    "reshape_like": lambda F, x, w: F.reshape_like(x, w),
+    "broadcast_like": lambda F, x, w: F.broadcast_like(x.slice_axis(axis=1, begin=0, end=1), w),
+    "slice_like": lambda F, x, w: F.slice_like(x, w, axes=(1,)),
+}
+
+
+@ALL
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("fn", LIKE.values(), ids=LIKE)
+def test_a_parameter_that_is_read_for_its_shape(fn, dtype, granularity):
+    """What MXNet's operators run is then in no graph of MXNet's."""
+
+    class Like(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__(prefix="like_")
+            self.shape = self.params.get("shape", shape=(1, 4))
+
+        def hybrid_forward(self, F, x, shape):
+            return fn(F, x, shape)
+
+    net = Like()
+    net.initialize()
+    net.cast(dtype)
+    net.hybridize()
+
+    def run(scope):
+        (factor,) = attached([mx.nd.ones((1, 1), dtype=dtype) * 3])
+        with autograd.record(), scope:
+            results = [net(array(1, 4).astype(dtype)) for _ in range(3)]
+            losses = [mx.nd.broadcast_mul(y, factor).sum() for y in results]
+        autograd.backward(losses)
+        return [*losses, factor.grad, net.shape.grad()]
+
+    loop_and_scope(run, granularity=granularity)

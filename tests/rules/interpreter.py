@@ -25,8 +25,13 @@ NEVER = {"rows": "", "stack": ""}
 
 
 def made_array(values, dtype):
-    """Return an array of ``mx.np`` under NumPy's semantics, and else one of ``mx.nd``."""
-    return (mx.np if mx.util.is_np_array() else mx.nd).array(values, dtype=dtype)
+    """Return an array of ``mx.np`` under NumPy's semantics, and else one of ``mx.nd``.
+
+    ``mx.nd.array`` goes through an assignment, which takes several times as long.
+    """
+    made = (mx.np if mx.util.is_np_array() else mx.nd).empty(np.shape(values), dtype=dtype)
+    made._sync_copyfrom(values)
+    return made
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ def attach(op, arrays, start=0):
 
 
 def differentiate(outputs, heads, training):
-    pairs = [(o, mx.nd.array(h, dtype=h.dtype)) for o, h in zip(outputs, heads) if is_float(o)]
+    pairs = [(o, made_array(h, h.dtype)) for o, h in zip(outputs, heads) if is_float(o)]
     autograd.backward([o for o, _ in pairs], [h for _, h in pairs], train_mode=training)
 
 
@@ -216,7 +221,7 @@ class Loop:
         for k, letter in enumerate(self.pattern):
             arrays = [sample[k].asnumpy() for sample in self.samples]
             values = self.join(arrays) if letter == "B" else arrays[0]
-            inputs.append(mx.nd.array(values, dtype=values.dtype))
+            inputs.append(made_array(values, values.dtype))
         attach(self.case.op, inputs)
         with mode_of(self.case, recording=True):
             outputs = call_symbol(symbol, inputs)
@@ -252,29 +257,37 @@ class Checker:
 
     def __init__(self, c, seed=0):
         self._case, self._rng = c, np.random.default_rng(seed)
-        self._shapes = {}
+        self._shapes, self._has_rows = {}, {}
 
     def loop(self, leading):
         """Run the loop of the case with all inputs batched."""
         return Loop(self._case, "B" * len(self._case.inputs), False, leading, self._rng)
 
     def _ask(self, stacked, pattern, leading):
+        """Return the merged call, or None if the rule refuses it, or results lack rows."""
         c = self._case
         if leading not in self._shapes:
-            loop = self.loop([leading])
-            arrays = loop.samples[0], loop.outputs[0]
-            self._shapes[leading] = [tuple(a.shape for a in part) for part in arrays]
+            inputs = [array.draw(self._rng, leading) for array in c.inputs]
+            with mode_of(c, recording=False):
+                parts = inputs, call_operator(c, inputs)
+            self._shapes[leading] = [tuple(array.shape for array in part) for part in parts]
         batched = tuple(letter == "B" for letter in pattern)
         shapes = self._shapes[leading]
-        if not stacked and not self._results_have_rows(pattern, *shapes):
-            return None
+        if not stacked:
+            inputs = {}
+            for k, (letter, shape) in enumerate(zip(pattern, shapes[0])):
+                inputs[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
+            results = tuple((MORE, *shape[1:]) for shape in shapes[1])
+            asked = *inputs.values(), results
+            if asked not in self._has_rows:
+                self._has_rows[asked] = self._infers(inputs, results)
+            if not self._has_rows[asked]:
+                return None
         return merged(rules.Site(c.op, c.attrs, *shapes, batched, c.training), stacked)
 
-    def _results_have_rows(self, pattern, inputs, results):
-        """Whether MXNet infers results of `MORE` rows from batched inputs of `MORE` rows."""
-        c, shapes = self._case, {}
-        for k, (letter, shape) in enumerate(zip(pattern, inputs)):
-            shapes[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
+    def _infers(self, shapes, results):
+        """Whether MXNet infers these shapes of results from shapes of inputs."""
+        c = self._case
         builder = SymbolBuilder()
         row, _ = builder.add(c.op, [builder.variable(name) for name in shapes], c.attrs)
         try:
@@ -282,7 +295,7 @@ class Checker:
             _, inferred, _ = symbol._infer_shape_impl(False, **shapes)
         except MXNetError:
             return False
-        return inferred == [(MORE, *shape[1:]) for shape in results]
+        return inferred == [*results]
 
     def merges(self, stacked, pattern, leading):
         """Return whether the call merges; if it does, compare it with the loop."""

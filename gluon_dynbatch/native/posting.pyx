@@ -1,4 +1,6 @@
-# Values of streams, on their way to their clients; a part of `recording.pyx`.
+# cython: language_level=3, binding=False, auto_pickle=False
+"""Values of streams, on their way to their clients."""
+
 
 cdef class Letters:
     """The native part of `clients.Mailbox`.
