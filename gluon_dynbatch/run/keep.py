@@ -129,6 +129,7 @@ def view_in(array: NDArray, first: int, lazy: Lazy) -> NDArray:
     """Return a lazy array as a view of its memory, which begins at element `first`."""
     flat, start = array.reshape((-1,)), lazy._offset - first
     if lazy.size != array.size:
+        # Not by an index, which an open scope would record.
         flat = recording.part(flat, start, start + lazy.size)
     return flat.reshape(lazy.shape or (1,))
 
