@@ -119,7 +119,7 @@ sanitize-c: $(NATIVE)
 	ln -sf $(patsubst %,"$(CURDIR)"/gluon_dynbatch/native/%.*.so,$(CYTHON_ONLY)) $(SANITIZED)-c/lib/gluon_dynbatch/native
 	$(call RUN_SANITIZED,$(SANITIZED)-c,tests/kernel)
 
-CYTHON_ONLY := assembling lowering planning posting recording scheduling
+CYTHON_ONLY := assembling lowering planning posting recency recording scheduling
 
 # Compiles the package with some flags: folder, flags.
 define BUILD_SANITIZED

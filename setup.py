@@ -150,7 +150,10 @@ setup(
             # Cython generates conversions of structs to dictionaries even if none is used.
             extra_compile_args=["-Wno-unused-function"],
         )
-        for name in ("assembling", "recording", "lowering", "planning", "posting", "scheduling")
+        for name in (
+            *("assembling", "lowering", "planning", "posting"),
+            *("recency", "recording", "scheduling"),
+        )
         if not ONLY_C
     ],
     cmdclass={"build_ext": BuildExt},

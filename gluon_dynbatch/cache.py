@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from typing import Generic, Hashable, List, Tuple, TypeVar
 
-from .native.recording import CacheEntry, Recency
+from .native.recency import CacheEntry, Recency
 
 Content = TypeVar("Content")
 

@@ -45,7 +45,7 @@ def test_a_tape_is_printed_with_a_line_per_call():
         with pytest.raises(gdb.ShapeError):
             net(mx.nd.ones((1, 5)))
         check_tape(record(net))
-    assert str(tape).startswith(f"%1 float32(2, 3) = {net.name}(%0 (2, 4))  # {__file__}:{LINE} in ")
+    assert str(tape).startswith(f"%1 float32(2, 3) = {net.name}(%0 (2, 4))  # {__file__}:{LINE} ")
     assert str(Tape()) == ""
 
 

@@ -1,9 +1,9 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is a part of `record`, `lowering` of `lower`, `scheduling` of `schedule`, `planning` of
-`plan`, `assembling` of `run`, and `posting` of `serve`; other folders call them, too.
-`executing` runs programs in MXNet's engine, with the kernels in them; the C behind it is in
-`c`.  The types of all are in `.pyi` files.
+`plan`, `assembling` of `run`, `posting` of `serve`, and `recency` of `cache`; other folders call
+them, too.  `executing` runs programs in MXNet's engine, with the kernels in them; the C behind it
+is in `c`.  The types of all are in `.pyi` files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = [
     "lowering",
     "planning",
     "posting",
+    "recency",
     "recording",
     "scheduling",
 ]
@@ -52,6 +53,15 @@ def _what_to_do(error: ImportError) -> str:
 
 
 try:
-    from . import assembling, executing, lowering, planning, posting, recording, scheduling
+    from . import (
+        assembling,
+        executing,
+        lowering,
+        planning,
+        posting,
+        recency,
+        recording,
+        scheduling,
+    )
 except ImportError as error:
     raise ImportError(_what_to_do(error)) from error

@@ -5,7 +5,6 @@ from typing import (
     Callable,
     Dict,
     FrozenSet,
-    Hashable,
     Iterable,
     List,
     Optional,
@@ -19,6 +18,7 @@ from numpy.typing import NDArray as Numbers
 
 from ..errors import Where
 from .lowering import SegmentBrief
+from .recency import Recency
 
 _T = TypeVar("_T")
 #: What `flatten` returns besides the leaves.
@@ -130,14 +130,16 @@ class FlatTape(Owner):
 
 class Place:
     def __init__(self, code: CodeType, instruction: int) -> None: ...
-    code: CodeType
+    @property
+    def code(self) -> CodeType: ...
     @property
     def where(self) -> Where: ...
 
 class Callee:
     identity: Optional[int]
     version: Any
-    entries: Dict[Any, Any]
+    @property
+    def entries(self) -> Dict[Any, Any]: ...
     older: Dict[Any, Any]
     def is_current(self, block: Any) -> bool: ...
 
@@ -299,19 +301,6 @@ class Piece:
     def content(self) -> Tuple[Any, ...]: ...
     @property
     def weight(self) -> int: ...
-
-class CacheEntry:
-    fingerprint: Hashable
-    value: Any
-    bytes: int
-    used: int
-
-class Recency:
-    entries: Dict[Hashable, CacheEntry]
-    found: float
-    def find(self, fingerprint: Hashable) -> Any: ...
-    def put(self, fingerprint: Hashable, value: Any, size: int) -> Optional[CacheEntry]: ...
-    def missed(self, fingerprint: Hashable) -> None: ...
 
 class Known:
     seen: Any

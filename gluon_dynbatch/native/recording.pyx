@@ -22,6 +22,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from .lowering cimport ParameterPlace, SegmentBrief
 
+from .recency cimport Recency
+
 from gluon_dynbatch.errors import NestingError, Where
 from gluon_dynbatch.modes import MODE_BITS, NUMPY_ARRAY, NUMPY_SHAPE, RECORDING, TRAINING
 
@@ -313,7 +315,6 @@ include "excerpts.pxi"
 include "numpy.pxi"
 include "numbers.pxi"
 include "structures.pxi"
-include "recency.pxi"
 include "pieces.pxi"
 include "statement.pxi"
 include "fibers.pxi"

@@ -1,4 +1,9 @@
-# What a cache does at each look-up; a part of `recording.pyx`.
+# cython: language_level=3, binding=False, auto_pickle=False
+"""What a cache does at each look-up."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
 
 @cython.final
 cdef class CacheEntry:
@@ -6,11 +11,6 @@ cdef class CacheEntry:
 
     Owned by the cache; it never changes, but for the time.
     """
-
-    cdef readonly object value, fingerprint
-    cdef readonly int64_t bytes
-    #: When it was used last: the time of the cache.  No two entries have the same.
-    cdef readonly int64_t used
 
     def __init__(self, fingerprint, value, int64_t bytes, int64_t used):
         self.fingerprint, self.value, self.bytes, self.used = fingerprint, value, bytes, used
@@ -21,12 +21,6 @@ cdef class Recency:
 
     Owned by whoever keeps values; in any thread.
     """
-
-    cdef readonly dict entries
-    #: The number of look-ups so far, and of values put.
-    cdef int64_t time
-    #: The bytes of values that were found.
-    cdef public double found
 
     def __cinit__(self):
         self.entries = {}
