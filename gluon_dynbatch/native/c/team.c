@@ -18,7 +18,8 @@ enum {
     CLOSED = INT32_MAX, /* the next task between two phases: beyond any */
     PAUSES = 8,
     /* Nanoseconds. */
-    SPIN = 200000,           /* that a member looks for tasks before it sleeps */
+    SPIN = 200000,           /* that a member looks for tasks before it sleeps, */
+    SPIN_BRIEFLY = 20000,    /* and one on the processor of the thread that records, who may go on */
     LOOK = 20000,            /* between looks at what processors do */
     YIELD = 10000,           /* of waiting before the owner offers its own processor */
     LATE = 40000,            /* of waiting for a task before the owner looks at the member's clock, */
@@ -61,6 +62,7 @@ static struct {
     void *context;
     int64_t count, scratch_bytes;
     uint64_t helpers;          /* members who may take tasks, a bit each */
+    int recorder_at;           /* the processor of the thread that records, or GDB_ANYWHERE */
     ALIGNED uint64_t sleeping; /* members */
     ALIGNED int is_owned;
     int count_of_members;
@@ -174,6 +176,12 @@ static void go_to_processor(member *self) {
 #endif
 }
 
+/* Return how long a member looks for tasks before it sleeps. */
+static int64_t patience_of(const member *self) {
+    const int is_beside = self->bound_to != GDB_ANYWHERE && self->bound_to == PEEK(&team.recorder_at);
+    return is_beside ? SPIN_BRIEFLY : SPIN;
+}
+
 static void *run_member(void *argument) {
     member *self = argument;
     int64_t idle_since = gdb_now();
@@ -189,7 +197,8 @@ static void *run_member(void *argument) {
         }
         if (help(self)) {
             idle_since = gdb_now();
-        } else if (!(PEEK(&team.helpers) & 1ULL << self->number) || gdb_now() - idle_since > SPIN) {
+        } else if (!(PEEK(&team.helpers) & 1ULL << self->number)
+                   || gdb_now() - idle_since > patience_of(self)) {
             sleep_until_called(self);
             if (self->bound_to != PEEK(&self->processor)) go_to_processor(self);
             if (have_tasks(~0ULL)) wake_some();
@@ -376,6 +385,7 @@ void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
     SET(&team.scratch_bytes, crew->scratch_bytes);
     SET(&team.count, count);
     SET(&team.helpers, crew->helpers);
+    SET(&team.recorder_at, crew->recorder.processor);
     SET(&team.done, 0);
     __atomic_exchange_n(&team.ticket, (phase + 1) << 32, __ATOMIC_SEQ_CST);
     wake_some();
