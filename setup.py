@@ -14,8 +14,15 @@ C = ROOT / "gluon_dynbatch" / "native" / "c"
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
+#: What the user asks of the compiler.
+ASKED = os.environ.get("CFLAGS", "").split()
+
 #: How much the kernels are optimized, unless the user says so.
-LEVEL = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+LEVEL = [] if any(flag.startswith("-O") for flag in ASKED) else ["-O3"]
+
+#: No debug information, unless the user asks for it. Python's own flags do, and with it the
+#: compiler takes a third longer, and most of a module is that.
+SYMBOLS = [] if any(flag.startswith("-g") for flag in ASKED) else ["-g0"]
 
 #: Whether to build `executing` alone, which has all that is written in C: for `make sanitize-c`.
 ONLY_C = "GDB_ONLY_C" in os.environ
@@ -135,6 +142,7 @@ setup(
             # No flag may depend on the processor, or change results.
             extra_compile_args=[
                 *LEVEL,
+                *SYMBOLS,
                 "-fno-math-errno",
                 "-fno-trapping-math",
                 "-fexceptions",  # the engine catches exceptions of C++ that are thrown in this code
@@ -148,7 +156,7 @@ setup(
             f"gluon_dynbatch.native.{name}",
             [f"gluon_dynbatch/native/{name}.pyx"],
             # Cython generates conversions of structs to dictionaries even if none is used.
-            extra_compile_args=["-Wno-unused-function"],
+            extra_compile_args=["-Wno-unused-function", *SYMBOLS],
         )
         for name in (
             *("assembling", "lowering", "planning", "posting"),
