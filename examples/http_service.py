@@ -473,10 +473,10 @@ def serve_apart(kind, args, argv, settings):
         del parts
         environment = {**os.environ, PASSED: passed(kind, argv)}
         command = [sys.executable, *interpreter_options(), __file__, str(path)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        with subprocess.Popen(command, env=environment, preexec_fn=begin, **pipes) as process:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "preexec_fn": begin_model}
+        with subprocess.Popen(command, env=environment, **pipes) as process:
             if not process.stdout.readline():
-                return process.wait() or 1
+                sys.exit(process.wait() or 1)
             service.model, ending = (process, path), threading.Event()
             threading.Thread(target=end_with, args=(process, ending), daemon=True).start()
             # Uvicorn raises a signal again once it has ended; it knows how to end at this one.
@@ -486,7 +486,14 @@ def serve_apart(kind, args, argv, settings):
             finally:
                 ending.set()
                 process.stdin.close()
-    return 1 if process.returncode else 0
+    if process.returncode:
+        sys.exit(1)
+
+
+def begin_model():
+    """Prepare the process of a model between fork and exec: this one tells it when to end."""
+    begin()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
 
 
 def interpreter_options():

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, List, Tuple
 
-from .wires import Limits, Office, Wire
+from .wires import Intake, Limits, Wire
 
 
 class Doors:
@@ -20,7 +20,7 @@ class Doors:
     worker waits for the condition of the queue.
     """
 
-    def __init__(self, office: Office, changed: threading.Condition):
+    def __init__(self, office: Intake, changed: threading.Condition):
         self._office, self._changed = office, changed
         self._poll: Any = None
         #: Both ends of the bell; and the socket that others connect to, with its path.

@@ -13,10 +13,10 @@ from .. import errors
 from .clients import for_client
 
 #: Kinds of frames to a batcher: a request; its client went away, or has taken values; a question.
-ASK, DROP, TAKEN, STATS = range(4)
+ASKED, LEFT, TAKEN, STATS = range(4)
 #: Kinds of frames from a batcher: what a client has to know of it; values of a stream, and its end;
 #: a result, and an error.
-HELLO, VALUES, END, RESULT, ERROR = range(4, 9)
+HELLO, YIELDED, FINISHED, RESULT, FAILED = range(4, 9)
 _HEAD = struct.Struct("=QBQ")
 
 
@@ -36,10 +36,10 @@ def frame_of_error(number: int, error: BaseException) -> bytes:
         message = f"the function raised {type(sent).__name__}: {sent}"
         advice = "raise an exception that can be pickled"
         data = pickle.dumps(errors.RequestError(message, advice=advice), 5)
-    return _HEAD.pack(len(data), ERROR, number) + data
+    return _HEAD.pack(len(data), FAILED, number) + data
 
 
-def content_of(data: bytes) -> Any:
+def unpacked(data: bytes) -> Any:
     """Return the content of a frame; raises what unpickling raises."""
     return pickle.loads(data) if data else None
 

@@ -165,16 +165,16 @@ class RemoteBatcher(asyncio.Protocol):
         woken: Dict[Mailbox, None] = {}
         for kind, number, content in self._frames.feed(data):
             if kind == frames.HELLO:
-                self._buffer.set_result(frames.content_of(content))
+                self._buffer.set_result(frames.unpacked(content))
                 continue
             client = self._clients.get(number)
             if client is None:  # it has gone
                 continue
             try:
-                value = frames.content_of(content)
+                value = frames.unpacked(content)
             except Exception as error:  # a class is not known here
-                kind, value = frames.ERROR, error
-            if kind != frames.VALUES:
+                kind, value = frames.FAILED, error
+            if kind != frames.YIELDED:
                 del self._clients[number]
             if isinstance(client, RemoteMailbox):
                 _put(client, kind, value)
@@ -205,7 +205,7 @@ class RemoteBatcher(asyncio.Protocol):
         try:
             is_stream = isinstance(self._clients[number], Mailbox)
             content = sample, now, timeout_s, is_stream
-            self._say(frames.frame(frames.ASK, number, content))
+            self._say(frames.frame(frames.ASKED, number, content))
         except BaseException:  # the sample cannot be pickled
             del self._clients[number]
             raise
@@ -214,7 +214,7 @@ class RemoteBatcher(asyncio.Protocol):
     def _drop(self, number: int) -> None:
         """Tell the batcher that a client has gone, unless it has got all."""
         if self._clients.pop(number, None) is not None and not self.closed:
-            self._say(frames.frame(frames.DROP, number))
+            self._say(frames.frame(frames.LEFT, number))
 
     def _say(self, data: bytes) -> None:
         """Send a frame soon, with all others of this step of the loop."""
@@ -237,12 +237,12 @@ class RemoteBatcher(asyncio.Protocol):
                 client.finish(error)
                 client.wake()
             else:
-                _settle(client, frames.ERROR, error)
+                _settle(client, frames.FAILED, error)
 
 
 def _put(mailbox: RemoteMailbox, kind: int, value: Any) -> None:
     """Put values, or the end with its error, into the mailbox of a stream."""
-    if kind == frames.VALUES:
+    if kind == frames.YIELDED:
         mailbox.values.extend(value)
         mailbox.delivered += len(value)
     else:
@@ -252,7 +252,7 @@ def _put(mailbox: RemoteMailbox, kind: int, value: Any) -> None:
 def _settle(future: asyncio.Future[Any], kind: int, value: Any) -> None:
     """Give a future its result or error, unless its task was cancelled."""
     if not future.done():
-        future.set_exception(value) if kind == frames.ERROR else future.set_result(value)
+        future.set_exception(value) if kind == frames.FAILED else future.set_result(value)
 
 
 def _nothing() -> None:

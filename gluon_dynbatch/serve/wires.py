@@ -18,7 +18,7 @@ CHUNK, PATIENCE_S = 2**18, 5.0
 Limits = Tuple[int, Optional[int]]
 
 
-class Office(Protocol):
+class Intake(Protocol):
     """Where requests go: a `worker.Queue`."""
 
     def put(
@@ -57,7 +57,7 @@ class FarMailbox(Mailbox):
 class Wire(Far):
     """A connection.  Owned by the `doors.Doors` of a queue; only the worker uses it."""
 
-    def __init__(self, connection: socket.socket, office: Office, limits: Limits):
+    def __init__(self, connection: socket.socket, office: Intake, limits: Limits):
         connection.setblocking(False)
         self._socket, self._office = connection, office
         self._buffer, self._most = limits
@@ -139,25 +139,25 @@ class Wire(Far):
         if values:
             mailbox.sent += len(values)
             try:
-                parts.append(frames.frame(frames.VALUES, mailbox.number, values))
+                parts.append(frames.frame(frames.YIELDED, mailbox.number, values))
             except Exception as error:  # they cannot be pickled
                 mailbox.end = error
                 self._office.drop(mailbox)
             end = mailbox.end
         if end is not None and self._clients.pop(mailbox.number, None) is not None:
             outcome = None if end is END else end
-            parts.append(_answer(frames.END, mailbox.number, outcome))
+            parts.append(_answer(frames.FINISHED, mailbox.number, outcome))
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
         """Act on a frame."""
-        if kind == frames.ASK:
+        if kind == frames.ASKED:
             self._ask(number, content)
         elif kind == frames.STATS:
             self._write(frames.frame(frames.RESULT, number, tuple(self._office.stats())))
         elif number in self._clients:  # otherwise it has ended
             client = self._clients[number]
             if kind == frames.TAKEN:
-                count = frames.content_of(content)
+                count = frames.unpacked(content)
                 for _ in range(count):
                     client.values.popleft()
                 client.sent -= count
@@ -168,7 +168,7 @@ class Wire(Far):
     def _ask(self, number: int, content: bytes) -> None:
         """Put a request into the queue, or send why not."""
         try:
-            sample, submitted, timeout_s, is_stream = frames.content_of(content)
+            sample, submitted, timeout_s, is_stream = frames.unpacked(content)
             client: Any = FarFuture(self, number)
             if is_stream:
                 client = FarMailbox(self._buffer, self, number)

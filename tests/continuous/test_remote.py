@@ -13,7 +13,8 @@ import gluon_dynbatch as gdb
 from tests.cells import equal
 from tests.common import output_of
 from tests.continuous.walking import LENGTHS, serving, settled
-from tests.test_serving import FOREVER, PATIENCE
+from tests.inside import break_connection
+from tests.test_serving import PATIENCE
 
 
 @pytest.fixture
@@ -243,9 +244,8 @@ def test_close_sends_all_to_clients_that_come_late(walk, oracle, path):
 
 
 def test_garbage_and_lost_connections_end_only_their_requests(walk, path):
-    with serving(walk.yielding, 8, FOREVER, stream_buffer=4) as batcher:
+    with serving(walk.yielding, 8, 0, stream_buffer=4) as batcher:
         batcher.listen(path)
-        batcher._queue.enough = 1
         for data in (b"", b"x" * 3, b"\0" * 8 + b"\1" + b"\0" * 8):
             with socket.socket(socket.AF_UNIX) as other:
                 other.connect(str(path))
@@ -254,7 +254,7 @@ def test_garbage_and_lost_connections_end_only_their_requests(walk, path):
         async def lose(remote):
             stream = remote.stream((0, None))
             await stream.__anext__()
-            remote._transport.abort()
+            break_connection(remote)
             with pytest.raises(gdb.ClosedError, match="ended the connection"):
                 await read(stream)
 
