@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import gc
 import importlib
@@ -10,9 +11,12 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -63,6 +67,7 @@ OPTIONS = (
     ("--host", host, "127.0.0.1", None, "address to listen at"),
     ("--port", between(int, 0, 65535), 8000, "N", "0: an unused one"),
     ("--workers", between(int, 1, 1000), 1, "N", "processes that share the port"),
+    ("--in-process", None, False, None, "receive requests in the process of the model"),
     ("--max-queue", POSITIVE, 1024, "N", "limit of waiting requests, per process"),
     ("--max-bytes", POSITIVE, 65536, "N", "limit of a request's body"),
     ("--shutdown-timeout-s", SECONDS, 30, "S", "longest time for requests that are under way"),
@@ -125,9 +130,14 @@ class Service:
     an asynchronous generator of texts, which are sent as they come.
     """
 
+    #: Whether a process of its own has the model, unless asked otherwise.
+    apart = False
+
     def __init__(self, batcher, probe, max_bytes):
         #: `probe` is the sample that ``/health`` runs.
         self.batcher, self.probe, self.max_bytes = batcher, probe, max_bytes
+        #: The process of the model and the path where its batcher listens, if it has its own.
+        self.model = None
         self.figures = Figures()
         #: By path, the method and the handler.
         self.routes = {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
@@ -156,17 +166,30 @@ class Service:
     async def live(self, receive, send):
         """Run until the server ends, which it does when all requests are answered."""
         await receive()
-        # The garbage collector need not scan what is loaded; no requests are answered meanwhile.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000)
-        copying = asyncio.ensure_future(self.figures.keep_current(self.batcher.stats))
+        quieten_collector()
+        if self.model is not None:
+            self.batcher = await gdb.RemoteBatcher.connect(self.model[1])
+        copying = asyncio.ensure_future(self.keep_current())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         copying.cancel()
         # The requests that are left have no clients.
-        await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
+        if self.model is None:
+            await asyncio.get_running_loop().run_in_executor(None, self.batcher.close)
+        else:
+            self.batcher.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def keep_current(self):
+        """Copy statistics again and again, for answers of other processes."""
+        while self.figures.is_shared:
+            self.figures.update(await self.stats())
+            await asyncio.sleep(1)
+
+    async def stats(self):
+        """Return the statistics of the batcher."""
+        stats = self.batcher.stats()
+        return stats if self.model is None else await stats
 
     async def health(self, receive):
         """Answer whether the model answers, in time."""
@@ -180,7 +203,8 @@ class Service:
 
     async def metrics(self, receive):
         """Answer with figures for Prometheus."""
-        return METRICS, self.figures.text(self.batcher.stats())
+        cpu = 0 if self.model is None else processor_time(self.model[0].pid)
+        return METRICS, self.figures.text(await self.stats(), cpu)
 
     async def body(self, receive):
         """Return the JSON of the body; refuse a long one.
@@ -202,6 +226,13 @@ class Service:
             return DECODE(body.decode())
         except (ValueError, RecursionError):
             raise Refused(400, "the body is not JSON") from None
+
+
+def quieten_collector():
+    """Let the garbage collector not scan what is loaded, before requests are answered."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 async def answer(send, status, content_type, content, *headers):
@@ -302,8 +333,13 @@ class Figures:
         self.count_of(status).inc()
         self.seconds.observe(seconds)
 
-    def update(self, stats):
-        """Copy a batcher's statistics."""
+    @property
+    def is_shared(self):
+        """Whether other processes share the port."""
+        return self.own is not self.shown
+
+    def update(self, stats, cpu=0):
+        """Copy a batcher's statistics; `cpu` is the processor time of another process."""
         last, self.last = self.last, stats
         for end in ENDS:
             now = getattr(stats, end)
@@ -313,25 +349,27 @@ class Figures:
         self.busy.inc(stats.run_s - (last.run_s if last else 0))
         for name, gauge in self.now.items():
             gauge.set(getattr(stats, name))
-        cpu = time.process_time()
+        cpu += time.process_time()
         self.cpu.inc(cpu - self.last_cpu)
         self.last_cpu = cpu
 
-    async def keep_current(self, read):
-        """Copy statistics again and again, for answers of other processes."""
-        while self.own is not self.shown:
-            self.update(read())
-            await asyncio.sleep(1)
-
-    def text(self, stats):
+    def text(self, stats, cpu=0):
         """Return the figures in the format of Prometheus."""
-        self.update(stats)
-        if self.own is not self.shown:
+        self.update(stats, cpu)
+        if self.is_shared:
             for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
                 process = int(path.stem.rpartition("_")[2])
                 if not is_alive(process):
                     mark_process_dead(process)
         return prometheus.generate_latest(self.shown).decode()
+
+
+def processor_time(process):
+    """Return the seconds of processor time of a process; 0 where the system does not tell."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return 0
 
 
 def is_alive(process):
@@ -384,8 +422,10 @@ def parse(kind, argv):
 def run_service(kind, argv=None):
     """Run a class of services; its docstring is the program's.
 
-    Beside what `Service` has, it has ``options``, rows as those of `OPTIONS`;
-    ``load(args)``, which returns the parts of the model; and ``__init__(args, parts)``.
+    Beside what `Service` has, it has ``options``, rows as those of `OPTIONS`; ``load(args)``,
+    which returns the parts of the model; and ``__init__(args, parts)``. If a process of its own is
+    to have the model, it also has ``batcher_of(args, parts)``; ``save(path, *parts)``, which writes
+    a checkpoint; and an argument ``is_apart`` of ``__init__``, to make no batcher.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parse(kind, argv)
@@ -397,19 +437,89 @@ def serve(kind, args, argv):
     check_address(args.host, args.port)
     settings = {**UVICORN, "host": args.host, "port": args.port, "workers": args.workers}
     settings["timeout_graceful_shutdown"] = math.ceil(args.shutdown_timeout_s)
+    if args.workers == 1 and kind.apart and not args.in_process:
+        return serve_apart(kind, args, argv, settings)
     if args.workers == 1:
         return uvicorn.run(kind(args, kind.load(args)), **settings)
     if args.checkpoint is not None:
         kind.load(args)  # a mistake is refused here, not again and again by each worker
-    # The module of the class may be ``__main__`` here.
-    name = f"{Path(kind.load.__code__.co_filename).stem}:{kind.__name__}"
-    os.environ[PASSED] = json.dumps([name, list(argv)])
+    os.environ[PASSED] = passed(kind, argv)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable() // args.workers)))
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SHARED] = folder
         config = uvicorn.Config("http_service:worker", factory=True, **settings)
         target, sockets = uvicorn.Server(config).run, [config.bind_socket()]
         Supervisor(config, target=target, sockets=sockets).run()
+
+
+def passed(kind, argv):
+    """Return what another process needs to make a service."""
+    # The module of the class may be ``__main__`` here.
+    return json.dumps([Path(kind.load.__code__.co_filename).stem, kind.__name__, list(argv)])
+
+
+def serve_apart(kind, args, argv, settings):
+    """Serve until interrupted, with the model in a process of its own.
+
+    Python runs one thread of a process at a time: the two would wait for each other.
+    """
+    parts = kind.load(args)  # a mistake is refused here
+    with tempfile.TemporaryDirectory() as folder:
+        path, argv = Path(folder) / "batcher", list(argv)
+        if args.checkpoint is None:
+            kind.save(Path(folder) / "model", *parts)
+            argv += ["--checkpoint", str(Path(folder) / "model")]
+        service = kind(args, parts, is_apart=True)
+        del parts
+        environment = {**os.environ, PASSED: passed(kind, argv)}
+        command = [sys.executable, *interpreter_options(), __file__, str(path)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "preexec_fn": begin_model}
+        with subprocess.Popen(command, env=environment, **pipes) as process:
+            if not process.stdout.readline():
+                sys.exit(process.wait() or 1)
+            service.model, ending = (process, path), threading.Event()
+            threading.Thread(target=end_with, args=(process, ending), daemon=True).start()
+            # Uvicorn raises a signal again once it has ended; it knows how to end at this one.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            try:
+                uvicorn.run(service, **settings)
+            finally:
+                ending.set()
+                process.stdin.close()
+    if process.returncode:
+        sys.exit(1)
+
+
+def begin_model():
+    """Prepare the process of a model between fork and exec: this one tells it when to end."""
+    begin()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
+
+
+def interpreter_options():
+    """Return the options of this interpreter that others should have, too."""
+    return [option for text in sys.warnoptions for option in ("-W", text)]
+
+
+def end_with(process, ending):
+    """End this process as on SIGTERM if the one of the model ends before."""
+    process.wait()
+    if not ending.is_set():
+        LOGGER.error("the process of the model has ended")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_model(path):
+    """Run the batcher of a service until the parent closes the pipe to this process."""
+    module, name, argv = json.loads(os.environ[PASSED])
+    kind = getattr(importlib.import_module(module), name)
+    args = parse(kind, argv)
+    with kind.batcher_of(args, kind.load(args)) as batcher:
+        quieten_collector()
+        batcher.listen(path)
+        print("ready", flush=True)
+        sys.stdin.read()
+        batcher.close(args.shutdown_timeout_s)
 
 
 class Supervisor(multiprocess.Multiprocess):
@@ -430,8 +540,11 @@ class Supervisor(multiprocess.Multiprocess):
 def worker():
     """Make the service of a worker process, which ends when the first process is killed."""
     begin()
-    name, argv = json.loads(os.environ[PASSED])
-    module, name = name.split(":")
+    module, name, argv = json.loads(os.environ[PASSED])
     kind = getattr(importlib.import_module(module), name)
     args = parse(kind, argv)
     return kind(args, kind.load(args))
+
+
+if __name__ == "__main__":
+    run_model(Path(sys.argv[1]))

@@ -178,17 +178,13 @@ class DecoderService(Service):
         ("--stream-interval-s", SECONDS, 0.01, "S", "shortest time between two deliveries"),
     )
 
-    def __init__(self, args, parts):
+    #: To send words takes about as long as to compute them.
+    apart = True
+
+    def __init__(self, args, parts, is_apart=False):
         self.numbers_of, self.timeout_s = numbering(parts[1]), args.timeout_s
         self.max_words, self.max_limit = args.max_words, args.max_limit
-        batcher = gdb.RequestBatcher(
-            decoder(*parts),
-            args.max_batch_size,
-            max_queue=args.max_queue,
-            continuous=not args.run_to_end,
-            stream_buffer=BUFFER,
-            stream_interval_s=args.stream_interval_s,
-        )
+        batcher = None if is_apart else self.batcher_of(args, parts)
         super().__init__(batcher, (np.zeros(1, np.int32), 1), args.max_bytes)
         self.routes["/generate"] = ("POST", self.generate)
         figures = {"registry": self.figures.own, "buckets": BUCKETS}
@@ -214,6 +210,23 @@ class DecoderService(Service):
         if args.save is not None:
             save(args.save, *parts)
         return parts
+
+    @staticmethod
+    def batcher_of(args, parts):
+        """Return the batcher."""
+        return gdb.RequestBatcher(
+            decoder(*parts),
+            args.max_batch_size,
+            max_queue=args.max_queue,
+            continuous=not args.run_to_end,
+            stream_buffer=BUFFER,
+            stream_interval_s=args.stream_interval_s,
+        )
+
+    @staticmethod
+    def save(path, model, vocab):
+        """Write a checkpoint."""
+        save(path, model, vocab)
 
     async def generate(self, receive):
         """Answer with the words that the decoder writes."""

@@ -9,7 +9,8 @@ from .report.report import Report
 from .schedule import Budget
 from .serve.batcher import RequestBatcher
 from .serve.clients import RequestStream
-from .serve.worker import BatcherStats
+from .serve.remote import RemoteBatcher
+from .serve.stats import BatcherStats
 from .stream import imap
 
 __version__ = "0.2.0"
@@ -21,6 +22,7 @@ __all__ = [
     "DynamicHybridBlock",
     "FusedAdaGrad",
     "FusedAdam",
+    "RemoteBatcher",
     "Report",
     "RequestBatcher",
     "RequestStream",

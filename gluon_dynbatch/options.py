@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -85,6 +86,14 @@ def check_switch(name: str, switch: Any) -> None:
     """Raise unless `switch` is a boolean: a string such as "no" is true in Python."""
     if not isinstance(switch, (bool, np.bool_)):
         raise OptionError(f"{name} must be True or False, not {switch!r}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise unless a value is a number of seconds that Python can wait for."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if isinstance(value, bool) or not (is_number and 0 <= value <= threading.TIMEOUT_MAX):
+        message = f"{name} must be a number of seconds, 0 or more, not {value!r}"
+        raise OptionError(message)
 
 
 def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:

@@ -187,3 +187,8 @@ def equal_rows_of_programs(monkeypatch):
 
     monkeypatch.setattr(prepare, "assemble", noting)
     return found
+
+
+def break_connection(remote):
+    """Break the connection of a remote batcher, as the end of its process would."""
+    remote._transport.abort()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -293,6 +294,43 @@ def test_two_processes_share_a_port_and_answer_what_is_under_way_when_they_end(c
                 received += part
         assert len(events_of(received.partition(b"\r\n\r\n")[2])) == len(known) + 1
         assert process.wait(PATIENCE) == 0
+
+
+def test_a_service_whose_model_ends_ends(checkpoint):
+    """The process of the model is its only child; SIGINT of a terminal reaches both."""
+    path, sentences = checkpoint
+    with started("serve_decoder", path) as (process, port):
+        assert decoder.ask_all(port, decoder.arrivals(40, 0.5, 1, (5, 60)), sentences)
+        (model,) = children(process.pid)
+        os.kill(model, signal.SIGINT)
+        assert decoder.ask_all(port, decoder.arrivals(40, 0.5, 2, (5, 60)), sentences)
+        assert pairs.read_metrics(port)['requests_total{end="completed"}'] > 20
+        os.kill(model, signal.SIGKILL)
+        assert process.wait(PATIENCE) == 1
+
+
+def children(process):
+    """Return the processes that a process has started."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_with_its_model_when_all_is_answered(checkpoint, end):
+    path, sentences = checkpoint
+    words, known = sentences[0]
+    body = json.dumps({"words": words, "limit": len(known)}).encode()
+    with started("serve_decoder", path) as (process, port):
+        (model,) = children(process.pid)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+            connection.sendall(request_of("/generate", body))
+            received = connection.recv(4096)
+            process.send_signal(end)
+            while part := connection.recv(4096):
+                received += part
+        assert len(events_of(received.partition(b"\r\n\r\n")[2])) == len(known) + 1
+        assert process.wait(PATIENCE) == 0
+    assert not Path(f"/proc/{model}").exists()
 
 
 @pytest.mark.parametrize("answers, replaced", [([False] * 30 + [True], False), ([False], True)])

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import atexit
 import math
-import threading
 import time
 import weakref
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Callable, Optional
-
-import numpy as np
 
 from .. import errors
 from ..block import batching
-from ..options import check_choice, check_count, check_names, check_switch
+from ..options import check_choice, check_count, check_names, check_seconds, check_switch
 from ..samples.arguments import applier
 from .clients import Mailbox, RequestFuture, RequestStream
-from .worker import BatcherStats, Queue
+from .stats import BatcherStats
+from .worker import Queue
 
 _QUEUES: Any = weakref.WeakSet()
 
@@ -102,11 +101,13 @@ class RequestBatcher:
         check_count("max_batch_size", max_batch_size, or_none=False)
         check_count("max_queue", max_queue, or_none=False)
         check_count("stream_buffer", stream_buffer, or_none=False)
-        _check_seconds("batch_wait_timeout_s", batch_wait_timeout_s)
-        _check_seconds("stream_interval_s", stream_interval_s)
+        check_seconds("batch_wait_timeout_s", batch_wait_timeout_s)
+        check_seconds("stream_interval_s", stream_interval_s)
         check_choice("on_full", on_full, ("raise", "wait"))
         check_switch("continuous", continuous)
-        self._max_queue, self._raises = max_queue, on_full == "raise"
+        self._max_queue = max_queue
+        #: Most requests that may wait when another one comes.
+        self._most = max_queue if on_full == "raise" else None
         self._stream_buffer = stream_buffer
         batch = batching(**check_names(scope_options, "RequestBatcher"))
         apply = applier(fn, generators=True)
@@ -204,14 +205,17 @@ class RequestBatcher:
 
     def _put(self, client: Any, sample: Any, timeout_s: Optional[float]) -> None:
         if timeout_s is not None:
-            _check_seconds("timeout_s", timeout_s)
+            check_seconds("timeout_s", timeout_s)
         now, queue = time.monotonic(), self._queue
         deadline = math.inf if timeout_s is None else now + timeout_s
-        if not queue.closed and queue.is_lost():
+        self._refuse_lost()
+        queue.put(client, sample, now, deadline, self._most)
+
+    def _refuse_lost(self) -> None:
+        """Raise if the worker is in another process."""
+        if not self._queue.closed and self._queue.is_lost():
             message = "the batcher belongs to another process"
             raise errors.ClosedError(message, advice="make a batcher in each process")
-        most = self._max_queue if self._raises else None
-        queue.put(client, sample, now, deadline, most)
 
     def _await_room(self, client: Any) -> None:
         """Wait until a request is among the `max_queue` first in the queue."""
@@ -224,6 +228,25 @@ class RequestBatcher:
             if not has_room():
                 queue.refuse_worker()
                 queue.changed.wait_for(has_room)
+
+    def listen(self, path: Any) -> None:
+        """Let tasks of other processes use this batcher, by `RemoteBatcher.connect(path)`.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            Where a socket is made.  Only processes of the same user can connect to it; what they
+            send is unpickled, so they can run any code in this process.
+
+        Raises
+        ------
+        ClosedError
+            The batcher is closed, or belongs to another process.
+        OSError
+            There is a file with this path, or no socket can be made there.
+        """
+        self._refuse_lost()
+        self._queue.listen(Path(path), (self._stream_buffer, self._most))
 
     @property
     def closed(self) -> bool:
@@ -250,7 +273,7 @@ class RequestBatcher:
             The time is not a number of seconds.
         """
         if timeout_s is not None:
-            _check_seconds("timeout_s", timeout_s)
+            check_seconds("timeout_s", timeout_s)
         self._queue.close(wait=True, timeout_s=timeout_s)
 
     def __enter__(self) -> RequestBatcher:
@@ -258,10 +281,3 @@ class RequestBatcher:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, bool) or not (is_number and 0 <= value <= threading.TIMEOUT_MAX):
-        message = f"{name} must be a number of seconds, 0 or more, not {value!r}"
-        raise errors.OptionError(message)

@@ -37,13 +37,26 @@ class Request:
         self.ended = False
 
 
+class Far:
+    """Another process, in the place of the event loop of its clients."""
+
+    def is_closed(self) -> bool:
+        """Return whether it has gone."""
+        raise NotImplementedError
+
+    def hand_over(self, answers: List[Tuple[Any, Any]], mailboxes: List[Mailbox]) -> None:
+        """Send outcomes to their clients, and tell those of streams of values."""
+        raise NotImplementedError
+
+
 class Mailbox(posting.Letters):
     """The values of a stream that the worker has put here and the client has not yet taken.
 
     One thread puts and any may take: both ends of a deque are safe without a lock.
     """
 
-    def __init__(self, size: int, loop: Optional[asyncio.AbstractEventLoop]):
+    def __init__(self, size: int, loop: Any):
+        #: An event loop, or a process that is `Far`; None for threads.
         self._size, self.loop = size, loop
         self.values = deque()
         self.urgent, self.full = size // 2 + 1, size
@@ -86,7 +99,7 @@ class Mailbox(posting.Letters):
     def news(self) -> asyncio.Future[None]:
         """Return a future that has a result once a value or the end is here, for a task."""
         assert self.loop is not None
-        waiter = self.loop.create_future()
+        waiter: asyncio.Future[None] = self.loop.create_future()
         if self._waiters:  # of other tasks, or of one that was cancelled
             self._waiters = [each for each in self._waiters if not each.done()]
         self._waiters.append(waiter)
@@ -136,7 +149,7 @@ class Outbox(posting.Post):
         while self._answers:  # emptied, as the traceback of an outcome may hold the caller's frame
             request, outcome = self._answers.pop(0)
             client = request.client
-            loop = client.get_loop() if asyncio.isfuture(client) else None
+            loop = client.get_loop() if hasattr(client, "get_loop") else None
             by_loop.setdefault(loop, ([], []))[0].append((client, outcome))
             del request, outcome, client
         for mailbox in self._take_due():
@@ -144,6 +157,9 @@ class Outbox(posting.Post):
         for loop, letters in by_loop.items():
             if loop is None:
                 _hand_over(*letters)
+                continue
+            if isinstance(loop, Far):
+                loop.hand_over(*letters)
                 continue
             # A lock that the loop releases: an event takes ten times as long.
             looked = None if all(each.told for each in letters[1]) else threading.Lock()

@@ -8,7 +8,8 @@ import math
 import os
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape
@@ -19,7 +20,10 @@ from ..native import recording
 from ..record.state import STATE
 from ..record.where import user_line
 from .clients import Mailbox, Outbox, Request
+from .doors import Doors
 from .rounds import Rounds
+from .stats import BatcherStats
+from .wires import Limits
 
 #: The fields of `BatcherStats` that requests are counted in.
 COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", "latency_s")
@@ -27,67 +31,11 @@ COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", 
 REST_S = 1.0
 
 
-class BatcherStats(NamedTuple):
-    """Counts and times of a `RequestBatcher` since it was created.
-
-    Attributes
-    ----------
-    queued, running, blocked : int
-        Requests in the queue, requests that are under way, and those of them that wait for the
-        clients of their streams.
-    completed, failed, cancelled, timed_out : int
-        Requests that ended with a result, with an exception, because their client went away, or
-        because of their ``timeout_s``.
-    rejected : int
-        Requests that were refused because the queue was full.
-    run_s : float
-        Total run time of all rounds, in seconds.  In a round, requests run until they have ended
-        or wait for a value, and these values are computed.
-    latency_s : float
-        Total time from submission to result of all requests, in seconds.
-    latencies_s : tuple of float
-        Latencies of the last 1,024 requests, in seconds.
-    batch_sizes : dict of int to int
-        Number of rounds for each number of requests.
-    flushes, plan_hits : int
-        Number of flushes, and of those whose plan was known.
-    values : int
-        Number of values of all streams.
-    """
-
-    queued: int
-    running: int
-    completed: int
-    failed: int
-    cancelled: int
-    rejected: int
-    run_s: float
-    latency_s: float
-    latencies_s: Tuple[float, ...]
-    batch_sizes: Dict[int, int]
-    blocked: int = 0
-    timed_out: int = 0
-    flushes: int = 0
-    plan_hits: int = 0
-    values: int = 0
-
-    def latency_percentile(self, percent: float) -> float:
-        """Return a percentile of the last latencies, in seconds; NaN if there are none.
-
-        Parameters
-        ----------
-        percent : float
-            From 0 to 100.
-        """
-        ranked = sorted(self.latencies_s)
-        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
-
-
 class Queue:
     """The requests, and the thread that runs them, which does not keep the batcher alive.
 
     The lock of `changed` is reentrant: the batcher, or a stream, may be deallocated while a method
-    holds it.
+    holds it.  Clients that wait for room wait for `changed`; the worker waits at its `doors`.
     """
 
     def __init__(
@@ -102,6 +50,8 @@ class Queue:
     ):
         self._size, self._wait_s, self._continuous = size, wait_s, continuous
         self.changed = threading.Condition()
+        #: Where requests of other processes come in.
+        self.doors = Doors(self, self.changed)
         #: Requests that wait, and those that are under way, by client, oldest first.
         self.waiting: Dict[Any, Request] = {}
         self._active: Dict[Any, Request] = {}
@@ -153,7 +103,12 @@ class Queue:
     def notify(self) -> None:
         """Tell the worker that a client of a stream has made room for a value."""
         with self.changed:
-            self.changed.notify_all()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell all that wait, the worker too, that something has changed."""
+        self.changed.notify_all()
+        self.doors.ring()
 
     def pressure(self) -> int:
         """Return the number of requests that count for the limit of the queue."""
@@ -164,8 +119,7 @@ class Queue:
     ) -> None:
         """Let a request wait; raise if the queue is closed, or has as many as it may have."""
         with self.changed:
-            if self.closed:
-                raise errors.ClosedError("the batcher is closed", advice="make a new one")
+            self._refuse_closed()
             if most is not None and self.pressure() >= most:
                 self._counts["rejected"] += 1
                 message = f"the queue is full: {most} requests wait"
@@ -173,9 +127,19 @@ class Queue:
                 raise errors.QueueFullError(message, advice=advice)
             # The worker waits for the first request, or for enough, or for a deadline.
             if len(self.waiting) in (0, self.enough - 1) or deadline < self._next_deadline:
-                self.changed.notify_all()
+                self._tell()
             self.waiting[client] = Request(client, sample, now, deadline)
             self._next_deadline = min(self._next_deadline, deadline)
+
+    def listen(self, path: Path, limits: Limits) -> None:
+        """Let other processes put requests."""
+        with self.changed:
+            self._refuse_closed()
+            self.doors.listen(path, limits)
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise errors.ClosedError("the batcher is closed", advice="make a new one")
 
     def drop(self, client: Any) -> None:
         """Leave a request out from now on, unless it has ended: its client went away."""
@@ -184,7 +148,7 @@ class Queue:
             if request is not None:
                 self._dropped.append(request)
                 self._counts["cancelled"] += 1
-                self.changed.notify_all()
+                self._tell()
 
     def close(
         self, wait: bool = False, timeout_s: Optional[float] = None, streams: bool = True
@@ -198,14 +162,14 @@ class Queue:
         with self.changed:
             self.closed = True
             self._ends_streams |= not streams
-            self.changed.notify_all()
+            self._tell()
         if not wait or self.worker is threading.current_thread():
             return
         self.worker.join(timeout_s)
         if self.worker.is_alive():
             with self.changed:
                 self._abort = "the batcher was closed before the request ended"
-                self.changed.notify_all()
+                self._tell()
             self.worker.join()
 
     def stats(self) -> BatcherStats:
@@ -259,6 +223,9 @@ class Queue:
             self.answer([(request, error) for request in self._active.values()])
             self._outbox.send()
             raise
+        finally:
+            with self.changed:
+                self.doors.close()
 
     def _await_work(self, rounds: Rounds) -> bool:
         """Wait until there is something to do; return False if there will be nothing any more."""
@@ -304,13 +271,14 @@ class Queue:
 
     def begin(self, room: int) -> List[Request]:
         """Return the requests that begin in this round, at most as many as there is room for."""
+        self.doors.look()
         if not self.waiting:
             return []
         with self.changed:
             begin = list(itertools.islice(self.waiting.values(), room if self._joins else 0))
             for request in begin:
                 self._active[request.client] = self.waiting.pop(request.client)
-            self.changed.notify_all()
+            self._tell()
             return begin
 
     def _wait_for(self, predicate: Callable[[], Any], until: float = math.inf) -> None:
@@ -319,7 +287,7 @@ class Queue:
             seconds = min(until, self._next_deadline) - time.monotonic()
             if seconds <= 0:
                 break
-            self.changed.wait(min(seconds, threading.TIMEOUT_MAX))
+            self.doors.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def _take_gone(self) -> List[Tuple[Request, Any]]:
         """Return the requests that end now, each with what its client gets."""

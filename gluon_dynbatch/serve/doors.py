@@ -1,0 +1,114 @@
+"""Where the worker of a batcher waits, and where requests of other processes come in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from pathlib import Path
+from typing import Any, List, Tuple
+
+from .wires import Intake, Limits, Wire
+
+
+class Doors:
+    """A bell for the threads of this process, and sockets for others.
+
+    Owned by a `worker.Queue`, whose lock is held where a method says so.  Without sockets, the
+    worker waits for the condition of the queue.
+    """
+
+    def __init__(self, office: Intake, changed: threading.Condition):
+        self._office, self._changed = office, changed
+        self._poll: Any = None
+        #: Both ends of the bell; and the socket that others connect to, with its path.
+        self._bell: Tuple[int, int] = (-1, -1)
+        self._listeners: List[Tuple[socket.socket, Path]] = []
+        self._limits: Limits = (1, None)
+        self._wires: List[Wire] = []
+        #: Whether the worker waits for the bell, or for a socket.
+        self._waits = False
+
+    def listen(self, path: Path, limits: Limits) -> None:
+        """Let others connect to a path.  The lock is held."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(str(path))
+            path.chmod(0o600)  # what comes is unpickled
+            listener.listen()
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        if self._poll is None:
+            self._bell = os.pipe()
+            poll = select.poll()
+            poll.register(self._bell[0], select.POLLIN)
+            self._changed.notify_all()
+            self._poll = poll
+        self._limits = limits
+        self._listeners.append((listener, path))
+        self._poll.register(listener, select.POLLIN)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the worker if it waits.  The lock is held."""
+        if self._waits:
+            self._waits = False
+            os.write(self._bell[1], b".")
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a while until something happens.  The lock is held, and released meanwhile."""
+        if self._poll is None:
+            self._changed.wait(seconds)
+            return
+        for wire in self._wires:
+            events = select.POLLIN | (select.POLLOUT if wire.is_congested else 0)
+            self._poll.modify(wire, events)
+        self._waits = True
+        self._changed.release()
+        try:
+            found = self._poll.poll(min(seconds * 1000, 2**31 - 1))
+        finally:
+            self._changed.acquire()
+            self._waits = False
+        self._enter(found)
+
+    def look(self) -> None:
+        """Take what has come, without waiting."""
+        if self._poll is not None:
+            self._enter(self._poll.poll(0))
+
+    def _enter(self, found: List[Tuple[int, int]]) -> None:
+        """Take what has come at the files that were found."""
+        numbers = {number for number, _ in found}
+        if self._bell[0] in numbers:
+            os.read(self._bell[0], 1024)
+        for listener, _ in self._listeners:
+            if listener.fileno() in numbers:
+                with contextlib.suppress(OSError):  # it has gone already
+                    wire = Wire(listener.accept()[0], self._office, self._limits)
+                    self._wires.append(wire)
+                    self._poll.register(wire, select.POLLIN)
+        for wire in [wire for wire in self._wires if wire.fileno() in numbers or wire.is_congested]:
+            number = wire.fileno()
+            wire.send_rest()
+            wire.read()
+            if wire.is_closed():
+                self._wires.remove(wire)
+                self._poll.unregister(number)
+
+    def close(self) -> None:
+        """Close all, as the worker ends."""
+        for listener, path in self._listeners:
+            listener.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+        for wire in self._wires:
+            wire.finish()
+        self._wires.clear()
+        if self._poll is not None:
+            for end in self._bell:
+                os.close(end)
