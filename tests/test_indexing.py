@@ -103,6 +103,31 @@ def test_pending_indices_choose_from_ordinary_arrays(front):
     assert len(batch.report.flushes) == 1 and not batch.report.forced
 
 
+@pytest.mark.filterwarnings("ignore:.*np.bool:DeprecationWarning")
+@examples(40)
+@given(case=keys(), front=st.sampled_from(["nd", "np"]), made=st.booleans())
+def test_index_arrays_choose_elements_that_are_written(case, front, made):
+    """As in the loop, although the index arrays are pending."""
+    shape, (key, *_) = case
+
+    def written():
+        make = mx.np.array if front == "np" else mx.nd.array
+        index = tuple(
+            make(part, dtype="int32") + 0 if isinstance(part, np.ndarray) else part for part in key
+        )
+        target = make(np.zeros(shape)) if made else outer.copy()
+        target[index] = 3
+        target[index[0] if len(index) == 1 else index] += 1
+        return target.asnumpy()
+
+    with semantics(front):
+        outer = (mx.np.zeros if front == "np" else mx.nd.zeros)(shape)
+        wanted = written()
+        with gdb.batching(**FIXED):
+            found = written()
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("kind", ["array", "array of NumPy", "list"])
 def test_masks_read_values(kind):
     """They are no index arrays: how many elements they choose depends on their values."""

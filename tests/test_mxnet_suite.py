@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 
+import mxnet as mx
 import pytest
 
+import gluon_dynbatch as gdb
+from tests.cells import cell
 from tests.common import ROOT
 from tests.mxnet_suite.pool import Worker
-from tests.mxnet_suite.refusals import REFUSALS
+from tests.mxnet_suite.refusals import REFUSALS, documented
 
 MXNET_DRAWS = False
 
@@ -78,3 +81,15 @@ def test_a_process_that_crashes_or_hangs_is_replaced(checkout):
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.error)
 def test_pages_document_refusals(refusal):
     assert refusal.section in (ROOT / refusal.page).read_text(encoding="utf-8")
+
+
+def test_a_backward_pass_for_each_loss_is_refused_as_the_pages_say():
+    x = mx.nd.ones((1, 2))
+    x.attach_grad()
+    with mx.autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        y = cell(lambda F, x: x * x)(x)
+        losses = [y.sum(), (y + 1).sum()]
+    losses[0].backward()
+    with pytest.raises(gdb.GradientError) as caught:
+        losses[1].backward()
+    assert documented("test", {"kind": "GradientError", "message": str(caught.value)})

@@ -192,6 +192,8 @@ def test_a_figure_has_times_and_widths_and_for_fibers_the_flushes():
     (flush,) = report.flushes
     wanted = [flush.recording_ms, flush.analysis_ms, flush.dispatch_ms, report.waiting_ms]
     assert [bar.get_width() for bar in left.patches] == wanted
+    for time, label in zip(wanted, left.texts):
+        assert float(label.get_text()) == pytest.approx(time, rel=0.1)
     assert [*right.patches[0].get_data().values] == [3, 2, 1, 1, 1]
     net = dense(4, prefix="cell_")
     with gdb.batching() as batch:

@@ -15,7 +15,7 @@ from ..rules.site import RefuseError, Shape, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .layout import CLIP, WRAP, Index, Order
 from .recognize import MAX, PROD, SUM
-from .tensor import BOUNDS, INDEX_DTYPES, MOST_MOVED, Call, Tensor, TensorHandler, movable
+from .tensor import BOUNDS, INDEX_DTYPES, Call, Tensor, TensorHandler, require_movable
 
 # Moves of elements.
 
@@ -56,23 +56,22 @@ def _indices(site: Site) -> List[Array]:
 
 def _find_indices(site: Site) -> List[Array]:
     """Apply an operator to two rows of indices: it must treat the second row like the first."""
-    arrays, sizes = [], [prod(shape) for shape in site.inputs]
-    offset, start = sum(sizes), 0
-    for shape, size, batched in zip(site.inputs, sizes, site.batched):
-        row = np.arange(start, start + size).reshape(shape)
-        arrays.append(movable(np.concatenate([row, row + offset]) if batched else row))
-        start += size
-    shapes, attrs = {f"x{i}": x.shape for i, x in enumerate(arrays)}, public_attrs(site.attrs)
+    sizes, attrs = [prod(shape) for shape in site.inputs], public_attrs(site.attrs)
+    for size, batched in zip(sizes, site.batched):
+        require_movable(size * (1 + batched))
+    doubled = [(2 * s[0], *s[1:]) if both else s for s, both in zip(site.inputs, site.batched)]
+    shapes = {f"x{i}": shape for i, shape in enumerate(doubled)}
     try:
         symbol = _operator(sym, site.op)(*map(sym.var, shapes), **attrs, name="permuted")
         result_shapes = symbol.infer_shape(**shapes)[1]
-        fits = sum(map(prod, result_shapes)) <= 2 * MOST_MOVED
-        require(fits, "its rows are too long to be moved")
-        results = _moved(site.op, attrs, arrays, result_shapes)
+        for shape in result_shapes:
+            require_movable(prod(shape))
+        results = _moved(site.op, attrs, _numbered(site, sizes), result_shapes)
     except MXNetError:
         raise RefuseError("rows are not along axis 0") from None
+    offset = sum(sizes)
     gathered = []
-    for indices in map(movable, results):
+    for indices in results:
         if any(site.batched):
             first, second = indices[: len(indices) // 2], indices[len(indices) // 2 :]
             alike = first.shape == second.shape and first.max(initial=0) < offset
@@ -82,6 +81,16 @@ def _find_indices(site: Site) -> List[Array]:
             indices = first
         gathered.append(indices)
     return gathered
+
+
+def _numbered(site: Site, sizes: Sequence[int]) -> List[Array]:
+    """Return two rows of indices for each input with rows, and one for each other."""
+    arrays, offset, start = [], sum(sizes), 0
+    for shape, size, batched in zip(site.inputs, sizes, site.batched):
+        row = np.arange(start, start + size).reshape(shape)
+        arrays.append(np.concatenate([row, row + offset]) if batched else row)
+        start += size
+    return arrays
 
 
 def _moved(
@@ -107,7 +116,8 @@ def lower_triangles(call: Call) -> Tensor:
     """Replace the elements above a diagonal of matrices with zeros."""
     x, (*outer, rows, columns) = call.tensors[0], call.tensors[0].shape
     x.refuse_axis_of_rows(len(outer))
-    indices = movable(np.arange(prod(x.shape)).reshape(x.shape))
+    require_movable(prod(x.shape))
+    indices = np.arange(prod(x.shape)).reshape(x.shape)
     kept = np.tril(np.ones((rows, columns), bool), call.integer("k", 0) or 0)
     order = Order(np.where(kept, indices, -1).ravel().tolist())
     return x.with_node(call.build.permuted(x.elements(), order))

@@ -11,7 +11,7 @@ from ..rules.site import require
 from ..schedule.dependencies import Array
 from .expression import Node
 from .layout import ARGMAX, CLIP, Index, Maps, Order, Pair, Ranking, Weight
-from .tensor import MOST_PIECES, Call, Tensor, movable
+from .tensor import MOST_PIECES, Call, Tensor, require_movable
 
 
 def _pair(values: Sequence[int], default: int) -> Pair:
@@ -76,10 +76,12 @@ def _of_windows(call: Call, maps: Maps) -> Node:
 
 def _windows(maps: Maps) -> Array:
     """Return per image, position, and element of the kernel the element of the data, or -1."""
+    reach = maps.channels * prod(maps.kernel)
+    require_movable(maps.images * prod(maps.result) * reach)
     axes = zip(maps.data, maps.result, maps.kernel, maps.stride, maps.dilate, maps.pad)
     places, inside = [], []
-    for extent, positions, reach, stride, dilate, pad in axes:
-        at = np.arange(positions)[:, None] * stride + np.arange(reach) * dilate - pad
+    for extent, positions, length, stride, dilate, pad in axes:
+        at = np.arange(positions)[:, None] * stride + np.arange(length) * dilate - pad
         places.append(at)
         inside.append((at >= 0) & (at < extent))
     # Axes: image, both of the position, channel, both of the kernel.
@@ -89,7 +91,7 @@ def _windows(maps: Maps) -> Array:
     image = np.arange(maps.images).reshape(-1, 1, 1, 1, 1, 1) * maps.channels
     chosen = ((image + channel) * height + down) * width + across
     fits = inside[0][:, None, None, :, None] & inside[1][None, :, None, None, :]
-    return movable(np.where(fits, chosen, -1).reshape(-1, maps.channels * prod(maps.kernel)))
+    return np.where(fits, chosen, -1).reshape(-1, reach)
 
 
 def _rank(chosen: Array) -> Array:

@@ -132,8 +132,9 @@ class Tensor(Arithmetic):
         """Repeat elements along axes of extent 1."""
         if self.shape == shape and self.per_row >= per_row:
             return self
+        require_movable(prod(shape))
         indices = np.arange(prod(self.shape)).reshape(self.shape)
-        return self.gathered(movable(np.broadcast_to(indices, shape)), per_row)
+        return self.gathered(np.broadcast_to(indices, shape), per_row)
 
     def apply(
         self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()
@@ -185,18 +186,18 @@ class Tensor(Arithmetic):
         if many and reduction == SUM:
             return self.with_node(build.sums(self.node(), outer, count, inner), shape)
         if many:
+            require_movable(outer * count * inner)
             indices = np.arange(outer * count * inner).reshape(outer, count, inner)
-            turned = self.gathered(movable(np.moveaxis(indices, 1, 0))).node()
+            turned = self.gathered(np.moveaxis(indices, 1, 0)).node()
             return self.with_node(_halved(turned, count, reduction), shape)
         for piece in _pieces(self.node(), outer):
             results.append(build.fold(_pieces(piece, count), reduction))
         return self.with_node(build.join(results), shape)
 
 
-def movable(indices: Array) -> Array:
-    """Return `indices`; refuse if there are too many."""
-    require(indices.size <= MOST_MOVED, "its rows are too long to be moved")
-    return indices
+def require_movable(count: int) -> None:
+    """Refuse to move so many elements, before an index is made for each."""
+    require(count <= MOST_MOVED, "its rows are too long to be moved")
 
 
 def common_shape(tensors: Sequence[Tensor]) -> Shape:

@@ -59,6 +59,13 @@ OPEN: Tuple[Replaced, ...] = (
         nd_functions.index_hook,
     ),
     Replaced(mx.np.ndarray, "__getitem__", "as for the class above", nd_functions.index_hook),
+    Replaced(
+        NDArray,
+        "_get_index_nd",
+        "a lazy array may choose the elements that are written: MXNet stacks only indices of its "
+        "exact type",
+        nd_functions.key_hook,
+    ),
     *(
         Replaced(_api_internal, name, "it does not call the function for operators above", make)
         for name, make in (

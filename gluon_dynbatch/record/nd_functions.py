@@ -121,6 +121,15 @@ def assign_hook(original: Any) -> Any:
     return prepare
 
 
+def key_hook(original: Any) -> Any:
+    """Index with the array that a lazy array becomes."""
+
+    def get_index(array: NDArray, key: Any) -> Any:
+        return original(array, as_index(key))
+
+    return get_index
+
+
 def nd_array_hook(original: Any) -> Any:
     """Make an array of numbers that are known as a lazy array."""
 

@@ -50,7 +50,8 @@ def plot(
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(5, 4.2), constrained_layout=True)
         plt.close(figure)
         rows = top.barh(list(times), list(times.values()), color=[COLORS[k] for k in times])
-        top.bar_label(rows, [f"{ms:.1f}" for ms in times.values()], padding=3)
+        labels = [f"{ms:.1f}" if ms >= 1 else f"{ms:.2g}" for ms in times.values()]
+        top.bar_label(rows, labels, padding=3)
         top.invert_yaxis()
         top.margins(x=0.18)
         top.set(title="Where the time went", xlabel="milliseconds")

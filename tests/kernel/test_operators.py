@@ -1,5 +1,6 @@
 """Results and gradients of kernels equal those of MXNet's operators."""
 
+import tracemalloc
 from contextlib import nullcontext
 
 import mxnet as mx
@@ -320,3 +321,30 @@ def test_reductions_of_many_rows_of_a_sample_have_kernels(fn, heads, words):
     samples = [(x,) for x in attached(list(mx.nd.random.normal(shape=shape).round()))]
     count, reasons = outcomes(run(call, samples))
     assert count and not reasons
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda F, x: F.transpose(x, (0, 2, 1)),
+        lambda F, x: F.slice(x, begin=(None, 1, 1), end=(None, 4, 4)),
+        lambda F, x: F.max(x, axis=1),
+        lambda F, x: F.broadcast_add(x, F.slice_axis(x, axis=1, begin=0, end=1)),
+        lambda F, x: F.concat(x, x, dim=1),
+    ],
+    ids=["transpose", "slice", "max", "broadcast", "concat"],
+)
+def test_rows_that_are_too_long_to_be_moved_take_no_memory_for_indices(program):
+    net = cell(program)
+    x = mx.nd.zeros((1, 2048, 2048))
+    mx.nd.waitall()
+    tracemalloc.start()
+    try:
+        with gdb.batching(**FIXED) as batch:
+            y = net(x)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert batch.report.launches == 1
+    assert y.shape == net(x).shape
+    assert peak < x.size  # an index takes eight bytes

@@ -32,9 +32,16 @@ REFUSALS = [
     ),
     # Two losses of one flush, and a backward pass for each.
     Refusal(
-        r"GradientError: an array is not in a graph: .* backward has already freed its graph",
+        r"GradientError: an array is not in a graph: .* backward has already freed a graph",
         "docs/limits.md",
         "**One backward.**",
+    ),
+    # Sums of 65,536 products and more: rounding errors of MXNet itself exceed this tolerance.
+    Refusal(
+        r"AssertionError: \s*Items are not equal:\s*Error \d\.\d+ exceeds tolerance rtol=1\.0+e-05",
+        "docs/faq.md",
+        "Sums have another order",
+        r"test_gluon\.test_(conv2d_16c|reshape_dense_slice_dense)",
     ),
     # An array that is read only detached gets a gradient, of zeros.
     Refusal(
