@@ -172,6 +172,17 @@ def test_operators_with_new_attributes_forever_are_forgotten(monkeypatch):
     assert max(added) <= 40
 
 
+def test_operators_that_raise_are_forgotten():
+    net, x = ready(unary()), array(1, WIDTH)
+    with gdb.batching(**FIXED):
+        y = net(x)
+        earlier, _ = known_operators()
+        for axis in range(10, 20):
+            with pytest.raises(mx.MXNetError):
+                mx.nd.sum(y, axis=axis)
+    assert known_operators()[0] == earlier
+
+
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_calls_whose_entries_are_dropped_are_recorded_again(monkeypatch, most):
     limit_entries(monkeypatch, most)

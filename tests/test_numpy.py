@@ -270,7 +270,7 @@ USES = [
     lambda x: x.reshape(-1), changed, lambda x: (changed(x.detach()), x)[1], lambda x: x + 1,
     lambda x: changed(x.copy()) * x, lambda x: mnp.sum(x) + x, lambda x: x.asnumpy().sum() + x,
     lambda x: x.detach().reshape_view(-1)[0] * 2, lambda x: mnp.array(x.tolist()), with_gradient,
-    lambda x: 1 - x.as_nd_ndarray() if x.shape else 1 - x, lambda x: x.reshape_view(-1)[:1] + x,
+    lambda x: 1 - x.as_nd_ndarray(), lambda x: x.reshape_view(-1)[:1] + x,
 ]  # fmt: skip
 
 
@@ -359,6 +359,32 @@ def test_numbers_that_no_integer_has(front, number):
         got = net(net(x)[0].astype("int32") + x)
     same(got, net(net(x)[0].astype("int32") + x))
     assert batch.report.nodes
+
+
+#: What operators of ``mx.nd`` do to a sum, which has no axes.
+OF_ND = [
+    lambda x: x + 1,
+    mx.nd.BlockGrad,
+    lambda x: x * x,
+    lambda x: mx.nd.broadcast_mul(x, x.as_np_ndarray().as_nd_ndarray()),
+]
+
+
+@pytest.mark.parametrize("trace_once", [False, True])
+@pytest.mark.parametrize("use", OF_ND)
+def test_operators_of_nd_give_arrays_without_axes(use, trace_once):
+    class Traced(gdb.DynamicHybridBlock):
+        def forward(self, x):
+            return use(mnp.sum(unary(x)).as_nd_ndarray()).as_np_ndarray()
+
+    unary, net, samples = cell(lambda F, x: F.np.tanh(x)), Traced(), words(*SAMPLES)
+    net.hybridize(trace_once=trace_once)
+    wanted = [net(x).asnumpy() for x in samples]
+    for _ in range(2):
+        with mx.autograd.record(), gdb.batching(**FIXED):
+            results = [net(x) for x in samples]
+        assert all(y.shape == y.asnumpy().shape == () for y in results)
+        same(results, wanted)
 
 
 def test_writes_are_seen():

@@ -178,7 +178,7 @@ class Library:
 
     def operator(self, token: Any, info: Any) -> Operator:
         """Return the callee of an operator."""
-        return self.operators.setdefault(token, Operator(token, info))
+        return self.operators.get(token) or Operator(token, info)
 
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the callee of a block; make a new one if its cached graph is out of date."""
@@ -294,7 +294,10 @@ def _entry(
         translated = translate_program(program, types, callee.name, where, is_block)
         if isinstance(translated, str):
             return translated
+        is_numpy = program.numpy
         program, types, results = translated
+        if not is_numpy and not all(result.shape for result in results):
+            return "arrays of mx.nd without axes are not recorded"
     elif program.numpy:
         return "NumPy's shapes are off, which npx.set_np() switches on"
     elif isinstance(callee, BlockCallee):
