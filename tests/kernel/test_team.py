@@ -169,6 +169,27 @@ def test_copies_and_packed_matrices_have_equal_bits(seed, dtype, records, data):
     assert_equal_bits(compute)
 
 
+@given(SEEDS, DTYPES, st.integers(1, 100), st.booleans())
+def test_long_packed_matrices_have_equal_bits(seed, dtype, columns, transposed):
+    """A matrix of few panels of columns is packed some rows at a time."""
+    kind, rows = executing.DTYPES[dtype], 60_001 // columns
+    matrix = draw(seed, dtype, rows * columns)
+    strides = (1, rows) if transposed else (columns, 1)
+
+    def compute():
+        program = Code()
+        packed = np.empty(executing.packed_bytes(kind, rows, columns), np.uint8)
+        target = program.base(packed)
+        program.add("pack_record", record=executing.PACK, dtype=kind, row_stride=strides[0],
+                    column_stride=strides[1], rows=rows, columns=columns,
+                    source=(program.base(matrix), 0), target=(target, 0))  # fmt: skip
+        program.run()
+        return packed.view(dtype)
+
+    assert_equal_bits(compute)
+    assert np.count_nonzero(compute()) == np.count_nonzero(matrix)
+
+
 ROWS, WIDTH = 400, 40  # of each of four arrays
 TIMES = 30  # that a launch computes its product: enough work to be shared
 

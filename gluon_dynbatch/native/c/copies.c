@@ -68,30 +68,41 @@ int64_t gdb_run_copy_task(const gdb_run *r, const int64_t *code, int64_t number,
 
 /* ------------------------------------------------------------------ packed matrices */
 
+/* A matrix in parts of `columns`; if there are fewer panels of columns than tasks, a part is a panel, and
+ * has several tasks of `rows` each. */
 typedef struct {
     const gdb_pack_record *record;
     char **bases;
-    int64_t size; /* columns of a task */
+    int64_t columns, rows;
 } packing;
 
 static void run_packing(const packing *p, int64_t number) {
     const gdb_pack_record *record = p->record;
-    const int64_t size = gdb_size_of(record->dtype), first = number * p->size;
-    gdb_kernels_of(record->dtype)
-        ->pack(at(record->source, p->bases) + first * record->column_stride * size,
-               record->row_stride, record->column_stride, record->rows,
-               smaller(p->size, record->columns - first),
-               at(record->target, p->bases) + first * record->rows * size);
+    const gdb_kernels *kernels = gdb_kernels_of(record->dtype);
+    const int64_t size = gdb_size_of(record->dtype), parts = larger(parts_of(record->rows, p->rows), 1);
+    const int64_t column = number / parts * p->columns, row = number % parts * p->rows;
+    const int64_t columns = smaller(p->columns, record->columns - column);
+    kernels->pack(at(record->source, p->bases)
+                      + (column * record->column_stride + row * record->row_stride) * size,
+                  record->row_stride, record->column_stride, smaller(p->rows, record->rows - row),
+                  columns,
+                  at(record->target, p->bases)
+                      + (column * record->rows + kernels->packed_elements(row, columns)) * size);
 }
 
 /* Return the packing of a record, in about so many tasks. */
 static packing share_packing(const gdb_run *r, const gdb_pack_record *record, int64_t tasks) {
     const int64_t panel = gdb_kernels_of(record->dtype)->panel_columns;
-    return (packing){record, r->bases, size_of_parts(record->columns, tasks, panel)};
+    const int64_t panels = larger(parts_of(record->columns, panel), 1);
+    packing p = {record, r->bases, size_of_parts(record->columns, tasks, panel),
+                 larger(record->rows, 1)};
+    if (panels < tasks)
+        p.rows = size_of_parts(record->rows, tasks / panels, GDB_LINE / gdb_size_of(record->dtype));
+    return p;
 }
 
 int64_t gdb_run_pack_task(const gdb_run *r, const int64_t *code, int64_t number, int64_t count) {
     packing p = share_packing(r, (const gdb_pack_record *)code, count);
     if (number >= 0) run_packing(&p, number);
-    return larger(parts_of(p.record->columns, p.size), 1);
+    return larger(parts_of(p.record->columns, p.columns) * parts_of(p.record->rows, p.rows), 1);
 }
