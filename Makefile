@@ -119,7 +119,7 @@ sanitize-c: $(NATIVE)
 	ln -sf $(patsubst %,"$(CURDIR)"/gluon_dynbatch/native/%.*.so,$(CYTHON_ONLY)) $(SANITIZED)-c/lib/gluon_dynbatch/native
 	$(call RUN_SANITIZED,$(SANITIZED)-c,tests/kernel)
 
-CYTHON_ONLY := assembling lowering planning posting recency recording scheduling
+CYTHON_ONLY := _cython assembling lowering planning posting recency recording scheduling
 
 # Compiles the package with some flags: folder, flags.
 define BUILD_SANITIZED
@@ -211,7 +211,7 @@ $(1)/bin/python -m pip check
 endef
 
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/*.pxi gluon_dynbatch/native/c/*)
-	$(call SHOW,compiling native code,14,Cythonizing| -shared ) \
+	$(call SHOW,compiling native code,17,Cythonizing| -shared ) \
 	  $(BIN)/python setup.py build_ext --inplace
 	@touch $@
 

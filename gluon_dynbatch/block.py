@@ -12,7 +12,7 @@ from mxnet.util import is_np_array
 from .errors import ArgumentError
 from .handle import Batch
 from .native import recording
-from .options import DEFAULTS, Options, check_names, check_options, check_switch
+from .options import DEFAULTS, Options, check_flags, check_names, check_options, check_switch
 from .record.pieces import Pieces
 from .record.recorder import bad_argument, context_error, run_as_python
 from .record.stock import FORWARDS
@@ -218,16 +218,12 @@ class DynamicHybridBlock(HybridBlock):
         BudgetError, OptionError
             A default or `trace_once` has an unknown value.
         ArgumentError
-            A flag is an option of :func:`batching` that has no default here, such as `max_rows`.
+            A flag is an option of :func:`batching` that has no default here, such as `max_rows`; or
+            it is unknown, and no ``backend`` is given, of which it may be an option.
         """
         check_switch("trace_once", trace_once)
-        for name in options:
-            if name in Options._fields:
-                raise ArgumentError(
-                    f"hybridize sets no default for {name!r}",
-                    user_line(),
-                    advice=f"pass {name} to batching()",
-                )
+        is_gluons = getattr(super().hybridize, "__func__", None) is HybridBlock.hybridize
+        check_flags(options, is_gluons and not flags and options.get("backend") is None)
         defaults = check_options(Options(analysis_budget, granularity, policy))
         self._scope_defaults = None if defaults == DEFAULTS else defaults
         RUNTIME.hybridized += 1

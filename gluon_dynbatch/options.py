@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import threading
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
+from mxnet.gluon import HybridBlock
 
 from .errors import ArgumentError, BudgetError, OptionError, ScopeError, Where
 from .record.where import user_line
@@ -16,6 +18,9 @@ from .schedule import POLICIES, Budget, parse_budget
 GRANULARITIES = ("graph", "block", "operator")
 #: Sets the analysis budget of scopes that are opened without one.
 BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
+
+#: The arguments of Gluon's ``hybridize``.
+FLAGS = list(inspect.signature(HybridBlock.hybridize).parameters)[1:-1]
 
 
 class Options(NamedTuple):
@@ -108,6 +113,22 @@ def check_names(given: Mapping[str, Any], function: str) -> Mapping[str, Any]:
                 advice=f"those of a scope are {names}",
             )
     return given
+
+
+def check_flags(given: Mapping[str, Any], are_known: bool) -> None:
+    """Raise if a flag of `hybridize` is an option without a default, or must be known and is not.
+
+    Gluon takes a flag that it does not know for an option of a backend.
+    """
+    for name in given:
+        if name in Options._fields:
+            what, advice = f"sets no default for {name!r}", f"pass {name} to batching()"
+        elif are_known and name not in FLAGS:
+            names = ", ".join([*Options._fields[:3], "trace_once", *FLAGS])
+            what, advice = f"has no option {name!r}", f"choose one of {names}"
+        else:
+            continue
+        raise ArgumentError(f"hybridize {what}", user_line(), advice=advice)
 
 
 def check_options(options: Options) -> Options:

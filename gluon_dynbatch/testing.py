@@ -28,7 +28,7 @@ from .options import check_names
 from .oracle.results import TOLERANCES, Tolerance, Values, find_difference, to_numpy, values_of
 from .oracle.snapshot import Snapshot
 from .record.where import user_line
-from .samples.arguments import applier
+from .samples.arguments import applier, iterator_of
 
 __all__ = ["TOLERANCES", "check_against_loop"]
 
@@ -113,26 +113,25 @@ def check_against_loop(
     >>> batch.report.nodes >= 2
     True
     """
-    samples, before = list(samples), Snapshot()
+    apply, samples, before = applier(fn), list(iterator_of(samples)), Snapshot()
     before.add(fn, samples)
-    fn = applier(fn)
     params = _parameters(params)
     if any(p._deferred_init for p in params):  # the first call finds their shapes
-        list(map(fn, samples[:1]))
+        list(map(apply, samples[:1]))
         before.restore()
     variables = _variables(samples, params)
     batch = batching(**check_names(scope_options, "check_against_loop"))
 
     def scope() -> Any:
         with batch:
-            return batch.map(fn, samples)
+            return batch.map(apply, samples)
 
-    expected = _run(lambda: list(map(fn, samples)), variables)
+    expected = _run(lambda: list(map(apply, samples)), variables)
     before.restore()
     difference = expected.difference(_run(scope, variables), tolerance)
     if difference is not None:
         before.restore()
-        again = _run(lambda: list(map(fn, samples)), variables)
+        again = _run(lambda: list(map(apply, samples)), variables)
         is_random = expected.difference(again, tolerance) is not None
         difference += f"; {RANDOM if is_random else ROUNDING}"
     assert difference is None, difference

@@ -52,7 +52,10 @@ WRONG = {
     "two contexts": (gdb.ContextError, ["cpu(0), cpu(1)", CELL, ".as_in_context("],
                      lambda net, y: ADD(array(1, 4), array(1, 4, ctx=mx.cpu(1)))),  # wrong
     "object": (gdb.ArgumentError, [], lambda net, y: net(object())),  # wrong
-    "no array": (gdb.ArgumentError, [CELL], lambda net, y: FIRST(3)),  # wrong
+    **{f"no array, {type(wrong).__name__}": (
+        gdb.ArgumentError, [CELL, "mx.nd.array("],
+        lambda net, y, wrong=wrong: FIRST(wrong))  # wrong
+       for wrong in (3, [[1, 2]])},
     "csr": (gdb.ArgumentError, ["csr", ".tostype('default')"],
             lambda net, y: net(array(1, 4).tostype("csr"))),  # wrong
     "NumPy interface": (gdb.ArgumentError, ["npx.set_np()", ".as_nd_ndarray()"],

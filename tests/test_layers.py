@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import networkx as nx
@@ -63,16 +64,23 @@ def imports(walk):
     """Return the graph of all imports among the nodes that `walk` yields of each module."""
     edges = (
         (module, target)
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in walk(tree)
         for target in imported(node, module)
     )
     return nx.from_edgelist(edges, create_using=nx.DiGraph)
 
 
-TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
-#: Imports, also those below ``if TYPE_CHECKING:``, which a reader follows as well.
-IMPORTS = imports(ast.walk)
+@lru_cache(maxsize=None)
+def trees():
+    """Return the syntax trees of all modules, which take seconds."""
+    return {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
+
+
+@lru_cache(maxsize=None)
+def all_imports():
+    """Return imports, also those below ``if TYPE_CHECKING:``, which a reader follows as well."""
+    return imports(ast.walk)
 
 
 def test_pure_modules_never_import_mxnet():
@@ -89,20 +97,20 @@ def test_the_order_has_every_folder_and_module():
 
 
 def test_imports_only_go_down():
-    wrong = [(a, b) for a, b in IMPORTS.edges if b in MODULES and position(b) > position(a)]
+    wrong = [(a, b) for a, b in all_imports().edges if b in MODULES and position(b) > position(a)]
     assert wrong == []
 
 
 def test_no_cycles_among_modules():
     # `from . import native_code` names the package itself.
-    ours = IMPORTS.subgraph(MODULES).copy()
+    ours = all_imports().subgraph(MODULES).copy()
     ours.remove_edges_from([(module, module) for module in MODULES])
     cycles = [sorted(part) for part in nx.strongly_connected_components(ours) if len(part) > 1]
     assert cycles == []
 
 
 def test_no_function_imports_a_module_of_the_package():
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for function in running(tree):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for node in running(function):

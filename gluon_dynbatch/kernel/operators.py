@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 
 from .. import rules
 from ..rules.site import require
-from . import axes, convolution, draws, indexing
+from . import axes, convolution, created, draws, indexing
 from .expression import Node
 from .functions import DERIVATIVES
 from .layout import Dot, Weight
@@ -208,6 +208,7 @@ HANDLERS: Dict[str, TensorHandler] = {
     "zeros_like": lambda call: call.tensors[0].const(0),
     "ones_like": lambda call: call.tensors[0].const(1),
     "where": where,
+    **created.CREATED,
     **draws.DRAWS,
     **axes.MOVES,
     "FullyConnected": dense,

@@ -321,7 +321,7 @@ class Recorder(recording.Calls):
                 "this call has no array among its arguments",
                 user_line(),
                 callee.name,
-                "pass at least one array",
+                "pass at least one array; mx.nd.array(...) makes one of a number or a list",
             )
         contexts = {TYPES[t].context for t in type_ids}
         if len(contexts) > 1:

@@ -69,7 +69,7 @@ def add_call(body, eager):
     """Append a call of a tame operator, or an expression as users write it."""
     choose = body.choose
     if choose.flag():
-        return body.add_case(body.front.tame)
+        return body.add_case(body.front.tame())
     v, choice = body.value(), choose.count(0, 9)
     if not v.shape:
         return body.add(f"2 * {v.name}")

@@ -12,6 +12,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
+from gluon_dynbatch.kernel.created import CREATED
 from gluon_dynbatch.kernel.draws import DRAWS
 from gluon_dynbatch.kernel.operators import NATIVE
 from gluon_dynbatch.kernel.tensor import ROUGH
@@ -118,8 +119,10 @@ def test_operators_equal_mxnet(op):
 
 
 def test_every_operator_has_cases():
-    # `test_draws.py` tests operators that draw numbers, and `tests/rules/` those of `mx.np`.
-    assert NATIVE - set(BY_OPERATOR) - set(DRAWS) == {"_grad_add", "BatchNorm", "_npi_tril"}
+    # `test_draws.py` and `test_created.py` test operators without inputs, and `tests/rules/` those
+    # of `mx.np`.
+    others = NATIVE - set(BY_OPERATOR) - set(DRAWS) - set(CREATED)
+    assert others == {"_grad_add", "BatchNorm", "_npi_tril"}
 
 
 #: Kinks, ends of ranges, and poles.

@@ -117,6 +117,27 @@ def test_hybridize_refuses_an_option_without_a_default(name):
         dense().hybridize(**{name: INNER[name]})  # wrong
 
 
+def test_hybridize_refuses_a_flag_that_gluon_would_ignore():
+    """Of the options of a backend, MXNet knows the names."""
+    names = "analysis_budget, granularity, policy, trace_once, active, backend"
+    with refused(gdb.ArgumentError, "'trace_onse'", names, "static_alloc", recorded=False):
+        dense().hybridize(trace_onse=True)  # wrong
+    dense().hybridize(backend="ONEDNN", of_backend=True)
+    dense().hybridize(True, "ONEDNN", of_backend=True)
+    dense().hybridize(static_alloc=True, static_shape=True, inline_limit=3, forward_bulk_size=4)
+
+
+def test_hybridize_takes_the_options_of_a_block_that_overrides_it():
+    class Net(mx.gluon.nn.Dense):
+        def hybridize(self, active=True, **flags):
+            self.fast = flags.pop("fast")
+            super().hybridize(active, **flags)
+
+    net = gdb.convert(Net(2))
+    net.hybridize(fast=True, trace_once=True, static_alloc=True)
+    assert net.fast
+
+
 class Forgetful(gdb.DynamicHybridBlock):
     """A block that does not call `super().__init__()`."""
 
@@ -168,6 +189,13 @@ def test_a_missing_attribute_of_a_block_is_reported_as_ever():
 def test_check_against_loop_takes_parameters_only(net, params):
     with refused(gdb.ArgumentError, "params holds", "collect_params()", recorded=False):
         gdb.testing.check_against_loop(net, [array(1, 4)], params(net))  # wrong
+
+
+def test_check_against_loop_takes_a_function_and_samples(net):
+    with refused(gdb.ArgumentError, "of type list cannot be called", recorded=False):
+        gdb.testing.check_against_loop([array(1, 4)], net)  # wrong
+    with refused(gdb.ArgumentError, "of type int, which is not iterable", recorded=False):
+        gdb.testing.check_against_loop(net, 4)  # wrong
 
 
 @pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])

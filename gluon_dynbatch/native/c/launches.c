@@ -12,12 +12,13 @@ typedef struct {
     int64_t row;
 } cut;
 
-/* Some rows of all parts of a LAUNCH record, at most `limit` of each, in tasks of about equal
- * work. */
+/* Some rows of all parts of a LAUNCH record, at most `limit` of each, in tasks of equal work or in
+ * tasks that shrink. */
 typedef struct {
     const int64_t *record;
     char **bases;
     int64_t limit, work, tasks;
+    int shrink;
 } launch;
 
 static void run_blocks(const int64_t *part, char **bases, char *scratch, int64_t low,
@@ -31,7 +32,7 @@ static void run_blocks(const int64_t *part, char **bases, char *scratch, int64_t
 /* Find where a task begins; the one after the last begins at the end. */
 static cut find_cut(const launch *l, int64_t number) {
     const int64_t *part = l->record + 2;
-    int64_t before = l->work / l->tasks * number; /* work that other tasks do */
+    int64_t before = work_before(l->work, number, l->tasks, l->shrink); /* by other tasks */
     for (int64_t i = 0; i < l->record[1]; i++, part = gdb_next_part(part)) {
         const gdb_kernel *kernel = gdb_kernel_of(part);
         const int64_t rows = smaller(part[1], l->limit), row_work = larger(kernel->work, 1);
@@ -141,7 +142,8 @@ void gdb_run_launch(const gdb_run *r, const int64_t *code, int64_t limit) {
     const int64_t rows = smaller(code[3], limit);
     int64_t tiles;
     const int64_t work = work_of_launch(code, limit, &tiles), tasks = tasks_for(r, work);
-    launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1)};
+    launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1), 0};
+    l.shrink = l.tasks > r->crew->processors;
     if (!is_shared_by_steps(r, code, rows, tiles, tasks)) {
         gdb_share(r->crew, run_rows, &l, l.tasks);
         return;
@@ -158,8 +160,9 @@ int gdb_is_shared_by_steps(const gdb_run *r, const int64_t *code, int64_t tasks)
 
 int64_t gdb_run_launch_task(const gdb_run *r, const int64_t *code, int64_t number, int64_t count) {
     int64_t tiles;
-    launch l = {code, r->bases, INT64_MAX, work_of_launch(code, INT64_MAX, &tiles), count};
+    launch l = {code, r->bases, INT64_MAX, work_of_launch(code, INT64_MAX, &tiles), count, 0};
     l.tasks = larger(smaller(count, tiles), 1);
+    l.shrink = l.tasks >= GDB_TASKS_PER_THREAD;
     if (number >= 0) run_rows(&l, number, r->crew->scratch);
     return l.tasks;
 }

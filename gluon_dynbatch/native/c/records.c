@@ -7,7 +7,10 @@
 #include "run.h"
 #include "steps.h"
 
-enum { MOST_TASKS = GDB_TASKS_PER_THREAD * GDB_MOST_THREADS };
+enum {
+    MOST_TASKS = GDB_TASKS_PER_THREAD * GDB_MOST_THREADS,
+    SHARES_PER_THREAD = 2 /* of what is left of a phase, of which a task is one */
+};
 
 /* ------------------------------------------------------------------ sizes */
 
@@ -137,13 +140,15 @@ static void share_phase(const gdb_run *r, phase *p) {
     p->count = 0;
 }
 
-/* Cut the records of a phase into at most `most` tasks each, of at least `share` operations; those
- * that are better alone run at once. */
-static void cut_phase(const gdb_run *r, phase *p, int64_t records, int64_t share, int64_t most) {
+/* Cut the records of a phase, which have `left` operations, into at most `most` tasks each; those that are
+ * better alone run at once. A task has a share of what is left, so that the last ones are small, and
+ * threads end at about the same time. */
+static void cut_phase(const gdb_run *r, phase *p, int64_t records, int64_t left, int64_t most) {
+    const int64_t parts_of_left = SHARES_PER_THREAD * r->crew->processors;
     int64_t open = 0; /* the work of the last task, if whole records may still be added */
-    for (int64_t i = 0; i < records; i++) {
+    for (int64_t i = 0; i < records; left -= p->records[i++].work) {
         const int64_t *code = p->code + p->records[i].at;
-        const int64_t work = p->records[i].work;
+        const int64_t work = p->records[i].work, share = larger(left / parts_of_left, GDB_TASK_WORK);
         const int64_t parts = larger(1, smaller(work / share, most));
         if (p->count + parts > 2 * MOST_TASKS) {
             share_phase(r, p);
@@ -178,7 +183,7 @@ static void run_phase(const gdb_run *r, const int64_t *code, const gdb_placed *r
         return;
     }
     p.code = code, p.records = records, p.bases = r->bases, p.count = 0;
-    cut_phase(r, &p, count, larger(work / tasks, 1), tasks);
+    cut_phase(r, &p, count, work, tasks);
     share_phase(r, &p);
 }
 

@@ -33,6 +33,12 @@ static inline int64_t tasks_for(const gdb_run *r, int64_t work) {
     return larger(1, smaller(work / GDB_TASK_WORK, GDB_TASKS_PER_THREAD * r->crew->processors));
 }
 
+/* Return the work of a record before task `number` of `count`. Tasks that `shrink` have 2 count - 1,
+ * 2 count - 3, ... and 1 parts of count x count, so that all threads end at about the same time. */
+static inline int64_t work_before(int64_t work, int64_t number, int64_t count, int shrink) {
+    return shrink ? work * number / count * (2 * count - number) / count : work / count * number;
+}
+
 /* Return the size of the parts of a range that is shared into so many tasks: a multiple of
  * `unit`. */
 static inline int64_t size_of_parts(int64_t count, int64_t tasks, int64_t unit) {

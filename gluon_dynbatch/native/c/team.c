@@ -373,11 +373,21 @@ int gdb_has_help(gdb_crew *crew) {
     return crew->helpers || (assumed_processors && crew->processors > 1);
 }
 
+/* Look again, as it is time to, who may take tasks of the open phase. */
+static void call_others(gdb_crew *crew) {
+    const uint64_t before = crew->helpers;
+    gdb_has_help(crew);
+    if (crew->helpers == before) return;
+    __atomic_exchange_n(&team.helpers, crew->helpers, __ATOMIC_SEQ_CST);
+    wake_some();
+}
+
 void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
-    if (count < 2 || !gdb_has_help(crew)) {
+    if (count < 2 || crew->processors < 2) {
         for (int64_t number = 0; number < count; number++) task(context, number, crew->scratch);
         return;
     }
+    gdb_has_help(crew);
     const uint64_t phase = (PEEK(&team.ticket) >> 32) + 1;
     __atomic_exchange_n(&team.ticket, phase << 32 | CLOSED, __ATOMIC_SEQ_CST);
     SET(&team.task, task);
@@ -389,6 +399,6 @@ void gdb_share(gdb_crew *crew, gdb_task *task, void *context, int64_t count) {
     SET(&team.done, 0);
     __atomic_exchange_n(&team.ticket, (phase + 1) << 32, __ATOMIC_SEQ_CST);
     wake_some();
-    while (do_one(crew->scratch, crew->scratch_bytes)) {}
+    while (do_one(crew->scratch, crew->scratch_bytes)) call_others(crew);
     await_members(count);
 }
