@@ -65,7 +65,7 @@ class Wire(Far):
         #: Clients by number, until they have been sent all.
         self._clients: Dict[int, Any] = {}
         #: What could not be sent yet.
-        self._unsent = b""
+        self._unsent = bytearray()
         self._is_open = True
         self._write(frames.frame(frames.HELLO, 0, self._buffer))
 
@@ -181,13 +181,18 @@ class Wire(Far):
 
     def _write(self, data: bytes) -> None:
         """Send as much as there is room for."""
-        data = self._unsent + data if self._unsent else data
+        unsent = self._unsent
+        if unsent:
+            unsent += data
         try:
-            self._unsent = data[self._socket.send(data) :] if self._is_open else b""
+            if unsent:
+                del unsent[: self._socket.send(unsent)]
+            elif data:
+                unsent += memoryview(data)[self._socket.send(data) :]
         except BlockingIOError:
-            self._unsent = data
+            unsent += b"" if unsent else data
         except OSError:  # the other end has gone, as the next look will find
-            self._unsent = b""
+            unsent.clear()
 
 
 def _answer(kind: int, number: int, outcome: Any) -> bytes:
