@@ -37,6 +37,7 @@ cdef extern from "c/team.h" nogil:
 
     void gdb_use_threads(int count, int processors)
     RecordingThread gdb_find_recorder(int is_this_thread)
+    RecordingThread gdb_no_recorder()
     Crew gdb_join_team(char *scratch, int64_t scratch_bytes, RecordingThread recorder)
     void gdb_leave_team(Crew *crew)
 
@@ -117,6 +118,8 @@ cdef struct Push:
     PlacedParameter *placed
     #: NULL, or the notice that it is done, with the giver's reference.
     gdb_notice *notice
+    #: NULL, or set to 1 when it runs: by the pushing thread, or while that waits.
+    int *has_run
 
 
 cdef void release_program(NativeProgram *program) noexcept nogil:
@@ -206,6 +209,9 @@ cdef void run_program(void *run_context, void *context) noexcept nogil:
     cdef char **bases = push.bases
     cdef int64_t i
     cdef Crew crew
+    gdb_end_push_queued()
+    if push.has_run != NULL:
+        push.has_run[0] = 1
     for i in range(push.deferred_count):
         fetch_array(push.held, i, push.deferred_count)
         # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
@@ -274,20 +280,59 @@ cdef class Program:
 
     def push(
         self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint forward=True,
-        Notice notice=None,
+        Notice notice=None, bint here=False,
     ):
         """Push records [low, high) to the engine, under a name that the profiler shows.
 
         What runs forward is pushed by the thread that records calls.  It reports indices that do
         not fit, and also runs if an array that it reads has failed, so that all values which do not
         depend on the failure are right.  A new notice tells when the engine is done, and all results
-        of this push are there or have failed.  Returns the error code of MXNet.
+        of this push are there or have failed.  If the calling thread needs the results now, it may
+        run the records itself (`here`), as soon as the engine lets it: then it waits for no other
+        thread to wake up.  Returns the error code of MXNet.
         """
+        cdef int code, has_run = 0
+        if here:
+            code = self.run_here(bases, name, low, high, &has_run)
+            if code or has_run:
+                if notice is not None:
+                    notice.give()
+                return code
+            # The engine skipped it, as an array has failed.
+        cdef Push *push = self.prepared(bases, low, high, forward)
+        if notice is not None:
+            push.notice = notice.hand_over()
+        return push_to_engine(
+            run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
+            handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
+
+    cdef int run_here(
+        self, Bases bases, bytes name, int64_t low, int64_t high, int *has_run
+    ) except? -1:
+        """Run records in this thread, without Python's global lock, unless the engine skips them.
+
+        If the engine runs something before that they need, it runs them, too, and this waits.
+        """
+        cdef Notice notice = Notice()
+        cdef Push *push = self.prepared(bases, low, high, True)
+        cdef void **read = handles_in(bases.read)
+        cdef void **written = handles_in(bases.written)
+        cdef int reads = len(bases.read), writes = len(bases.written), code
+        cdef const char *shown = name
+        push.recorder, push.has_run, push.notice = gdb_no_recorder(), has_run, notice.hand_over()
+        with nogil:
+            code = push_to_engine(
+                run_program, push, release_push, CPU, read, reads, written, writes, &ASYNC, 0, shown)
+            gdb_end_push_queued()
+            while not (code or gdb_await_notice(notice.notice, PATIENCE)):
+                pass  # a signal now would lose the results
+        return code
+
+    cdef Push *prepared(self, Bases bases, int64_t low, int64_t high, bint forward) except NULL:
+        """Return a new push, which the engine is to own."""
         cdef Push *push = <Push *>allocate_zeros(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
-        if notice is not None:
-            push.notice = notice.hand_over()
         push.low, push.high = low, self.program.length if high < 0 else high
         push.shares_memory = bases.shares_memory
         push.reports, push.recorder = forward, gdb_find_recorder(forward)
@@ -307,9 +352,7 @@ cdef class Program:
         except BaseException:
             release_push(push)
             raise
-        return push_to_engine(
-            run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
-            handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
+        return push
 
     @property
     def groups(self):
