@@ -272,13 +272,14 @@ def _run(
     # Checks compare all values.
     unread = frozenset() if options.debug else planned.unread(lazies)
     key = held and held.key(plan), unread
-    programs = planned.programs.find(key)
-    if programs is None or programs.forward.gathers(tape.kept):
-        programs = prepare(plan, held and held.heads(plan), unread, frozenset(tape.kept))
+    known = planned.programs.find(key)
+    if known is not None and known.forward.gathers(tape.kept):
+        known = None
+    programs = known or prepare(plan, held and held.heads(plan), unread, frozenset(tape.kept))
     waited = 0.0 if chain.open else FLIGHT.make_room()
     # For a new plan, this thread has more to do while the engine runs it.
     is_small = planned.report.arena_bytes <= SMALL_BYTES
-    here = awaited and is_small and isinstance(programs, Prepared) and FLIGHT.is_over
+    here = awaited and is_small and known is not None and FLIGHT.is_over
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)
     forget()

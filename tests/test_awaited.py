@@ -57,7 +57,7 @@ def test_reads_of_known_plans_run_here_and_other_flushes_do_not(monkeypatch, cou
 
 
 def test_one_sample_takes_one_push_a_step(monkeypatch):
-    """Its first state is an array, and later ones are in arenas: what gathers the first reads both."""
+    """Its first state is an array, and later ones are in arenas: one program reads both."""
     net = dense(4, 4)
     for _ in range(3):
         states(net, 1)
