@@ -11,7 +11,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from tests.cells import array, dense, equal
-from tests.common import FIXED
+from tests.common import FIXED, output_of
 from tests.gates import GATE, PATIENCE, gated
 from tests.inside import pushes_here
 
@@ -176,3 +176,52 @@ def test_threads_run_their_flushes_at_the_same_time():
             found = pool.map(lambda count: states(net, count)[1], (1, 2, 3, 4))
             for got, expected in zip(found, wanted):
                 equal(got, expected)
+
+
+def test_interrupts_at_any_time_spoil_no_later_scope():
+    """Also those that come when a flush has just ended."""
+    ended, interrupted, is_right = output_of(INTERRUPTED).split()[-3:]
+    assert int(ended) and int(interrupted) and is_right == "True"
+
+
+INTERRUPTED = """
+import _thread, random, signal, sys, threading, time
+from tests.cells import array
+sys.unraisablehook = lambda unraisable: None  # interrupts within __del__ of MXNet's arrays
+net = dense(4, 4)
+works, ended, interrupted = False, 0, 0
+
+def handle(*_):
+    global works
+    if works:
+        works = False
+        raise KeyboardInterrupt
+
+def work():
+    with gdb.batching(granularity="block", policy="depth"):
+        hidden = [array(1, 4) * (i + 1) for i in range(3)]
+        for _ in range(10):
+            hidden = [mx.nd.tanh(net(h)) for h in hidden]
+            read = [h.asnumpy() for h in hidden]
+    return np.concatenate(read)
+
+def interrupt():
+    for _ in range(300):
+        time.sleep(random.random() * 5e-3)
+        _thread.interrupt_main()
+
+wanted = work()
+signal.signal(signal.SIGINT, handle)
+thread = threading.Thread(target=interrupt, daemon=True)
+thread.start()
+while thread.is_alive() or not ended:
+    try:
+        works = True
+        found = work()
+        works = False
+        equal([mx.nd.array(found)], [mx.nd.array(wanted)])
+        ended += 1
+    except KeyboardInterrupt:
+        interrupted += 1
+print(ended, interrupted, np.allclose(work(), wanted))
+"""

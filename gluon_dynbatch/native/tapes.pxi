@@ -188,7 +188,12 @@ cdef class FlatTape(Owner):
             self.recorder.compute(lazy)
 
     def close(self, error=None):
-        """Stop recording and drop the arrays; `error` says why lazy arrays have no values."""
+        """Stop recording and drop the arrays; `error` says why lazy arrays have no values.
+
+        Once it is closed, as by a flush that an interrupt then ends, this does nothing.
+        """
+        if not self.open:
+            return
         self.open, self.error = False, error
         # Not cleared, as others may still use these lists: the flush, and code in the middle of
         # which the collector has run the flush.
