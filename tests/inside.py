@@ -156,6 +156,19 @@ def pushes_here(monkeypatch):
     return pushed
 
 
+def interrupt_after_flush(monkeypatch):
+    """Let an interrupt come when a flush under ``record`` has just ended."""
+    set_mode = scopes.set_mode
+
+    def interrupted(mode):
+        set_mode(mode)
+        if mode:
+            monkeypatch.setattr(scopes, "set_mode", set_mode)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(scopes, "set_mode", interrupted)
+
+
 def with_wrong_rule(monkeypatch, op, wrong_attrs):
     """Let rules append one operator with wrong attributes."""
     merge = rules.merge

@@ -13,7 +13,7 @@ import gluon_dynbatch as gdb
 from tests.cells import array, dense, equal
 from tests.common import FIXED, output_of
 from tests.gates import GATE, PATIENCE, gated
-from tests.inside import pushes_here
+from tests.inside import interrupt_after_flush, pushes_here
 
 STEPS = 6
 
@@ -178,6 +178,28 @@ def test_threads_run_their_flushes_at_the_same_time():
                 equal(got, expected)
 
 
+def test_an_interrupt_after_a_flush_loses_nothing(monkeypatch):
+    net, x = dense(4, 4), array(1, 4)
+    x.attach_grad()
+    with autograd.record(), gdb.batching(**FIXED):
+        first = net(x)
+        first.asnumpy()
+        second = net(first)
+        interrupt_after_flush(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            second.asnumpy()
+        value = second.asnumpy()
+        third = net(second)
+    third.backward()
+    got = x.grad.copy()
+    with autograd.record():
+        ys = [net(x)]
+        ys += [net(ys[-1])]
+        ys += [net(ys[-1])]
+    ys[-1].backward()
+    equal([mx.nd.array(value), third, got], [ys[1], ys[2], x.grad])
+
+
 def test_interrupts_at_any_time_spoil_no_later_scope():
     """Also those that come when a flush has just ended."""
     ended, interrupted, is_right = output_of(INTERRUPTED).split()[-3:]
@@ -206,7 +228,7 @@ def work():
     return np.concatenate(read)
 
 def interrupt():
-    for _ in range(300):
+    for _ in range(150):
         time.sleep(random.random() * 5e-3)
         _thread.interrupt_main()
 
