@@ -29,13 +29,12 @@ from http_service import (  # noqa: E402
     Refused,
     Service,
     numbering,
-    read_model,
-    run_service,
     while_connected,
 )
 from relatedness.corpora import load_corpus  # noqa: E402
 from relatedness.options import restored  # noqa: E402
 from relatedness.trees import Tree, TreeError  # noqa: E402
+from service_processes import read_model, run_service  # noqa: E402
 from workloads.pairs import RelatednessModel  # noqa: E402
 from workloads.text import build_vocab, encode  # noqa: E402
 

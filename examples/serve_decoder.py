@@ -35,12 +35,11 @@ from http_service import (  # noqa: E402
     Service,
     event,
     numbering,
-    read_model,
-    run_service,
     while_connected,
 )
 from relatedness.checkpoint import write_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
+from service_processes import read_model, run_service  # noqa: E402
 from workloads.base import Sample, labelling  # noqa: E402
 from workloads.seq2seq import Translator  # noqa: E402
 from workloads.text import build_vocab, indices  # noqa: E402

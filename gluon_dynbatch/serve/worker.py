@@ -23,7 +23,7 @@ from .clients import Mailbox, Outbox, Request
 from .doors import Doors
 from .rounds import Rounds
 from .stats import BatcherStats
-from .wires import Limits
+from .wires import Limits, finish
 
 #: The fields of `BatcherStats` that requests are counted in.
 COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", "latency_s")
@@ -225,7 +225,8 @@ class Queue:
             raise
         finally:
             with self.changed:
-                self.doors.close()
+                wires = self.doors.close()
+            finish(wires)  # which may take a while; others may ask for statistics
 
     def _await_work(self, rounds: Rounds) -> bool:
         """Wait until there is something to do; return False if there will be nothing any more."""
