@@ -31,7 +31,7 @@ NOT_NEW = 1 / 32
 #: The highest limit has to serve this share of what was asked for again, and lower ones less, in
 #: proportion.
 WORTH = 1 / 2
-#: The bytes that would have kept an evicted entry are told apart in as many steps for each doubling.
+#: Limits that would have kept evicted entries are told apart in so many steps for each doubling.
 STEPS = 4
 #: So much is asked for, in bytes of the limit, before what is new is no longer kept.
 SURE = 2
