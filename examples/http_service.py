@@ -25,7 +25,7 @@ DECODE = json.JSONDecoder().decode
 DISCARDED = 2**28
 #: Seconds that the request of ``/health`` may take.
 HEALTHY_S = 5
-#: Seconds of a request in which nobody looks whether its client is still there.
+#: Seconds of a request in which nobody looks whether its client is still there; at most twice.
 QUICK_S = 0.05
 
 
@@ -47,21 +47,21 @@ def refusal(error):
     return 500, "the model failed"
 
 
-class while_connected:  # noqa: N801 - used as a function
-    """Cancel what the current task does here if the client disconnects: `Refused` is raised.
+class Connected:
+    """Cancels what the current task does here if the client disconnects: `Refused` is raised.
 
     For the first `QUICK_S` seconds, nobody looks: most requests are answered in this time, and to
-    look takes as long as to read a request.
+    look takes as long as to read a request.  `watch` looks at all others.
     """
 
-    def __init__(self, receive):
-        self._receive, self._disconnected = receive, None
+    def __init__(self, watch, receive):
+        self._watch, self._receive, self._disconnected = watch, receive, None
 
     def __enter__(self):
-        self._task = asyncio.current_task()
-        self._looking = self._task.get_loop().call_later(QUICK_S, self._look)
+        self._task = self._watch.begin(self)
 
-    def _look(self):
+    def look(self):
+        """Notice from now on if the client disconnects."""
         # `receive` returns when the client disconnects or has received the answer.
         self._disconnected = self._task.get_loop().create_task(self._receive())
         self._disconnected.add_done_callback(self._cancel)
@@ -71,11 +71,41 @@ class while_connected:  # noqa: N801 - used as a function
             self._task.cancel()
 
     def __exit__(self, kind, error, trace):
-        self._looking.cancel()
+        self._watch.end(self)
         self._task = None
         disconnected = self._disconnected is not None and self._disconnected.done()
         if kind is not None and issubclass(kind, asyncio.CancelledError) and disconnected:
             raise Refused(499, "the client has disconnected") from None
+
+
+class Watch:
+    """Looks at the clients of slow requests, with one timer for all of an event loop."""
+
+    def __init__(self):
+        #: Requests that began before the timer was last set, and since; the latter wait for longer.
+        self._older, self._newer = {}, {}
+        self._loop = self._timer = None
+
+    def begin(self, request):
+        """Add a request of the current task, and return the task."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._older, self._newer, self._loop, self._timer = {}, {}, loop, None
+        self._newer[request] = True
+        if self._timer is None:
+            self._timer = loop.call_later(QUICK_S, self._look)
+        return asyncio.current_task(loop)
+
+    def end(self, request):
+        """Remove a request."""
+        if self._newer.pop(request, None) is None:
+            self._older.pop(request, None)
+
+    def _look(self):
+        for request in self._older:
+            request.look()
+        self._older, self._newer = self._newer, {}
+        self._timer = self._loop.call_later(QUICK_S, self._look) if self._older else None
 
 
 class Service:
@@ -93,7 +123,7 @@ class Service:
         self.batcher, self.probe, self.max_bytes = batcher, probe, max_bytes
         #: The process of the model and the path where its batcher listens, if it has its own.
         self.model = None
-        self.figures = Figures()
+        self.figures, self.watch = Figures(), Watch()
         #: By path, the method and the handler.
         self.routes = {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
 
@@ -112,11 +142,16 @@ class Service:
             if isinstance(content, str):
                 await answer(send, status, content_type, content)
             else:
-                status = await answer_in_parts(receive, send, content_type, content)
+                connected = self.while_connected(receive)
+                status = await answer_in_parts(connected, send, content_type, content)
         except Exception as error:
             status, text, *more = refusal(error)
             await answer(send, status, JSON, ENCODE({"error": text}), *more)
         self.figures.answered(status, time.perf_counter() - began)
+
+    def while_connected(self, receive):
+        """Return what cancels the task that enters it if the client disconnects."""
+        return Connected(self.watch, receive)
 
     async def live(self, receive, send):
         """Run until the server ends, which it does when all requests are answered."""
@@ -198,14 +233,14 @@ async def answer(send, status, content_type, content, *headers):
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_in_parts(receive, send, content_type, parts):
+async def answer_in_parts(connected, send, content_type, parts):
     """Send an answer part by part, and return its status.
 
     Before the first part, an error is raised. Later it becomes the last part.
     """
     started, status, last = False, 200, ""
     try:
-        with while_connected(receive):
+        with connected:
             async for part in parts:
                 if not started:
                     started = True
@@ -255,6 +290,8 @@ ENDS = ("completed", "failed", "cancelled", "timed_out", "rejected")
 NOW = ("queued", "running", "blocked")
 #: Of times in seconds: 1 ms to 33 s.
 BUCKETS = [2**n / 1e3 for n in range(16)]
+#: Answers that are noted before they are counted.
+MOST_UNCOUNTED = 256
 
 
 class Figures:
@@ -282,11 +319,21 @@ class Figures:
         self.busy = count("minibatch_seconds", "Run time of minibatches.")
         self.cpu = count("process_cpu_seconds", "Processor time.")
         self.last, self.last_cpu = None, 0.0
+        #: Statuses and times of answers that are not yet counted.
+        self.uncounted = []
 
     def answered(self, status, seconds):
-        """Count an answer."""
-        self.count_of(status).inc()
-        self.seconds.observe(seconds)
+        """Note an answer; many are counted together."""
+        self.uncounted.append((status, seconds))
+        if len(self.uncounted) == MOST_UNCOUNTED:
+            self.count()
+
+    def count(self):
+        """Count the answers that have been noted."""
+        for status, seconds in self.uncounted:
+            self.count_of(status).inc()
+            self.seconds.observe(seconds)
+        self.uncounted.clear()
 
     @property
     def is_shared(self):
@@ -295,6 +342,7 @@ class Figures:
 
     def update(self, stats, cpu=0):
         """Copy a batcher's statistics; `cpu` is the processor time of another process."""
+        self.count()
         last, self.last = self.last, stats
         for end in ENDS:
             now = getattr(stats, end)

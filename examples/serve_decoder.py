@@ -35,7 +35,6 @@ from http_service import (  # noqa: E402
     Service,
     event,
     numbering,
-    while_connected,
 )
 from relatedness.checkpoint import write_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
@@ -233,7 +232,7 @@ class DecoderService(Service):
         if in_parts:
             # It refuses here if too many wait.
             return EVENTS, self.events(self.batcher.stream(sample, timeout_s=self.timeout_s))
-        with while_connected(receive):
+        with self.while_connected(receive):
             words = await self.batcher(sample, timeout_s=self.timeout_s)
         return JSON, ENCODE({"words": words})
 

@@ -31,6 +31,20 @@ COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", 
 REST_S = 1.0
 
 
+class _Forks:
+    """The number of forks that have led to this process: to ask for its id takes a system call."""
+
+    number = 0
+
+    @classmethod
+    def count(cls) -> None:
+        """Count another one."""
+        cls.number += 1
+
+
+os.register_at_fork(after_in_child=_Forks.count)
+
+
 class Queue:
     """The requests, and the thread that runs them, which does not keep the batcher alive.
 
@@ -80,7 +94,7 @@ class Queue:
         context = mx.Context(mx.context.current_context())
         settings = recording.user_place(), context, is_np_shape(), is_np_array()
         program = program, apply, batch
-        self._process = os.getpid()
+        self._forks = _Forks.number
         #: Ends when the queue is closed; not alive in a fork of its process.
         self.worker = threading.Thread(
             target=self._work, args=(*settings, *program), name="RequestBatcher", daemon=True
@@ -89,7 +103,7 @@ class Queue:
 
     def is_lost(self) -> bool:
         """Return whether this process has no worker, as the child of a fork."""
-        return os.getpid() != self._process
+        return self._forks != _Forks.number
 
     def refuse_worker(self) -> None:
         """Raise in the thread of the worker, where requests run: it would wait for itself."""
