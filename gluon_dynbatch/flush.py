@@ -46,6 +46,9 @@ from .unmerged import Unplaced, at_lines, find_unmerged
 PLAN_BYTES, MOST_PLAN_BYTES = 64 << 20, 512 << 20
 
 
+#: Bytes of the arenas of a flush that the thread which waits for it may run itself.
+SMALL_BYTES = 1 << 20
+
 #: Bytes of a plan besides its arrays, without and with a backward pass.
 OBJECT_BYTES = 16 << 10, 32 << 10
 
@@ -141,10 +144,12 @@ def flush(
     account: Optional[Account],
     chain: Chain,
     waiting: int,
+    awaited: bool,
 ) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
     """Compute the calls of a tape; all lazy arrays still referenced get their values.
 
-    Takes the number of samples that wait for this flush.  Returns the plan, the plan of the
+    Takes the number of samples that wait for this flush, and whether the calling thread waits for
+    the values.  Returns the plan, the plan of the
     backward pass (None without gradients), the arenas with the values, and the report.
     """
     started = begun = time.perf_counter()
@@ -157,7 +162,7 @@ def flush(
     found = at_lines(planned.unmerged, tape.place)
     if options.strict:
         _refuse_unmerged(found)
-    backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain)
+    backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain, awaited)
     finished = time.perf_counter()
     report = planned.report._replace(
         cached=cached,
@@ -256,6 +261,7 @@ def _run(
     planned: Planned,
     lazies: List[Lazy],
     chain: Chain,
+    awaited: bool,
 ) -> Tuple[Optional[BackwardPass], Kept, float]:
     """Prepare, execute and complete a plan; the arenas become the owners of the lazy arrays.
 
@@ -266,15 +272,19 @@ def _run(
     # Checks compare all values.
     unread = frozenset() if options.debug else planned.unread(lazies)
     key = held and held.key(plan), unread
-    programs = planned.programs.find(key) or prepare(
-        plan, held and held.heads(plan), unread, frozenset(tape.kept)
-    )
+    known = planned.programs.find(key)
+    if known is not None and known.forward.gathers(tape.kept):
+        known = None
+    programs = known or prepare(plan, held and held.heads(plan), unread, frozenset(tape.kept))
     waited = 0.0 if chain.open else FLIGHT.make_room()
+    # For a new plan, this thread has more to do while the engine runs it.
+    is_small = planned.report.arena_bytes <= SMALL_BYTES
+    here = awaited and is_small and known is not None and FLIGHT.is_over
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)
     forget()
     operators = None if programs.transposed is None else OperatorTape(programs.transposed)
-    execution = _execute(runtime, options, tape, plan, programs, operators)
+    execution = _execute(runtime, options, tape, plan, programs, operators, here)
     FLIGHT.launched(execution.bases, execution.notice, chain.open)
     if isinstance(programs, Draft):
         programs = complete(plan, programs)
@@ -324,6 +334,7 @@ def _execute(
     plan: Plan,
     programs: Union[Prepared, Draft],
     operators: Optional[OperatorTape],
+    here: bool,
 ) -> Execution:
     """Push the launches of a plan to the engine, with the checks of ``debug=True``."""
     observer = runtime.observer
@@ -335,7 +346,7 @@ def _execute(
         alone = run_alone(tape, runtime.dispatcher)
     execution = execute(
         *(plan, programs.forward, tape.externals, runtime.dispatcher),
-        *(lambda node: tape.place(node).where, operators, watch),
+        *(lambda node: tape.place(node).where, operators, watch, here),
     )
     if options.debug:
         compare(tape, alone, execution)

@@ -267,11 +267,14 @@ class OpenScope:
         """
         parked = park()
         if not parked and self.members:
-            self.unrecorded(lambda: self._compute(waiting=waiting))
+            self.unrecorded(lambda: self._compute(waiting, awaited=True))
         return parked
 
-    def _compute(self, waiting: int = 0) -> None:
-        """Run one flush outside of autograd; later calls are recorded on a new tape."""
+    def _compute(self, waiting: int = 0, awaited: bool = False) -> None:
+        """Run one flush outside of autograd; later calls are recorded on a new tape.
+
+        The thread may wait for the values (`awaited`), and with it samples that are `waiting`.
+        """
         recorder = self.recorder
         recorder.refuse("it flushes the scope")
         tape, mode = recorder.tape, current_mode()
@@ -285,7 +288,9 @@ class OpenScope:
             result = None
             if tape.node_entry:
                 options = self._completed_options.with_defaults(self._environment_options)
-                result = flush(RUNTIME, options, tape, self._account, self._chain, waiting)
+                result = flush(
+                    *(RUNTIME, options, tape, self._account, self._chain, waiting, awaited)
+                )
             if tape.awaited_places:
                 recorder.count_reads(tape.awaited_places)
             tape.close()

@@ -16,7 +16,7 @@ from gluon_dynbatch.kernel import express
 from gluon_dynbatch.lower import expand
 from gluon_dynbatch.native import assembling, executing, recording
 from gluon_dynbatch.record import constants
-from gluon_dynbatch.run import buffers, direct, gradient, keep, prepare
+from gluon_dynbatch.run import buffers, direct, execute, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.trace.entry import Entry
@@ -141,6 +141,19 @@ def without_reports_of_failures(monkeypatch):
 def with_earlier_work(monkeypatch, notices):
     """Run as if the last flush of each thread had these notices."""
     monkeypatch.setattr(Flight, "last", notices)
+
+
+def pushes_here(monkeypatch):
+    """Return a list that collects, per push of a forward program, whether the thread runs it."""
+    pushed, push = [], execute.push
+
+    def noting(program, bases, name, low, high, forward, notice, here):
+        if forward:
+            pushed.append(here)
+        push(program, bases, name, low, high, forward, notice, here)
+
+    monkeypatch.setattr(execute, "push", noting)
+    return pushed
 
 
 def with_wrong_rule(monkeypatch, op, wrong_attrs):

@@ -24,9 +24,8 @@ from gluon_dynbatch.run.gradient import record_function
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import array, dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, many_parts, output_of
+from tests.gates import GATE, PATIENCE, gated
 from tests.inside import unfinished_flushes
-
-PATIENCE = 30
 
 
 def memory_of(array):
@@ -117,39 +116,6 @@ for program in list(vars().values()):
 def test_functions_in_python_read_arrays_beside_those_that_they_write():
     """Of arrays of one flush, a backward pass in Python reads some and writes others."""
     assert len(output_of(WAITING).split()) == 5
-
-
-GATE = threading.Event()
-
-
-class Gated(mx.operator.CustomOp):
-    """Hands its input, or its gradient, on once the gate is open."""
-
-    def __init__(self, backward):
-        super().__init__()
-        self._backward = backward
-
-    def forward(self, is_train, req, in_data, out_data, aux):
-        assert self._backward or GATE.wait(PATIENCE)
-        self.assign(out_data[0], req[0], in_data[0])
-
-    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
-        assert GATE.wait(PATIENCE)
-        self.assign(in_grad[0], req[0], out_grad[0])
-
-
-@mx.operator.register("dynbatch_test_gated")
-class GatedProp(mx.operator.CustomOpProp):
-    def __init__(self, backward="0"):
-        super().__init__()
-        self._backward = bool(int(backward))
-
-    def create_operator(self, ctx, shapes, dtypes):
-        return Gated(self._backward)
-
-
-def gated(array, backward=0):
-    return mx.nd.Custom(array, op_type="dynbatch_test_gated", backward=backward)
 
 
 def calls(net):

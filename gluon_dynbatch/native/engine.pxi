@@ -15,13 +15,14 @@ cdef extern from "c/pushing.h" nogil:
     int gdb_begin_push()
     int gdb_await_push(Patience *patience)
     void gdb_end_push()
+    void gdb_end_push_queued()
 
 #: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
 #: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN; and what
 #: a ``std::shared_ptr`` does to the counts of references when it goes, NULL if MXNet has it inline.
 ctypedef int (*PushToEngine)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
-    void **, int, void **, int, void *, int, const char *) noexcept
+    void **, int, void **, int, void *, int, const char *) noexcept nogil
 ctypedef int (*DetachArray)(void *, void **) noexcept nogil
 ctypedef int (*FreeArray)(void *) noexcept nogil
 ctypedef int (*GetData)(void *, void **) noexcept nogil
@@ -54,6 +55,9 @@ cdef struct Memory:
 cdef int32_t[2] CPU = [1, 0]
 #: MXNet's number for operations that also run if an array that they read has failed.
 cdef int32_t NO_SKIP = 7
+#: And for those that run in the thread that pushes them, if nothing else has to end first; they do not
+#: run if an array that they read has failed.
+cdef int32_t ASYNC = 4
 #: How many operations have failed.
 cdef int64_t failures = 0
 #: Seconds after which a waiting thread looks for signals.
@@ -230,6 +234,10 @@ cdef class Notice:
             gdb_drop_notice(self.notice)
         if self.notice != NULL:
             gdb_drop_notice(self.notice)
+
+    cdef void give(self) noexcept:
+        """Give the notice, unless another thread is to do that."""
+        gdb_drop_notice(self.hand_over())
 
     cdef gdb_notice *hand_over(self) noexcept:
         """Return the notice with the giver's reference, once."""

@@ -91,6 +91,7 @@ class Program:
         high: int = -1,
         forward: bool = True,
         notice: Optional[Notice] = None,
+        here: bool = False,
     ) -> int: ...
     @property
     def groups(self) -> List[List[Tuple[int, int]]]: ...

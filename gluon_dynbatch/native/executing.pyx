@@ -37,6 +37,7 @@ cdef extern from "c/team.h" nogil:
 
     void gdb_use_threads(int count, int processors)
     RecordingThread gdb_find_recorder(int is_this_thread)
+    RecordingThread gdb_no_recorder()
     Crew gdb_join_team(char *scratch, int64_t scratch_bytes, RecordingThread recorder)
     void gdb_leave_team(Crew *crew)
 
@@ -65,172 +66,7 @@ include "code.pxi"
 include "kernels.pxi"
 include "engine.pxi"
 include "bases.pxi"
-
-
-cdef struct NativeProgram:
-    # Owned by all that refer to it: the `Program` that made it, and each `Push` until the engine is
-    # done, in any thread and without Python.  Nothing in it changes once it is made, but the count.
-    # It owns its code and its groups, and a reference to each kernel.
-    int64_t references
-    int64_t length
-    #: Bytes of scratch per thread.
-    int64_t scratch
-    int64_t *code
-    #: Which records may run at the same time.
-    PhaseGroups *groups
-    int64_t kernels_count
-    gdb_kernel **kernels
-
-
-cdef struct Push:
-    # A run of records [low, high) of a program, with all that it needs until the engine is done.
-    # Owned by the engine, to which `Program.push` gives it: one of its threads runs it, without Python,
-    # and then frees it by `release_push`.  It owns all that it points to.
-    NativeProgram *program
-    int64_t low, high
-    #: Whether two bases that are written, or one that is and one that is read, share memory: then
-    #: records run one after another.
-    bint shares_memory
-    #: Whether an index that fails is an error.
-    bint reports
-    RecordingThread recorder
-    #: The address of each array.
-    char **bases
-    #: The allocation, and the scratch in it, aligned to a cache line.
-    void *memory
-    char *scratch
-    # References to deferred arrays, then to those that are read.  The engine keeps its own memory
-    # until readers are done, but not memory borrowed from NumPy or others: that may be freed with
-    # the last array.
-    int64_t held_count
-    void **held
-    # Bases whose addresses are unknown until the program runs; those that are read come first.
-    # MXNet allocates an array when its operator runs; asking for the address at that time may
-    # allocate_zeros it twice.
-    int64_t deferred_count, deferred_read
-    int64_t *deferred
-    # Per deferred base that is read, and then per parameter, NULL or a copy of the array in the usual
-    # order.
-    char **copies
-    # Parameters that are whole memories, which are known, with a reference to each.
-    int64_t placed_count
-    PlacedParameter *placed
-    #: NULL, or the notice that it is done, with the giver's reference.
-    gdb_notice *notice
-
-
-cdef void release_program(NativeProgram *program) noexcept nogil:
-    cdef int64_t i
-    if RELEASE(&program.references):
-        return
-    for i in range(program.kernels_count):
-        release_kernel(program.kernels[i])
-    free(program.kernels)
-    gdb_release_groups(program.groups)
-    free(program.code)
-    free(program)
-
-
-cdef void release_push(void *context) noexcept nogil:
-    cdef Push *push = <Push *>context
-    cdef int64_t i
-    for i in range(push.held_count):
-        free_array(push.held[i])
-    if push.copies != NULL:
-        for i in range(push.deferred_read + push.placed_count):
-            free(push.copies[i])
-    for i in range(push.placed_count):
-        fetch_placed(push.placed, i, push.placed_count)
-        release_memory(push.placed[i].counts)
-    free(push.placed)
-    free(push.copies)
-    free(push.held)
-    free(push.deferred)
-    free(push.memory)
-    release_program(push.program)
-    free(push.bases)
-    if push.notice != NULL:
-        gdb_drop_notice(push.notice)
-    free(push)
-
-
-cdef int allocate_scratch(Push *push) except -1:
-    push.memory = malloc(push.program.scratch + 64)
-    if push.memory == NULL:
-        raise MemoryError("no memory for scratch")
-    push.scratch = <char *>round_to_lines(<int64_t>push.memory)
-    return 0
-
-
-cdef void *copy_of(array numbers) except NULL:
-    cdef void *memory = allocate_zeros(len(numbers), 8)
-    if len(numbers):
-        memcpy(memory, numbers.data.as_voidptr, 8 * len(numbers))
-    return memory
-
-
-cdef inline void fetch_array(void **arrays, int64_t i, int64_t count) noexcept nogil:
-    """Fetch arrays to the cache that come soon after one, and MXNet's records of their memory.
-
-    A program may read a thousand parameters, which no cache has, and waits for each of them else.
-    """
-    cdef char *array
-    cdef int64_t line
-    if i + 2 * FETCHED_AHEAD < count:
-        array = <char *>arrays[i + 2 * FETCHED_AHEAD]
-        for line in range(0, ARRAY_BYTES, 64):
-            FETCH(array + line)
-    if i + FETCHED_AHEAD < count:
-        # The first members of an array: its memory, and what counts the references to that.
-        array = <char *>arrays[i + FETCHED_AHEAD]
-        FETCH((<char **>array)[0])
-        FETCH((<char **>array)[0] + 64)
-        FETCH((<char **>array)[1])
-
-
-cdef int hold(Push *push, array handles) except -1:
-    """Add references to the memory of arrays, which `release_push` drops."""
-    cdef Py_ssize_t i, count = len(handles)
-    for i in range(count):
-        fetch_array(handles_in(handles), i, count)
-        if detach_array(handles_in(handles)[i], &push.held[push.held_count]):
-            raise MemoryError("MXNet cannot make another reference to an array")
-        push.held_count += 1
-    return 0
-
-
-
-cdef void run_program(void *run_context, void *context) noexcept nogil:
-    """Run the records of a push."""
-    cdef Push *push = <Push *>context
-    cdef char **bases = push.bases
-    cdef int64_t i
-    cdef Crew crew
-    for i in range(push.deferred_count):
-        fetch_array(push.held, i, push.deferred_count)
-        # oneDNN's convolutions leave weights, and their gradients, in a layout of its own.  Unless
-        # the order is restored first, `get_data` waits for the engine, in a thread of it.
-        if i < push.deferred_read:
-            push.copies[i] = copy_in_order((<Memory **>push.held[i])[0])
-            if push.copies[i] != NULL:
-                bases[push.deferred[i]] = push.copies[i]
-                continue
-        elif restore_order != NULL:
-            restore_order((<void **>push.held[i])[0])
-        if get_data(push.held[i], <void **>&bases[push.deferred[i]]):
-            give_up(b"gluon_dynbatch: no memory for a gradient\n")  # MXNet could not allocate_zeros it
-    find_placed(push.placed, push.placed_count, bases, push.copies + push.deferred_read)
-    crew = gdb_join_team(push.scratch, push.program.scratch, push.recorder)
-    gdb_run_records(
-        push.program.code, push.low, push.high,
-        NULL if push.shares_memory else push.program.groups, bases, &crew)
-    gdb_leave_team(&crew)
-    if run_context != NULL:
-        raise_failure(push.reports)
-
-
-cdef inline void **handles_in(array numbers) noexcept:
-    return <void **>numbers.data.as_voidptr
+include "pushes.pxi"
 
 
 cdef class Program:
@@ -274,20 +110,59 @@ cdef class Program:
 
     def push(
         self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1, bint forward=True,
-        Notice notice=None,
+        Notice notice=None, bint here=False,
     ):
         """Push records [low, high) to the engine, under a name that the profiler shows.
 
         What runs forward is pushed by the thread that records calls.  It reports indices that do
         not fit, and also runs if an array that it reads has failed, so that all values which do not
         depend on the failure are right.  A new notice tells when the engine is done, and all results
-        of this push are there or have failed.  Returns the error code of MXNet.
+        of this push are there or have failed.  If the calling thread needs the results now, it may
+        run the records itself (`here`), as soon as the engine lets it: then it waits for no other
+        thread to wake up.  Returns the error code of MXNet.
         """
+        cdef int code, has_run = 0
+        if here:
+            code = self.run_here(bases, name, low, high, &has_run)
+            if code or has_run:
+                if notice is not None:
+                    notice.give()
+                return code
+            # The engine skipped it, as an array has failed.
+        cdef Push *push = self.prepared(bases, low, high, forward)
+        if notice is not None:
+            push.notice = notice.hand_over()
+        return push_to_engine(
+            run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
+            handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
+
+    cdef int run_here(
+        self, Bases bases, bytes name, int64_t low, int64_t high, int *has_run
+    ) except? -1:
+        """Run records in this thread, without Python's global lock, unless the engine skips them.
+
+        If the engine runs something before that they need, it runs them, too, and this waits.
+        """
+        cdef Notice notice = Notice()
+        cdef Push *push = self.prepared(bases, low, high, True)
+        cdef void **read = handles_in(bases.read)
+        cdef void **written = handles_in(bases.written)
+        cdef int reads = len(bases.read), writes = len(bases.written), code
+        cdef const char *shown = name
+        push.recorder, push.has_run, push.notice = gdb_no_recorder(), has_run, notice.hand_over()
+        with nogil:
+            code = push_to_engine(
+                run_program, push, release_push, CPU, read, reads, written, writes, &ASYNC, 0, shown)
+            gdb_end_push_queued()
+            while not (code or gdb_await_notice(notice.notice, PATIENCE)):
+                pass  # a signal now would lose the results
+        return code
+
+    cdef Push *prepared(self, Bases bases, int64_t low, int64_t high, bint forward) except NULL:
+        """Return a new push, which the engine is to own."""
         cdef Push *push = <Push *>allocate_zeros(1, sizeof(Push))
         RETAIN(&self.program.references)
         push.program = self.program
-        if notice is not None:
-            push.notice = notice.hand_over()
         push.low, push.high = low, self.program.length if high < 0 else high
         push.shares_memory = bases.shares_memory
         push.reports, push.recorder = forward, gdb_find_recorder(forward)
@@ -307,9 +182,7 @@ cdef class Program:
         except BaseException:
             release_push(push)
             raise
-        return push_to_engine(
-            run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
-            handles_in(bases.written), len(bases.written), &NO_SKIP if forward else NULL, 0, name)
+        return push
 
     @property
     def groups(self):

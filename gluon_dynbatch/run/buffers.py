@@ -52,12 +52,14 @@ def push(
     high: int = -1,
     forward: bool = True,
     notice: Optional[executing.Notice] = None,
+    here: bool = False,
 ) -> None:
     """Push records [low, high) of a program to the engine, under a name for the profiler.
 
-    For `forward` and `notice`, see `executing.Program.push`.
+    For `forward`, `notice` and `here`, see `executing.Program.push`.
     """
-    check_call(program.push(bases, f"gluon_dynbatch{name}".encode(), low, high, forward, notice))
+    shown = f"gluon_dynbatch{name}".encode()
+    check_call(program.push(bases, shown, low, high, forward, notice, here))
 
 
 def write_pieces(

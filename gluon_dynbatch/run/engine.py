@@ -60,6 +60,11 @@ class Flight(threading.local):
         """The notices of the last flush, to which those of its backward passes are added."""
         return self._flushes[-1] if self._flushes else []
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the last flush is done, and so all earlier ones."""
+        return all(notice.given for notice in self.last)
+
     def make_room(self) -> float:
         """Wait until a flush may start; return the seconds that this took."""
         seconds = 0.0

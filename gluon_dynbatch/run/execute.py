@@ -51,6 +51,8 @@ class Pass:
     forward = False
     #: Tells when all launches are done, if it runs forward and native code runs all of them.
     notice: Optional[executing.Notice] = None
+    #: Whether the thread that pushes runs native code itself, if that is all of the program.
+    here = False
 
     def __init__(self, arenas: Arenas, program: Assembled):
         self.plan, self.arenas, self._assembled = arenas.plan, arenas, program
@@ -97,7 +99,8 @@ class Pass:
         if self.forward and high == self._assembled.native_end:
             self.notice = executing.Notice()
         code, bases, forward = self._assembled.program, self.bases, self.forward
-        push(code, bases, self.suffix, low, high, forward, self.notice)
+        here = self.here and low == 0 and self.notice is not None
+        push(code, bases, self.suffix, low, high, forward, self.notice, here)
 
     def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -228,14 +231,17 @@ def execute(
     where: Callable[[int], Where],
     tape: Optional[OperatorTape] = None,
     watch: Optional[LaunchWatch] = None,
+    here: bool = False,
 ) -> Execution:
     """Push all launches of a plan to the engine, without waiting for their results.
 
     `where` returns the user's line that recorded a node, `tape` records launches for the backward
     pass, and `watch` (an `observe.ScopeSite`) waits for the results of each launch before
-    the next one.
+    the next one.  With `here`, native code runs in this thread, unless MXNet's operators run some
+    launches.
     """
     execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
+    execution.here = here
     execution.fill_devices()
     execution.run_launches(watch)
     if tape is not None:

@@ -66,6 +66,17 @@ class Assembled(NamedTuple):
     #: What identifies the rows that draw random numbers; None if there are none.
     identities: Optional[NDArray]
 
+    def gathers(self, kept: List[int]) -> bool:
+        """Return whether arrays are gathered of which some are kept in arenas by now.
+
+        The engine would copy them first, in operations of their own.
+        """
+        if not (kept and self.gathered_fills):
+            return False
+        known = set(kept)
+        fills = self.gathered_fills.values()
+        return not all(known.isdisjoint(fill.externals.tolist()) for fill in fills)
+
 
 class Transposed(NamedTuple):
     """The plan of a backward pass."""

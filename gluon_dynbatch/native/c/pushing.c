@@ -76,6 +76,15 @@ void gdb_end_push(void) {
     pthread_mutex_unlock(&pushes.lock);
 }
 
+void gdb_end_push_queued(void) {
+    pthread_mutex_lock(&pushes.lock);
+    if (pushes.depth == 1 && pthread_equal(pushes.thread, pthread_self())) {
+        pushes.depth = 0;
+        pthread_cond_signal(&pushes.ended);
+    }
+    pthread_mutex_unlock(&pushes.lock);
+}
+
 /* Return whether the thread that pushes sleeps: true if nobody can tell. A thread that could run has
  * only lost its processor. */
 static int sleeps(void) {

@@ -16,7 +16,10 @@ int gdb_begin_push(void);
 /* The same, but wait for a moment, and return -1 if this thread is to push beside the other one, which
  * waits within its push. */
 int gdb_await_push(gdb_patience *patience);
-/* End a push that this thread has begun. */
+/* End a push that this thread has begun, and that has not ended yet. */
 void gdb_end_push(void);
+/* End the only push of this thread, if it has begun one: its operation is queued, and this thread
+ * runs it now, or waits for it. */
+void gdb_end_push_queued(void);
 
 #endif

@@ -7,6 +7,10 @@
 
 #include <pthread.h>
 
+gdb_recorder gdb_no_recorder(void) {
+    return (gdb_recorder){.at = gdb_now(), .used = -1, .processor = GDB_ANYWHERE};
+}
+
 #ifdef __linux__
 
 int gdb_this_processor(void) { return sched_getcpu(); }
@@ -38,7 +42,7 @@ int gdb_this_processor(void) { return GDB_ANYWHERE; }
 
 gdb_recorder gdb_find_recorder(int is_this_thread) {
     (void)is_this_thread;
-    return (gdb_recorder){.at = gdb_now(), .used = -1, .processor = GDB_ANYWHERE};
+    return gdb_no_recorder();
 }
 
 int64_t gdb_time_used(const gdb_recorder *recorder) {

@@ -18,6 +18,9 @@ typedef struct {
  * passes in a thread of its own, while that one goes on. */
 gdb_recorder gdb_find_recorder(int is_this_thread);
 
+/* Return what stands for no thread: it is never busy. */
+gdb_recorder gdb_no_recorder(void);
+
 /* Return the processor on which the calling thread runs. */
 int gdb_this_processor(void);
 
