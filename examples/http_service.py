@@ -1,45 +1,20 @@
-"""What the HTTP services of the examples share: an ASGI application, errors, metrics, processes."""
+"""What the HTTP services of the examples share: an ASGI application, its errors and its metrics."""
 
-import argparse
 import asyncio
 import contextlib
 import functools
 import gc
-import importlib
-import inspect
 import json
 import logging
-import math
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import prometheus_client as prometheus
-import uvicorn
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from uvicorn.supervisors import multiprocess
 
 import gluon_dynbatch as gdb
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from command import (  # noqa: E402
-    POSITIVE,
-    SECONDS,
-    Parser,
-    UsageError,
-    add_options,
-    between,
-    run_program,
-)
-from cores import begin, usable  # noqa: E402
-from relatedness.checkpoint import read_checkpoint  # noqa: E402
 
 LOGGER = logging.getLogger(__name__)
 JSON, EVENTS = b"application/json", b"text/event-stream"
@@ -50,28 +25,8 @@ DECODE = json.JSONDecoder().decode
 DISCARDED = 2**28
 #: Seconds that the request of ``/health`` may take.
 HEALTHY_S = 5
-#: Seconds of a request in which nobody looks whether its client is still there.
+#: Seconds of a request in which nobody looks whether its client is still there; at most twice.
 QUICK_S = 0.05
-
-
-def host(text):
-    """Check an address; an empty one would be any."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no address")
-    return text
-
-
-#: Options of all services: name, type, default, name of the value, help.
-OPTIONS = (
-    ("--checkpoint", Path, None, "FILE", "model to serve (default: train one)"),
-    ("--host", host, "127.0.0.1", None, "address to listen at"),
-    ("--port", between(int, 0, 65535), 8000, "N", "0: an unused one"),
-    ("--workers", between(int, 1, 1000), 1, "N", "processes that share the port"),
-    ("--in-process", None, False, None, "receive requests in the process of the model"),
-    ("--max-queue", POSITIVE, 1024, "N", "limit of waiting requests, per process"),
-    ("--max-bytes", POSITIVE, 65536, "N", "limit of a request's body"),
-    ("--shutdown-timeout-s", SECONDS, 30, "S", "longest time for requests that are under way"),
-)
 
 
 class Refused(Exception):
@@ -92,21 +47,21 @@ def refusal(error):
     return 500, "the model failed"
 
 
-class while_connected:  # noqa: N801 - used as a function
-    """Cancel what the current task does here if the client disconnects: `Refused` is raised.
+class Connected:
+    """Cancels what the current task does here if the client disconnects: `Refused` is raised.
 
     For the first `QUICK_S` seconds, nobody looks: most requests are answered in this time, and to
-    look takes as long as to read a request.
+    look takes as long as to read a request.  `watch` looks at all others.
     """
 
-    def __init__(self, receive):
-        self._receive, self._disconnected = receive, None
+    def __init__(self, watch, receive):
+        self._watch, self._receive, self._disconnected = watch, receive, None
 
     def __enter__(self):
-        self._task = asyncio.current_task()
-        self._looking = self._task.get_loop().call_later(QUICK_S, self._look)
+        self._task = self._watch.begin(self)
 
-    def _look(self):
+    def look(self):
+        """Notice from now on if the client disconnects."""
         # `receive` returns when the client disconnects or has received the answer.
         self._disconnected = self._task.get_loop().create_task(self._receive())
         self._disconnected.add_done_callback(self._cancel)
@@ -116,11 +71,41 @@ class while_connected:  # noqa: N801 - used as a function
             self._task.cancel()
 
     def __exit__(self, kind, error, trace):
-        self._looking.cancel()
+        self._watch.end(self)
         self._task = None
         disconnected = self._disconnected is not None and self._disconnected.done()
         if kind is not None and issubclass(kind, asyncio.CancelledError) and disconnected:
             raise Refused(499, "the client has disconnected") from None
+
+
+class Watch:
+    """Looks at the clients of slow requests, with one timer for all of an event loop."""
+
+    def __init__(self):
+        #: Requests that began before the timer was last set, and since; the latter wait for longer.
+        self._older, self._newer = {}, {}
+        self._loop = self._timer = None
+
+    def begin(self, request):
+        """Add a request of the current task, and return the task."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._older, self._newer, self._loop, self._timer = {}, {}, loop, None
+        self._newer[request] = True
+        if self._timer is None:
+            self._timer = loop.call_later(QUICK_S, self._look)
+        return asyncio.current_task(loop)
+
+    def end(self, request):
+        """Remove a request."""
+        if self._newer.pop(request, None) is None:
+            self._older.pop(request, None)
+
+    def _look(self):
+        for request in self._older:
+            request.look()
+        self._older, self._newer = self._newer, {}
+        self._timer = self._loop.call_later(QUICK_S, self._look) if self._older else None
 
 
 class Service:
@@ -138,7 +123,7 @@ class Service:
         self.batcher, self.probe, self.max_bytes = batcher, probe, max_bytes
         #: The process of the model and the path where its batcher listens, if it has its own.
         self.model = None
-        self.figures = Figures()
+        self.figures, self.watch = Figures(), Watch()
         #: By path, the method and the handler.
         self.routes = {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
 
@@ -157,11 +142,16 @@ class Service:
             if isinstance(content, str):
                 await answer(send, status, content_type, content)
             else:
-                status = await answer_in_parts(receive, send, content_type, content)
+                connected = self.while_connected(receive)
+                status = await answer_in_parts(connected, send, content_type, content)
         except Exception as error:
             status, text, *more = refusal(error)
             await answer(send, status, JSON, ENCODE({"error": text}), *more)
         self.figures.answered(status, time.perf_counter() - began)
+
+    def while_connected(self, receive):
+        """Return what cancels the task that enters it if the client disconnects."""
+        return Connected(self.watch, receive)
 
     async def live(self, receive, send):
         """Run until the server ends, which it does when all requests are answered."""
@@ -243,14 +233,14 @@ async def answer(send, status, content_type, content, *headers):
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_in_parts(receive, send, content_type, parts):
+async def answer_in_parts(connected, send, content_type, parts):
     """Send an answer part by part, and return its status.
 
     Before the first part, an error is raised. Later it becomes the last part.
     """
     started, status, last = False, 200, ""
     try:
-        with while_connected(receive):
+        with connected:
             async for part in parts:
                 if not started:
                     started = True
@@ -300,6 +290,8 @@ ENDS = ("completed", "failed", "cancelled", "timed_out", "rejected")
 NOW = ("queued", "running", "blocked")
 #: Of times in seconds: 1 ms to 33 s.
 BUCKETS = [2**n / 1e3 for n in range(16)]
+#: Answers that are noted before they are counted.
+MOST_UNCOUNTED = 256
 
 
 class Figures:
@@ -327,11 +319,21 @@ class Figures:
         self.busy = count("minibatch_seconds", "Run time of minibatches.")
         self.cpu = count("process_cpu_seconds", "Processor time.")
         self.last, self.last_cpu = None, 0.0
+        #: Statuses and times of answers that are not yet counted.
+        self.uncounted = []
 
     def answered(self, status, seconds):
-        """Count an answer."""
-        self.count_of(status).inc()
-        self.seconds.observe(seconds)
+        """Note an answer; many are counted together."""
+        self.uncounted.append((status, seconds))
+        if len(self.uncounted) == MOST_UNCOUNTED:
+            self.count()
+
+    def count(self):
+        """Count the answers that have been noted."""
+        for status, seconds in self.uncounted:
+            self.count_of(status).inc()
+            self.seconds.observe(seconds)
+        self.uncounted.clear()
 
     @property
     def is_shared(self):
@@ -340,6 +342,7 @@ class Figures:
 
     def update(self, stats, cpu=0):
         """Copy a batcher's statistics; `cpu` is the processor time of another process."""
+        self.count()
         last, self.last = self.last, stats
         for end in ENDS:
             now = getattr(stats, end)
@@ -379,172 +382,3 @@ def is_alive(process):
     except ProcessLookupError:
         return False
     return True
-
-
-# Processes
-
-#: The variable in which worker processes find the class of the service and its arguments.
-PASSED = "GLUON_DYNBATCH_SERVICE"
-#: Seconds without an answer after which a worker process is replaced.
-HUNG_S = 120
-UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "on", "ws": "none"}
-
-
-def check_address(host, port):
-    """Raise an error unless the service can listen there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot listen at --host {host} --port {port}: {reason}") from None
-
-
-def read_model(path, task):
-    """Read a checkpoint of a model for a task; refuse another one."""
-    checkpoint = read_checkpoint(path)
-    with checkpoint.validation():
-        other = checkpoint.state["settings"]["task"]
-    if other != task:
-        raise UsageError(f"{path}: a model of {other}, and this service is for {task}")
-    return checkpoint
-
-
-def parse(kind, argv):
-    """Parse the arguments of a class of services."""
-    parser = Parser(description=inspect.getdoc(kind).splitlines()[0])
-    add_options(parser, *OPTIONS, *kind.options)
-    return parser.parse_args(argv)
-
-
-def run_service(kind, argv=None):
-    """Run a class of services; its docstring is the program's.
-
-    Beside what `Service` has, it has ``options``, rows as those of `OPTIONS`; ``load(args)``,
-    which returns the parts of the model; and ``__init__(args, parts)``. If a process of its own is
-    to have the model, it also has ``batcher_of(args, parts)``; ``save(path, *parts)``, which writes
-    a checkpoint; and an argument ``is_apart`` of ``__init__``, to make no batcher.
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    args = parse(kind, argv)
-    return run_program(lambda: serve(kind, args, argv))
-
-
-def serve(kind, args, argv):
-    """Serve until interrupted."""
-    check_address(args.host, args.port)
-    settings = {**UVICORN, "host": args.host, "port": args.port, "workers": args.workers}
-    settings["timeout_graceful_shutdown"] = math.ceil(args.shutdown_timeout_s)
-    if args.workers == 1 and kind.apart and not args.in_process:
-        return serve_apart(kind, args, argv, settings)
-    if args.workers == 1:
-        return uvicorn.run(kind(args, kind.load(args)), **settings)
-    if args.checkpoint is not None:
-        kind.load(args)  # a mistake is refused here, not again and again by each worker
-    os.environ[PASSED] = passed(kind, argv)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable() // args.workers)))
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[SHARED] = folder
-        config = uvicorn.Config("http_service:worker", factory=True, **settings)
-        target, sockets = uvicorn.Server(config).run, [config.bind_socket()]
-        Supervisor(config, target=target, sockets=sockets).run()
-
-
-def passed(kind, argv):
-    """Return what another process needs to make a service."""
-    # The module of the class may be ``__main__`` here.
-    return json.dumps([Path(kind.load.__code__.co_filename).stem, kind.__name__, list(argv)])
-
-
-def serve_apart(kind, args, argv, settings):
-    """Serve until interrupted, with the model in a process of its own.
-
-    Python runs one thread of a process at a time: the two would wait for each other.
-    """
-    parts = kind.load(args)  # a mistake is refused here
-    with tempfile.TemporaryDirectory() as folder:
-        path, argv = Path(folder) / "batcher", list(argv)
-        if args.checkpoint is None:
-            kind.save(Path(folder) / "model", *parts)
-            argv += ["--checkpoint", str(Path(folder) / "model")]
-        service = kind(args, parts, is_apart=True)
-        del parts
-        environment = {**os.environ, PASSED: passed(kind, argv)}
-        command = [sys.executable, *interpreter_options(), __file__, str(path)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "preexec_fn": begin_model}
-        with subprocess.Popen(command, env=environment, **pipes) as process:
-            if not process.stdout.readline():
-                sys.exit(process.wait() or 1)
-            service.model, ending = (process, path), threading.Event()
-            threading.Thread(target=end_with, args=(process, ending), daemon=True).start()
-            # Uvicorn raises a signal again once it has ended; it knows how to end at this one.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            try:
-                uvicorn.run(service, **settings)
-            finally:
-                ending.set()
-                process.stdin.close()
-    if process.returncode:
-        sys.exit(1)
-
-
-def begin_model():
-    """Prepare the process of a model between fork and exec: this one tells it when to end."""
-    begin()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
-
-
-def interpreter_options():
-    """Return the options of this interpreter that others should have, too."""
-    return [option for text in sys.warnoptions for option in ("-W", text)]
-
-
-def end_with(process, ending):
-    """End this process as on SIGTERM if the one of the model ends before."""
-    process.wait()
-    if not ending.is_set():
-        LOGGER.error("the process of the model has ended")
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def run_model(path):
-    """Run the batcher of a service until the parent closes the pipe to this process."""
-    module, name, argv = json.loads(os.environ[PASSED])
-    kind = getattr(importlib.import_module(module), name)
-    args = parse(kind, argv)
-    with kind.batcher_of(args, kind.load(args)) as batcher:
-        quieten_collector()
-        batcher.listen(path)
-        print("ready", flush=True)
-        sys.stdin.read()
-        batcher.close(args.shutdown_timeout_s)
-
-
-class Supervisor(multiprocess.Multiprocess):
-    """Uvicorn's, with more patience: a process answers only once it has imported this program."""
-
-    def keep_subprocess_alive(self):
-        """Replace processes that have ended, or have not answered in `HUNG_S` seconds."""
-        for number, process in enumerate(self.processes):
-            # A signal, such as that to end, does not wait for a process.
-            if any(self.signal_queue or process.is_alive(timeout=1) for _ in range(HUNG_S)):
-                continue
-            process.kill()
-            process.join()
-            self.processes[number] = multiprocess.Process(self.config, self.target, self.sockets)
-            self.processes[number].start()
-
-
-def worker():
-    """Make the service of a worker process, which ends when the first process is killed."""
-    begin()
-    module, name, argv = json.loads(os.environ[PASSED])
-    kind = getattr(importlib.import_module(module), name)
-    args = parse(kind, argv)
-    return kind(args, kind.load(args))
-
-
-if __name__ == "__main__":
-    run_model(Path(sys.argv[1]))

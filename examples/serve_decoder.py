@@ -35,12 +35,10 @@ from http_service import (  # noqa: E402
     Service,
     event,
     numbering,
-    read_model,
-    run_service,
-    while_connected,
 )
 from relatedness.checkpoint import write_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
+from service_processes import read_model, run_service  # noqa: E402
 from workloads.base import Sample, labelling  # noqa: E402
 from workloads.seq2seq import Translator  # noqa: E402
 from workloads.text import build_vocab, indices  # noqa: E402
@@ -234,7 +232,7 @@ class DecoderService(Service):
         if in_parts:
             # It refuses here if too many wait.
             return EVENTS, self.events(self.batcher.stream(sample, timeout_s=self.timeout_s))
-        with while_connected(receive):
+        with self.while_connected(receive):
             words = await self.batcher(sample, timeout_s=self.timeout_s)
         return JSON, ENCODE({"words": words})
 

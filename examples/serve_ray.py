@@ -30,7 +30,7 @@ except ImportError as error:
 import gluon_dynbatch as gdb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-import http_service  # noqa: E402
+import service_processes  # noqa: E402
 from command import POSITIVE, Parser, add_options, between, run_program  # noqa: E402
 from cores import imports  # noqa: E402
 from relatedness.corpora import request_reader  # noqa: E402
@@ -46,7 +46,7 @@ def begin(address=None, **options):
 
 def application(replicas, arguments=()):
     """Return the decoder as an application of Ray Serve, of at most so many replicas."""
-    args = http_service.parse(DecoderService, arguments)
+    args = service_processes.parse(DecoderService, arguments)
 
     def build():  # in the process of a replica
         return DecoderService(args, DecoderService.load(args))

@@ -4,17 +4,20 @@ A program that repeats its work in turns, such as an epoch of the same minibatch
 a cache that is smaller than one turn.  So the cache notes what it evicts.  If it is often asked for
 that again, its limit becomes the smallest one that would have kept it: the stack distance of
 Mattson et al., Evaluation techniques for storage hierarchies (IBM Systems Journal 9, 1970).  A
-program that finds nearly all that it asks for, such as a service, needs no more memory, and neither
-does one that hardly ever asks for the same again.  Of the latter, a full cache takes only what it
-is asked for again: what is dropped at once leaves its memory to the next one while the processor's
-cache has it.
+program that finds nearly all that it asks for needs no more memory, and neither does one that
+hardly ever asks for the same again.  A service may ask for ever the same again after any time: the
+more memory, the more it finds, but each time less.  So a limit has to serve the more of what is
+asked for again, the higher it is.  Where hardly anything is asked for again, a full cache takes
+only what is: what is dropped at once leaves its memory to the next one while the processor's cache
+has it.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from typing import Generic, Hashable, List, Tuple, TypeVar
+from typing import Dict, Generic, Hashable, List, Tuple, TypeVar
 
 from .native.recency import CacheEntry, Recency
 
@@ -25,6 +28,11 @@ Content = TypeVar("Content")
 OFTEN, LAST = 1 / 8, 4
 #: And if it is this share of all that was asked for: where nearly all is new, no limit helps.
 NOT_NEW = 1 / 32
+#: The highest limit has to serve this share of what was asked for again, and lower ones less, in
+#: proportion.
+WORTH = 1 / 2
+#: Limits that would have kept evicted entries are told apart in so many steps for each doubling.
+STEPS = 4
 #: So much is asked for, in bytes of the limit, before what is new is no longer kept.
 SURE = 2
 
@@ -55,8 +63,9 @@ class SizedCache(Recency, Generic[Content]):
         self._evicted: OrderedDict[int, Tuple[int, int]] = OrderedDict()
         self._evicted_bytes = 0
         #: Bytes that the last look-ups asked for, besides those found: those made, and those of
-        #: the latter that had been evicted.
-        self._made = self._missed = 0.0
+        #: the latter that had been evicted, by the step of the limit that would have kept them.
+        self._made = 0.0
+        self._missed: Dict[int, float] = {}
         self._lock = threading.Lock()
         #: Total size now.
         self.bytes = 0
@@ -87,7 +96,7 @@ class SizedCache(Recency, Generic[Content]):
 
     def _all_is_new(self) -> bool:
         """Return whether hardly anything was asked for that had been asked for before."""
-        again, asked = self.found + self._missed, self.found + self._made
+        again, asked = self.found + sum(self._missed.values()), self.found + self._made
         return asked > SURE * self.limit and again < NOT_NEW * asked
 
     def _pop_oldest(self) -> CacheEntry:
@@ -111,7 +120,7 @@ class SizedCache(Recency, Generic[Content]):
             self._evicted.popitem(last=False)
 
     def missed(self, fingerprint: Hashable) -> None:
-        """Raise the limit to what would have kept an entry, if it was evicted, as many were."""
+        """Raise the limit to what would have kept an entry, if that would have kept many."""
         if not self._evicted:
             return
         with self._lock:
@@ -119,15 +128,22 @@ class SizedCache(Recency, Generic[Content]):
             before, size = self._evicted.get(number, (0, 0))
             if size:
                 self._evicted[number] = before, 0
-            self._missed += size
-            again, asked = self.found + self._missed, self.found + self._made + size
-            if size and self._missed >= max(OFTEN * again, NOT_NEW * asked):
-                needed = self.bytes + self._evicted_bytes - before
-                self.limit = max(self.limit, min(needed, self._most))
+                self._consider(min(self.bytes + self._evicted_bytes - before, self._most), size)
+            asked = self.found + self._made
             if asked > LAST * self.limit:
                 share = LAST * self.limit / asked
-                self.found, self._missed = share * self.found, share * self._missed
-                self._made *= share
+                self.found, self._made = share * self.found, share * self._made
+                self._missed = {step: share * each for step, each in self._missed.items()}
+
+    def _consider(self, needed: int, size: int) -> None:
+        """Note that a limit would have kept an entry, and raise the limit if this pays."""
+        step = int(STEPS * math.log2(needed))
+        self._missed[step] = self._missed.get(step, 0) + size
+        served = sum([each for other, each in self._missed.items() if other <= step])
+        again = self.found + sum(self._missed.values())
+        share = max(OFTEN, WORTH * needed / self._most)
+        if served >= max(share * again, NOT_NEW * (self.found + self._made + size)):
+            self.limit = max(self.limit, needed)
 
     def clear(self) -> None:
         """Remove all entries."""

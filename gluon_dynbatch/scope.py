@@ -260,14 +260,15 @@ class OpenScope:
         if self.members:
             self.unrecorded(self._compute)
 
-    def await_flush(self, waiting: int = 0) -> bool:
+    def await_flush(self, waiting: int = 0, queued: bool = False) -> bool:
         """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
 
-        Return whether a fiber parked.
+        Return whether a fiber parked.  `queued` says that there is other work while MXNet's engine
+        runs it.
         """
         parked = park()
         if not parked and self.members:
-            self.unrecorded(lambda: self._compute(waiting, awaited=True))
+            self.unrecorded(lambda: self._compute(waiting, awaited=not queued))
         return parked
 
     def _compute(self, waiting: int = 0, awaited: bool = False) -> None:

@@ -169,7 +169,7 @@ def headings(text):
 
 def test_every_example_is_run():
     """`test_services.py` and `test_ray.py` run services; others are parts of examples."""
-    parts = {"arguments", "http_service", "numpy_training"}
+    parts = {"arguments", "http_service", "numpy_training", "service_processes"}
     stems = {path.stem for path in (ROOT / "examples").glob("*.py")} - parts
     assert stems == {*ARGUMENTS, "serve", "serve_decoder", "serve_ray"}
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")

@@ -122,6 +122,16 @@ def test_small_plans_that_come_back_among_new_ones_leave_the_limit_of_the_cache_
     assert cache.limit == 100
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_plans_that_come_back_after_any_time_raise_the_limit_of_the_cache_a_little(seed):
+    """As in a service with many shapes: each doubling would serve less than the one before."""
+    cache, random = SizedCache(limit=1000, most=8000), np.random.RandomState(seed)
+    for key in np.exp(random.rand(5000) * np.log(20_000)).astype(int).tolist():
+        if cache.find(key) is None:
+            cache.keep(key, "plan", 10)
+    assert cache.limit < 4000
+
+
 @given(st.lists(st.integers(1, 120), max_size=30))
 def test_plans_that_never_repeat_leave_the_limit_of_the_cache_as_it_is(sizes):
     cache = SizedCache(limit=100, most=400)

@@ -19,6 +19,7 @@ import gluon_dynbatch as gdb
 import http_service
 import serve
 import serve_decoder
+import service_processes
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
 from tests.common import ROOT
@@ -78,7 +79,8 @@ def checkpoint(tmp_path_factory):
 
 
 def arguments(path, *options):
-    return http_service.parse(serve_decoder.DecoderService, ["--checkpoint", str(path), *options])
+    argv = ["--checkpoint", str(path), *options]
+    return service_processes.parse(serve_decoder.DecoderService, argv)
 
 
 @pytest.fixture
@@ -347,14 +349,14 @@ def test_a_process_that_answers_late_is_not_replaced(monkeypatch, answers, repla
         join = start = lambda self: None
 
     hung, signals = Process(), []
-    monkeypatch.setattr(http_service.multiprocess, "Process", lambda *args: Process())
+    monkeypatch.setattr(service_processes.multiprocess, "Process", lambda *args: Process())
     processes = [hung]
     parts = {"processes": processes, "signal_queue": signals, "config": 0, "target": 0}
     supervisor = SimpleNamespace(**parts, sockets=[])
-    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    service_processes.Supervisor.keep_subprocess_alive(supervisor)
     assert (processes[0] is not hung) == (hung in hung.ended) == replaced
     signals.append(signal.SIGTERM)
-    http_service.Supervisor.keep_subprocess_alive(supervisor)
+    service_processes.Supervisor.keep_subprocess_alive(supervisor)
     assert len(hung.ended) == replaced
 
 
@@ -416,7 +418,7 @@ def test_the_service_of_pairs_answers_as_its_page_shows():
 
 
 def loaded(kind):
-    args = http_service.parse(kind, [])
+    args = service_processes.parse(kind, [])
     return args, kind.load(args)
 
 

@@ -97,12 +97,15 @@ class Fibers(recording.Switches):
         """Run a sample in the current fiber."""
         raise NotImplementedError
 
-    def flush(self) -> Optional[BaseException]:
-        """Compute what parked fibers wait for; return the exception of a flush that fails."""
+    def flush(self, queued: bool = False) -> Optional[BaseException]:
+        """Compute what parked fibers wait for; return the exception of a flush that fails.
+
+        `queued` says that there is other work while MXNet's engine runs it.
+        """
         waiting = self.waiting()
         try:
             if waiting:
-                self._scope.await_flush(waiting)
+                self._scope.await_flush(waiting, queued)
         except Exception as error:  # raised in the fibers that wait
             return error
         return None

@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from .wires import Intake, Limits, Wire
 
@@ -27,7 +27,8 @@ class Doors:
         self._bell: Tuple[int, int] = (-1, -1)
         self._listeners: List[Tuple[socket.socket, Path]] = []
         self._limits: Limits = (1, None)
-        self._wires: List[Wire] = []
+        #: The connections, by the number of their files.
+        self._wires: Dict[int, Wire] = {}
         #: Whether the worker waits for the bell, or for a socket.
         self._waits = False
 
@@ -64,7 +65,7 @@ class Doors:
         if self._poll is None:
             self._changed.wait(seconds)
             return
-        for wire in self._wires:
+        for wire in self._wires.values():
             events = select.POLLIN | (select.POLLOUT if wire.is_congested else 0)
             self._poll.modify(wire, events)
         self._waits = True
@@ -80,35 +81,43 @@ class Doors:
         """Take what has come, without waiting."""
         if self._poll is not None:
             self._enter(self._poll.poll(0))
+            for wire in self._wires.values():
+                if wire.is_congested:
+                    wire.send_rest()
 
     def _enter(self, found: List[Tuple[int, int]]) -> None:
         """Take what has come at the files that were found."""
-        numbers = {number for number, _ in found}
-        if self._bell[0] in numbers:
-            os.read(self._bell[0], 1024)
+        for number, _ in found:
+            wire = self._wires.get(number)
+            if wire is not None:
+                wire.send_rest()
+                wire.read()
+                if wire.is_closed():
+                    del self._wires[number]
+                    self._poll.unregister(number)
+            elif number == self._bell[0]:
+                os.read(number, 1024)
+            else:
+                self._accept(number)
+
+    def _accept(self, number: int) -> None:
+        """Accept a connection at a listener."""
         for listener, _ in self._listeners:
-            if listener.fileno() in numbers:
+            if listener.fileno() == number:
                 with contextlib.suppress(OSError):  # it has gone already
                     wire = Wire(listener.accept()[0], self._office, self._limits)
-                    self._wires.append(wire)
+                    self._wires[wire.fileno()] = wire
                     self._poll.register(wire, select.POLLIN)
-        for wire in [wire for wire in self._wires if wire.fileno() in numbers or wire.is_congested]:
-            number = wire.fileno()
-            wire.send_rest()
-            wire.read()
-            if wire.is_closed():
-                self._wires.remove(wire)
-                self._poll.unregister(number)
 
-    def close(self) -> None:
-        """Close all, as the worker ends."""
+    def close(self) -> List[Wire]:
+        """Close all but the connections, as the worker ends; return these.  The lock is held."""
         for listener, path in self._listeners:
             listener.close()
             with contextlib.suppress(OSError):
                 path.unlink()
-        for wire in self._wires:
-            wire.finish()
-        self._wires.clear()
         if self._poll is not None:
             for end in self._bell:
                 os.close(end)
+        wires = list(self._wires.values())
+        self._wires.clear()
+        return wires

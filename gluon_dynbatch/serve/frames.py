@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Tuple, Union
 
 from .. import errors
 from .clients import for_client
@@ -15,8 +15,8 @@ from .clients import for_client
 #: Kinds of frames to a batcher: a request; its client went away, or has taken values; a question.
 ASKED, LEFT, TAKEN, STATS = range(4)
 #: Kinds of frames from a batcher: what a client has to know of it; values of a stream, and its end;
-#: a result, and an error.
-HELLO, YIELDED, FINISHED, RESULT, FAILED = range(4, 9)
+#: a result, and an error; and of many streams their numbers, values, and whether they have ended.
+HELLO, YIELDED, FINISHED, RESULT, FAILED, NEWS = range(4, 10)
 _HEAD = struct.Struct("=QBQ")
 
 
@@ -50,7 +50,7 @@ class Frames:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Tuple[int, int, bytes]]:
+    def feed(self, data: Union[bytes, memoryview]) -> Iterator[Tuple[int, int, bytes]]:
         """Yield the kind, the number and the data of each frame that is complete."""
         rest, start = self._rest, 0
         rest += data

@@ -76,8 +76,6 @@ class RemoteBatcher(asyncio.Protocol):
         #: The size of a stream's buffer, once it is known.
         self._buffer: asyncio.Future[int] = self._loop.create_future()
         self._last = 0
-        #: What is sent at the end of this step of the event loop.
-        self._unsent: List[bytes] = []
 
     @classmethod
     async def connect(cls, path: Any) -> RemoteBatcher:
@@ -164,25 +162,37 @@ class RemoteBatcher(asyncio.Protocol):
         """Hand over what has come; asyncio calls it."""
         woken: Dict[Mailbox, None] = {}
         for kind, number, content in self._frames.feed(data):
-            if kind == frames.HELLO:
+            if kind == frames.NEWS:
+                for number, values, ends in frames.unpacked(content):
+                    self._put(number, frames.YIELDED, values, woken)
+                    if ends:
+                        self._put(number, frames.FINISHED, None, woken)
+            elif kind == frames.HELLO:
                 self._buffer.set_result(frames.unpacked(content))
-                continue
-            client = self._clients.get(number)
-            if client is None:  # it has gone
-                continue
-            try:
-                value = frames.unpacked(content)
-            except Exception as error:  # a class is not known here
-                kind, value = frames.FAILED, error
-            if kind != frames.YIELDED:
-                del self._clients[number]
-            if isinstance(client, RemoteMailbox):
-                _put(client, kind, value)
-                woken[client] = None
-            else:
-                _settle(client, kind, value)
+            elif number in self._clients:  # otherwise it has gone
+                try:
+                    value = frames.unpacked(content)
+                except Exception as error:  # a class is not known here
+                    kind, value = frames.FAILED, error
+                self._put(number, kind, value, woken)
         for mailbox in woken:
             mailbox.wake()
+
+    def _put(self, number: int, kind: int, value: Any, woken: Dict[Mailbox, None]) -> None:
+        """Give a client what has come for it, and note the stream whose tasks are to be woken."""
+        client = self._clients.get(number)
+        if kind != frames.YIELDED:
+            self._clients.pop(number, None)
+        if not isinstance(client, RemoteMailbox):
+            if client is not None:
+                _settle(client, kind, value)
+            return
+        if kind == frames.YIELDED:
+            client.values.extend(value)
+            client.delivered += len(value)
+        else:
+            client.finish(value)
+        woken[client] = None
 
     def _add(self, make: Callable[[int], Any]) -> int:
         """Add a client, made by its number; return the number."""
@@ -217,15 +227,8 @@ class RemoteBatcher(asyncio.Protocol):
             self._say(frames.frame(frames.LEFT, number))
 
     def _say(self, data: bytes) -> None:
-        """Send a frame soon, with all others of this step of the loop."""
-        if not self._unsent:
-            self._loop.call_soon(self._send)
-        self._unsent.append(data)
-
-    def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        if not self.closed:
-            self._transport.write(b"".join(unsent))
+        """Send a frame; uvloop sends all frames of a step of the loop together."""
+        self._transport.write(data)
 
     def _end(self, why: str) -> None:
         """Let the clients that are left get `ClosedError`."""
@@ -238,15 +241,6 @@ class RemoteBatcher(asyncio.Protocol):
                 client.wake()
             else:
                 _settle(client, frames.FAILED, error)
-
-
-def _put(mailbox: RemoteMailbox, kind: int, value: Any) -> None:
-    """Put values, or the end with its error, into the mailbox of a stream."""
-    if kind == frames.YIELDED:
-        mailbox.values.extend(value)
-        mailbox.delivered += len(value)
-    else:
-        mailbox.finish(value)
 
 
 def _settle(future: asyncio.Future[Any], kind: int, value: Any) -> None:

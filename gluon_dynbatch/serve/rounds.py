@@ -31,6 +31,9 @@ CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
 MOST_ROUNDS = 256
+#: The step of at most so many requests is run by the worker: to wake the engine's thread takes as
+#: long.  That of more runs while the worker delivers what is known, and admits requests.
+FEW = 8
 
 
 class Rounds(Fibers):
@@ -164,10 +167,10 @@ class Rounds(Fibers):
         self._blocked.discard(fiber)
         return True
 
-    def flush(self) -> Optional[BaseException]:
+    def flush(self, queued: bool = False) -> Optional[BaseException]:
         """Compute what requests wait for, and results; return the exception if this fails."""
         try:
-            error = super().flush()
+            error = super().flush(queued)
             if error is None and self._answers.returned:
                 self._scope.flush()
         except BaseException as other:  # such as an exit in a custom operator
@@ -190,7 +193,7 @@ class Rounds(Fibers):
         waiting = self.waiting()
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
-        error = self._flush(cohort)
+        error = self._flush(cohort, queued=waiting > FEW)
         requests, cohort.again = cohort.again, []
         if cohort is self._common and error is None:
             requests += self._office.begin(self.room)
@@ -266,10 +269,10 @@ class Rounds(Fibers):
         first = set(chosen)
         return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
 
-    def _flush(self, cohort: Cohort) -> Optional[BaseException]:
+    def _flush(self, cohort: Cohort, queued: bool = False) -> Optional[BaseException]:
         """Compute what requests of a cohort wait for; return the exception if this fails."""
         cohort.shared |= len(cohort.parked) + len(self._answers.returned) > 1
-        return self.flush()
+        return self.flush(queued)
 
     def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
         """Begin requests with a flush; return the exception if this fails."""

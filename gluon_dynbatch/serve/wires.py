@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import select
 import socket
+import time
 from itertools import islice
 from typing import Any, Dict, List, Optional, Protocol, Tuple
 
@@ -12,8 +13,10 @@ from . import frames
 from .clients import END, Far, Mailbox
 from .stats import BatcherStats
 
-#: Bytes that are read at once; and seconds that the end of a batcher waits for slow readers.
+#: Bytes that are read at once; and seconds that the end of a batcher waits for all slow readers.
 CHUNK, PATIENCE_S = 2**18, 5.0
+#: Types of values that every process can unpickle: those of all streams share a frame.
+PLAIN = frozenset((str, int, float, bytes, bool, type(None)))
 #: The size of a stream's buffer; and the most requests that may wait, or None.
 Limits = Tuple[int, Optional[int]]
 
@@ -62,6 +65,8 @@ class Wire(Far):
         self._socket, self._office = connection, office
         self._buffer, self._most = limits
         self._frames = frames.Frames()
+        #: Where bytes are read to: memory that is new for each read costs more than the read.
+        self._chunk = memoryview(bytearray(CHUNK))
         #: Clients by number, until they have been sent all.
         self._clients: Dict[int, Any] = {}
         #: What could not be sent yet.
@@ -85,15 +90,15 @@ class Wire(Far):
     def read(self) -> None:
         """Take what the other end has sent."""
         try:
-            data = self._socket.recv(CHUNK)
+            count = self._socket.recv_into(self._chunk)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self.hang_up()
             return
-        for kind, number, content in self._frames.feed(data):
+        for kind, number, content in self._frames.feed(self._chunk[:count]):
             self._take(kind, number, content)
 
     def send_rest(self) -> None:
@@ -110,43 +115,45 @@ class Wire(Far):
         for client in clients.values():
             self._office.drop(client)
 
-    def finish(self) -> None:
-        """Send all and close the connection, as no request is left."""
-        if self._is_open:
-            with contextlib.suppress(OSError):
-                self._socket.settimeout(PATIENCE_S)
-                self._socket.sendall(self._unsent)
-            self.hang_up()
-
     def hand_over(self, answers: List[Tuple[Any, Any]], mailboxes: List[Mailbox]) -> None:
         """Send answers, and the values and ends of streams."""
         parts: List[bytes] = []
+        news: List[Tuple[int, List[Any], bool]] = []
         for mailbox in mailboxes:
             assert isinstance(mailbox, FarMailbox)
-            self._add_news(parts, mailbox)
+            self._add_news(parts, news, mailbox)
+        if news:
+            parts.append(frames.frame(frames.NEWS, 0, news))
         for client, outcome in answers:
             if self._clients.pop(client.number, None) is not None:
                 parts.append(_answer(frames.RESULT, client.number, outcome))
         self._write(b"".join(parts))
 
-    def _add_news(self, parts: List[bytes], mailbox: FarMailbox) -> None:
-        """Add what a stream has got since it was told last.
+    def _add_news(
+        self, parts: List[bytes], news: List[Tuple[int, List[Any], bool]], mailbox: FarMailbox
+    ) -> None:
+        """Add what a stream has got since it was told last: to `news`, or as frames of its own.
 
         Values stay in the mailbox until the client has taken them, so that there are not too many.
         """
         mailbox.told = True
-        end, values = mailbox.end, list(islice(mailbox.values, mailbox.sent, None))
-        if values:
-            mailbox.sent += len(values)
-            try:
-                parts.append(frames.frame(frames.YIELDED, mailbox.number, values))
-            except Exception as error:  # they cannot be pickled
-                mailbox.end = error
-                self._office.drop(mailbox)
-            end = mailbox.end
-        if end is not None and self._clients.pop(mailbox.number, None) is not None:
-            outcome = None if end is END else end
-            parts.append(_answer(frames.FINISHED, mailbox.number, outcome))
+        number, values = mailbox.number, list(islice(mailbox.values, mailbox.sent, None))
+        mailbox.sent += len(values)
+        ends = mailbox.end is not None and self._clients.pop(number, None) is not None
+        is_plain = PLAIN.issuperset(map(type, values))
+        if is_plain and mailbox.end in (None, END):
+            if values or ends:
+                news.append((number, values, ends))
+            return
+        try:
+            parts += [frames.frame(frames.YIELDED, number, values)] if values else ()
+        except Exception as error:  # they cannot be pickled
+            mailbox.end = error
+            self._office.drop(mailbox)
+            ends = ends or self._clients.pop(number, None) is not None
+        if ends:
+            outcome = None if mailbox.end is END else mailbox.end
+            parts.append(_answer(frames.FINISHED, number, outcome))
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
         """Act on a frame."""
@@ -193,6 +200,24 @@ class Wire(Far):
             unsent += b"" if unsent else data
         except OSError:  # the other end has gone, as the next look will find
             unsent.clear()
+
+
+def finish(wires: List[Wire]) -> None:
+    """Send all and close the connections, as no request is left; slow readers have a time limit."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        slow = [wire for wire in wires if wire.is_congested]
+        seconds = until - time.monotonic()
+        if not slow or seconds <= 0:
+            break
+        poll = select.poll()
+        for wire in slow:
+            poll.register(wire, select.POLLOUT)
+        poll.poll(1000 * seconds)
+        for wire in slow:
+            wire.send_rest()
+    for wire in wires:
+        wire.hang_up()
 
 
 def _answer(kind: int, number: int, outcome: Any) -> bytes:

@@ -23,12 +23,26 @@ from .clients import Mailbox, Outbox, Request
 from .doors import Doors
 from .rounds import Rounds
 from .stats import BatcherStats
-from .wires import Limits
+from .wires import Limits, finish
 
 #: The fields of `BatcherStats` that requests are counted in.
 COUNTS = ("completed", "failed", "cancelled", "timed_out", "rejected", "run_s", "latency_s")
 #: Seconds without requests after which the worker undoes what it has changed for them.
 REST_S = 1.0
+
+
+class _Forks:
+    """The number of forks that have led to this process: to ask for its id takes a system call."""
+
+    number = 0
+
+    @classmethod
+    def count(cls) -> None:
+        """Count another one."""
+        cls.number += 1
+
+
+os.register_at_fork(after_in_child=_Forks.count)
 
 
 class Queue:
@@ -80,7 +94,7 @@ class Queue:
         context = mx.Context(mx.context.current_context())
         settings = recording.user_place(), context, is_np_shape(), is_np_array()
         program = program, apply, batch
-        self._process = os.getpid()
+        self._forks = _Forks.number
         #: Ends when the queue is closed; not alive in a fork of its process.
         self.worker = threading.Thread(
             target=self._work, args=(*settings, *program), name="RequestBatcher", daemon=True
@@ -89,7 +103,7 @@ class Queue:
 
     def is_lost(self) -> bool:
         """Return whether this process has no worker, as the child of a fork."""
-        return os.getpid() != self._process
+        return self._forks != _Forks.number
 
     def refuse_worker(self) -> None:
         """Raise in the thread of the worker, where requests run: it would wait for itself."""
@@ -225,7 +239,8 @@ class Queue:
             raise
         finally:
             with self.changed:
-                self.doors.close()
+                wires = self.doors.close()
+            finish(wires)  # which may take a while; others may ask for statistics
 
     def _await_work(self, rounds: Rounds) -> bool:
         """Wait until there is something to do; return False if there will be nothing any more."""

@@ -5,6 +5,8 @@ import contextlib
 import os
 import pickle
 import socket
+import threading
+import time
 
 import mxnet as mx
 import pytest
@@ -261,6 +263,29 @@ def test_garbage_and_lost_connections_end_only_their_requests(walk, path):
         run(path, lose)
         assert settled(lambda: walk.ended == [0])
         assert len(run(path, lambda remote: remote((1, 3)))) == 3
+
+
+def test_a_batcher_that_waits_for_slow_readers_answers_others(path):
+    """It closes, and the event loops of two connections read nothing meanwhile."""
+
+    async def use():
+        async with connected(path) as one, connected(path) as other:
+            answers = [asyncio.ensure_future(each(2)) for each in (one, other)]
+            await until(lambda: sum(batcher.stats()[:2]) + batcher.stats().completed == 2)
+            while batcher.stats().completed < 2:
+                time.sleep(0.001)
+            closing = threading.Thread(target=batcher.close)
+            closing.start()
+            while path.exists():
+                time.sleep(0.001)
+            assert batcher.stats().completed == 2 and closing.is_alive()
+            results = await asyncio.gather(*answers)
+            await asyncio.get_running_loop().run_in_executor(None, closing.join)
+            return [float(result.sum()) for result in results]
+
+    batcher = gdb.RequestBatcher(lambda number: mx.nd.full((3_000_000,), number), 2, 0)
+    batcher.listen(path)
+    assert asyncio.run(use()) == [6e6, 6e6]
 
 
 def test_large_results_are_sent_in_parts(path):

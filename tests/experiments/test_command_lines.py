@@ -22,7 +22,7 @@ from tests.test_docs import load
 from workloads.registry import WORKLOADS
 
 #: Modules of examples, and a program that needs Ray.
-OTHERS = ("arguments", "http_service", "numpy_training", "serve_ray")
+OTHERS = ("arguments", "http_service", "numpy_training", "serve_ray", "service_processes")
 PROGRAMS = {
     path.stem: load(path)
     for path in sorted((ROOT / "examples").glob("*.py"))
