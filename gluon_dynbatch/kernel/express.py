@@ -9,7 +9,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from mxnet.gluon import Parameter
 
-from ..lower.segment import Segment
+from ..lower.segment import ONCE, Segment
 from ..modes import RECORDING, TRAINING
 from ..record.types import in_host_memory, name_of
 from ..rules.site import Ref, RefuseError, Shape, require
@@ -19,7 +19,7 @@ from .expression import Expressions, Node
 from .indexing import OWN
 from .layout import Slot
 from .operators import HANDLERS
-from .tensor import STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
+from .tensor import FLOAT_DTYPES, STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
 
 #: Operators that a layer of Gluon calls before the one that its users know.
 WITHIN = frozenset(["_rnn_param_concat", "_npi_rnn_param_concat"])
@@ -33,7 +33,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     RefuseError
         If MXNet's operators must run the segment; says why.
     """
-    require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
+    require(segment.layout in ("rows", "stack", "concat", ONCE), "calls run one by one")
     require(in_host_memory(segment.context), f"no native steps for {segment.context}")
     ops, heads = segment.native
     unknown = [
@@ -47,7 +47,8 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
         require(port.dtype in STORED_DTYPES, f"{port.dtype} has no native steps")
-    build = Expressions(recorded=bool(segment.mode & RECORDING))
+    single = segment.layout == ONCE
+    build = Expressions(recorded=bool(segment.mode & RECORDING), single=single)
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*heads, *(ref for _, op in ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):
@@ -62,7 +63,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     nodes = []
     for ref, port in zip(heads, segment.outputs):
         head = _tensor(ops, tensors, ref)
-        require(head.per_row, "a result is the same for all rows")
+        require(head.per_row or single, "a result is the same for all rows")
         nodes.append(head.node(STORED_DTYPES))
         assert (nodes[-1].width, head.dtype) == (port.row_size, port.dtype)
     return tuple(nodes)
@@ -78,6 +79,9 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
         port = segment.inputs[slot.number]
         shape = port.shape if port.shared else (1, *port.shape)
         dtype, shared = port.dtype, port.shared
+    if build.single and dtype in FLOAT_DTYPES:
+        # Steps and sums of its backward pass read what belongs to rows.
+        return Tensor(build.copied(slot, prod(shape), dtype), shape, per_row=False)
     read = build.read(slot, prod(shape), dtype, shared)
     if dtype == "bool":
         read = build.cast(read, TRUTHS_DTYPE)

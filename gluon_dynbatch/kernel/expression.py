@@ -89,9 +89,11 @@ NodeOrNumber = Union[Node, float]
 class Expressions:
     """The expressions of one segment."""
 
-    def __init__(self, recorded: bool = False) -> None:
+    def __init__(self, recorded: bool = False, single: bool = False) -> None:
         #: Whether gradients may be computed.
         self.recorded = recorded
+        #: Whether its launches have one row, which is computed from what all rows share.
+        self.single = single
         self.nodes: List[Node] = []
         #: Number of draws of random numbers.
         self.draws = 0
@@ -114,6 +116,10 @@ class Expressions:
     def read(self, slot: Slot, width: int, dtype: str, shared: bool = False) -> Node:
         """Return an array in memory: one row per row of the launch, or a `shared` one for all."""
         return self._intern("read", (), (slot, shared), width, dtype)
+
+    def copied(self, slot: Slot, width: int, dtype: str) -> Node:
+        """Return an array that all rows share, copied to each row."""
+        return self._whole(self.read(slot, width, dtype, shared=True))
 
     def const(self, value: float, width: int, dtype: str) -> Node:
         """Return a constant."""

@@ -31,8 +31,9 @@ def find_rows(tape, bytearray has_rows):
 # Plain values, which are words of the code of a cut: `Cut.code` owns it, and never changes.
 
 cdef struct Head:
-    #: Numbers of the parts of a cut.
-    int64_t uses, slots, inputs, terms, results, arguments
+    #: Numbers of the parts of a cut; and of the slots of its first segment, if its unit exists once
+    #: per tape, else 0.
+    int64_t uses, slots, inputs, terms, results, arguments, once
 
 
 cdef struct Use:
@@ -68,7 +69,8 @@ def code_of_cut(cut):
     cdef int64_t *result = <int64_t *>(term + terms)
     head[0] = Head(
         uses=len(slot0), slots=slots, inputs=inputs, terms=terms, results=len(cut.heads),
-        arguments=cut.arguments)
+        arguments=cut.arguments,
+        once=len(cut.segments[0].outputs) if cut.segments[0].layout == "once" else 0)
     for segment, sources in zip(cut.segments, cut.sources):
         rows = cut.rows if segment.layout in ("rows", "concat") else 1
         use[0] = Use(rows=rows, slots=len(segment.outputs), inputs=len(sources))
@@ -109,7 +111,8 @@ cdef class Cuts:
 
     #: Segments to their numbers, in the order of their first use.
     cdef readonly dict segments
-    #: Numbers of units, slots, inputs and terms of all calls.
+    #: Numbers of units, slots, inputs and terms of all calls; more than there are until `wire` has
+    #: left out the units of segments that exist once.
     cdef readonly tuple sizes
     cdef list codes
     #: Per cut: the address of its code, and the position of its segments in `used`.
@@ -137,6 +140,16 @@ cdef class Cuts:
                 sizes[k] += calls.data.as_ints[i] * code[k]
         self.sizes = sizes[0], sizes[1], sizes[2], sizes[3]
 
+    cdef object key_of(self, tape, int32_t segment, const Term *read, int64_t inputs, int64_t operand):
+        """Return what identifies a unit that exists once: its segment, and what it reads."""
+        cdef array sources = tape.sources, offsets = tape.offsets
+        cdef list key = [segment]
+        cdef int64_t k
+        for k in range(inputs):
+            key.append(sources.data.as_ints[operand - 1 - read[k].source])
+            key.append(offsets.data.as_longlongs[operand - 1 - read[k].source])
+        return tuple(key)
+
     def wire(
         self, tape, const int32_t[::1] entry, int32_t[::1] segment, int32_t[::1] unit_node,
         int64_t[::1] rows, int32_t[::1] slot0, int32_t[::1] input0, int32_t[::1] term0,
@@ -144,7 +157,10 @@ cdef class Cuts:
         int32_t[::1] slot_unit, int32_t[::1] slot_size, int64_t[::1] value_term,
         int64_t[::1] pred0, int32_t[::1] preds,
     ):
-        """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
+        """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`.
+
+        A unit that exists once belongs to the first call that reads it.
+        """
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
         cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs, *size, *count
         cdef const int32_t *used
@@ -152,17 +168,24 @@ cdef class Cuts:
         cdef const Use *use
         cdef const Term *read
         cdef Py_ssize_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, operand = 0, first, stop
-        cdef Py_ssize_t node, n, k
-        cdef int64_t source, offset
+        cdef Py_ssize_t node, n, k, begin
+        cdef int64_t source, offset, once
+        #: First slots of units that exist once, by `key_of`.
+        cdef dict made = {}
         number_externals(tape, value_term)
         for node in range(entry.shape[0]):
             used = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[entry[node]]
-            head, first = <const Head *>address[entry[node]], slot
+            head, first, once, begin = <const Head *>address[entry[node]], slot, slot, 0
             use = <const Use *>(head + 1)
             size = <const int64_t *>(use + head.uses)
             count = size + head.slots
             read = <const Term *>(count + head.inputs)
-            for n in range(head.uses):
+            if head.once:
+                once = made.setdefault(self.key_of(tape, used[0], read, use.inputs, operand), slot)
+                if once < slot:
+                    begin, first, read = 1, slot - head.once, read + use.inputs
+                    size, count = size + use.slots, count + use.inputs
+            for n in range(begin, head.uses):
                 segment[unit], unit_node[unit], rows[unit] = used[n], node, use[n].rows
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
                 for k in range(use[n].slots):
@@ -172,7 +195,7 @@ cdef class Cuts:
                     term0[item + k] = stop
                     stop += count[k]
                 for at in range(at, stop):
-                    source, offset = first + read.source, 0
+                    source, offset = (first if read.source >= head.once else once) + read.source, 0
                     if read.source < 0:
                         source = value_term[sources.data.as_ints[operand - 1 - read.source]]
                         offset = offsets.data.as_longlongs[operand - 1 - read.source]
@@ -187,4 +210,5 @@ cdef class Cuts:
                 value_term[value0.data.as_ints[node] + k] = first + (<const int64_t *>read)[k]
             operand += head.arguments
         input0[unit], term0[item], pred0[unit] = item, at, edges
+        self.sizes = unit, slot, item, at
         return edges
