@@ -19,7 +19,7 @@ from .expression import Expressions, Node
 from .indexing import OWN
 from .layout import Slot
 from .operators import HANDLERS
-from .tensor import FLOAT_DTYPES, STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
+from .tensor import STORED_DTYPES, TRUTHS_DTYPE, Call, Tensor
 
 #: Operators that a layer of Gluon calls before the one that its users know.
 WITHIN = frozenset(["_rnn_param_concat", "_npi_rnn_param_concat"])
@@ -79,9 +79,6 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
         port = segment.inputs[slot.number]
         shape = port.shape if port.shared else (1, *port.shape)
         dtype, shared = port.dtype, port.shared
-    if build.single and dtype in FLOAT_DTYPES:
-        # Steps and sums of its backward pass read what belongs to rows.
-        return Tensor(build.copied(slot, prod(shape), dtype), shape, per_row=False)
     read = build.read(slot, prod(shape), dtype, shared)
     if dtype == "bool":
         read = build.cast(read, TRUTHS_DTYPE)

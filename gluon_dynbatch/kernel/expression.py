@@ -117,10 +117,6 @@ class Expressions:
         """Return an array in memory: one row per row of the launch, or a `shared` one for all."""
         return self._intern("read", (), (slot, shared), width, dtype)
 
-    def copied(self, slot: Slot, width: int, dtype: str) -> Node:
-        """Return an array that all rows share, copied to each row."""
-        return self._whole(self.read(slot, width, dtype, shared=True))
-
     def const(self, value: float, width: int, dtype: str) -> Node:
         """Return a constant."""
         # As text, because 0.0 equals -0.0 and NaN does not equal itself.
@@ -144,7 +140,7 @@ class Expressions:
             return self._piecewise(lambda *part: self.function(name, *part, values=values), nodes)
         # A loop runs over one number of parts.
         parts = max(a.parts for a in nodes)
-        nodes = [a if a.parts in (1, parts) else self._whole(a) for a in nodes]
+        nodes = [a if a.parts in (1, parts) else self.whole(a) for a in nodes]
         # Sums and products are equal in either order.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
@@ -255,7 +251,7 @@ class Expressions:
         if x.kind in ("stretched", "tiled"):
             return (self.tiled if x.kind == "tiled" else self.stretched)(args[0], *x.attrs)
         if x.kind == "whole":
-            return self._whole(args[0])
+            return self.whole(args[0])
         if x.kind == "join":
             return self.join(args)
         return self._intern(x.kind, args, x.attrs, x.width, x.dtype)
@@ -379,7 +375,7 @@ class Expressions:
             return self.stretched(x, times)
         return self._intern("tiled", (x,), (times,), x.width * times, x.dtype)
 
-    def _whole(self, x: Node) -> Node:
+    def whole(self, x: Node) -> Node:
         """Return the same columns for loops over other parts."""
         return self._intern("whole", (x,), (), x.width, x.dtype)
 
@@ -394,7 +390,7 @@ class Expressions:
             return self.join(self.reduced(p, reduction, p.width // size) for p in x.args)
         if x.parts > parts and x.parts % parts == 0:
             return self.reduced(self.reduced(x, reduction, x.parts), reduction, parts)
-        x = self._whole(x) if x.kind == "join" or x.parts not in (1, parts) else x
+        x = self.whole(x) if x.kind == "join" or x.parts not in (1, parts) else x
         return self._intern("reduced", (x,), (reduction, parts), parts, x.dtype)
 
     def fold(self, values: Iterable[Node], reduction: str) -> Node:

@@ -133,7 +133,7 @@ def _matrices(call: Call, left: Pair, right: Pair, transposed: Tuple[bool, bool]
     require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
     m, k = left[::-1] if transposed[0] else left
     sizes = Dot(matrices=1, m=m, k=k, n=right[not transposed[1]], transposed=transposed)
-    return call.build.dot(call.tensors[0].node(), call.tensors[1].node(), sizes)
+    return call.build.dot(call.tensors[0].copied(), call.tensors[1].node(), sizes)
 
 
 def split(call: Call) -> List[Tensor]:
@@ -183,10 +183,10 @@ def _dot_once(call: Call) -> Tensor:
     first = call.flag("transpose_a") and len(left) > 1
     last = call.flag("transpose_b") or len(right) == 1
     kept = (left[1:] if first else left[:-1]), (right[:-1] if last else right[1:])
-    rows, columns = map(prod, kept)
-    depth = left[0] if first else left[-1]
-    stored = (depth, rows) if first else (rows, depth), (columns, depth) if last else (depth, columns)
-    product = _matrices(call, *stored, (first, last))
+    (rows, columns), depth = map(prod, kept), left[0] if first else left[-1]
+    matrix = (depth, rows) if first else (rows, depth)
+    other = (columns, depth) if last else (depth, columns)
+    product = _matrices(call, matrix, other, (first, last))
     return call.tensors[0].with_node(product, kept[0] + kept[1] or (1,))
 
 
@@ -199,7 +199,8 @@ def batch_dot(call: Call) -> Tensor:
     m, k = (k, m) if transposed[0] else (m, k)
     n = right.shape[-2 if transposed[1] else -1]
     sizes = Dot(matrices=prod(outer), m=m, k=k, n=n, transposed=transposed)
-    return left.with_node(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
+    product = call.build.dot(left.copied(), right.node(), sizes)
+    return left.with_node(product, (*outer, m, n))
 
 
 def gemm(call: Call) -> Tensor:

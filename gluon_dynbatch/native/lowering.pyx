@@ -45,6 +45,26 @@ cdef struct Term:
     int64_t source, size
 
 
+cdef struct CutParts:
+    # Where the parts of the code of a cut are; the code owns them.
+    const Head *head
+    const Use *use
+    const int64_t *size
+    const int64_t *count
+    const Term *read
+
+
+cdef inline CutParts cut_at(int64_t address) noexcept:
+    """Find the parts of the code of a cut."""
+    cdef CutParts of
+    of.head = <const Head *>address
+    of.use = <const Use *>(of.head + 1)
+    of.size = <const int64_t *>(of.use + of.head.uses)
+    of.count = of.size + of.head.slots
+    of.read = <const Term *>(of.count + of.head.inputs)
+    return of
+
+
 def code_of_cut(cut):
     """Return a `lower.segment.Cut` as integers.
 
@@ -140,14 +160,14 @@ cdef class Cuts:
                 sizes[k] += calls.data.as_ints[i] * code[k]
         self.sizes = sizes[0], sizes[1], sizes[2], sizes[3]
 
-    cdef object key_of(self, tape, int32_t segment, const Term *read, int64_t inputs, int64_t operand):
+    cdef object key_of(self, tape, int32_t segment, const CutParts *of, int64_t operand):
         """Return what identifies a unit that exists once: its segment, and what it reads."""
         cdef array sources = tape.sources, offsets = tape.offsets
         cdef list key = [segment]
         cdef int64_t k
-        for k in range(inputs):
-            key.append(sources.data.as_ints[operand - 1 - read[k].source])
-            key.append(offsets.data.as_longlongs[operand - 1 - read[k].source])
+        for k in range(of.use.inputs):
+            key.append(sources.data.as_ints[operand - 1 - of.read[k].source])
+            key.append(offsets.data.as_longlongs[operand - 1 - of.read[k].source])
         return tuple(key)
 
     def wire(
@@ -157,58 +177,50 @@ cdef class Cuts:
         int32_t[::1] slot_unit, int32_t[::1] slot_size, int64_t[::1] value_term,
         int64_t[::1] pred0, int32_t[::1] preds,
     ):
-        """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`.
-
-        A unit that exists once belongs to the first call that reads it.
-        """
+        """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
-        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs, *size, *count
+        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs
         cdef const int32_t *used
-        cdef const Head *head
-        cdef const Use *use
-        cdef const Term *read
+        cdef CutParts of
         cdef Py_ssize_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, operand = 0, first, stop
         cdef Py_ssize_t node, n, k, begin
         cdef int64_t source, offset, once
-        #: First slots of units that exist once, by `key_of`.
+        #: First slots of units that exist once, and belong to the first call that reads them.
         cdef dict made = {}
         number_externals(tape, value_term)
         for node in range(entry.shape[0]):
             used = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[entry[node]]
-            head, first, once, begin = <const Head *>address[entry[node]], slot, slot, 0
-            use = <const Use *>(head + 1)
-            size = <const int64_t *>(use + head.uses)
-            count = size + head.slots
-            read = <const Term *>(count + head.inputs)
-            if head.once:
-                once = made.setdefault(self.key_of(tape, used[0], read, use.inputs, operand), slot)
+            of, first, once, begin = cut_at(address[entry[node]]), slot, slot, 0
+            if of.head.once:
+                once = made.setdefault(self.key_of(tape, used[0], &of, operand), slot)
                 if once < slot:
-                    begin, first, read = 1, slot - head.once, read + use.inputs
-                    size, count = size + use.slots, count + use.inputs
-            for n in range(begin, head.uses):
-                segment[unit], unit_node[unit], rows[unit] = used[n], node, use[n].rows
+                    begin, first, of.read = 1, slot - of.head.once, of.read + of.use.inputs
+                    of.size, of.count = of.size + of.use.slots, of.count + of.use.inputs
+            for n in range(begin, of.head.uses):
+                segment[unit], unit_node[unit], rows[unit] = used[n], node, of.use[n].rows
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
-                for k in range(use[n].slots):
-                    slot_unit[slot + k], slot_size[slot + k] = unit, size[k]
+                for k in range(of.use[n].slots):
+                    slot_unit[slot + k], slot_size[slot + k] = unit, of.size[k]
                 stop = at
-                for k in range(use[n].inputs):
+                for k in range(of.use[n].inputs):
                     term0[item + k] = stop
-                    stop += count[k]
+                    stop += of.count[k]
                 for at in range(at, stop):
-                    source, offset = (first if read.source >= head.once else once) + read.source, 0
-                    if read.source < 0:
-                        source = value_term[sources.data.as_ints[operand - 1 - read.source]]
-                        offset = offsets.data.as_longlongs[operand - 1 - read.source]
-                    term[at], term_offset[at], term_size[at] = source, offset, read.size
+                    source, offset = of.read.source, 0
+                    source += first if source >= of.head.once else once
+                    if of.read.source < 0:
+                        source = value_term[sources.data.as_ints[operand - 1 - of.read.source]]
+                        offset = offsets.data.as_longlongs[operand - 1 - of.read.source]
+                    term[at], term_offset[at], term_size[at] = source, offset, of.read.size
                     if source >= 0:
                         preds[edges] = slot_unit[source]
                         edges += 1
-                    read += 1
-                unit, slot, item, at = unit + 1, slot + use[n].slots, item + use[n].inputs, stop
-                size, count = size + use[n].slots, count + use[n].inputs
-            for k in range(head.results):
-                value_term[value0.data.as_ints[node] + k] = first + (<const int64_t *>read)[k]
-            operand += head.arguments
+                    of.read += 1
+                unit, slot, item, at = unit + 1, slot + of.use[n].slots, item + of.use[n].inputs, stop
+                of.size, of.count = of.size + of.use[n].slots, of.count + of.use[n].inputs
+            for k in range(of.head.results):
+                value_term[value0.data.as_ints[node] + k] = first + (<const int64_t *>of.read)[k]
+            operand += of.head.arguments
         input0[unit], term0[item], pred0[unit] = item, at, edges
         self.sizes = unit, slot, item, at
         return edges
