@@ -46,23 +46,21 @@ cdef struct Term:
 
 
 cdef struct CutParts:
-    # Where the parts of the code of a cut are; the code owns them.
+    # Where the parts of a cut are, and how many units it has; `Cuts` owns them.
+    const int32_t *segment
     const Head *head
     const Use *use
     const int64_t *size
     const int64_t *count
     const Term *read
+    int64_t uses
 
 
-cdef inline CutParts cut_at(int64_t address) noexcept:
-    """Find the parts of the code of a cut."""
-    cdef CutParts of
-    of.head = <const Head *>address
-    of.use = <const Use *>(of.head + 1)
-    of.size = <const int64_t *>(of.use + of.head.uses)
-    of.count = of.size + of.head.slots
-    of.read = <const Term *>(of.count + of.head.inputs)
-    return of
+cdef inline void skip_unit(CutParts *of) noexcept:
+    """Leave out the first unit."""
+    of.segment += 1
+    of.size, of.count = of.size + of.use.slots, of.count + of.use.inputs
+    of.read, of.use, of.uses = of.read + of.use.inputs, of.use + 1, of.uses - 1
 
 
 def code_of_cut(cut):
@@ -160,10 +158,22 @@ cdef class Cuts:
                 sizes[k] += calls.data.as_ints[i] * code[k]
         self.sizes = sizes[0], sizes[1], sizes[2], sizes[3]
 
-    cdef object key_of(self, tape, int32_t segment, const CutParts *of, int64_t operand):
+    cdef inline CutParts cut_at(self, Py_ssize_t number) noexcept:
+        """Find the parts of a cut."""
+        cdef CutParts of
+        of.segment = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[number]
+        of.head = <const Head *>self.address.data.as_longlongs[number]
+        of.use = <const Use *>(of.head + 1)
+        of.size = <const int64_t *>(of.use + of.head.uses)
+        of.count = of.size + of.head.slots
+        of.read = <const Term *>(of.count + of.head.inputs)
+        of.uses = of.head.uses
+        return of
+
+    cdef object key_of(self, tape, const CutParts *of, int64_t operand):
         """Return what identifies a unit that exists once: its segment, and what it reads."""
         cdef array sources = tape.sources, offsets = tape.offsets
-        cdef list key = [segment]
+        cdef list key = [of.segment[0]]
         cdef int64_t k
         for k in range(of.use.inputs):
             key.append(sources.data.as_ints[operand - 1 - of.read[k].source])
@@ -179,25 +189,21 @@ cdef class Cuts:
     ):
         """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
-        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs
-        cdef const int32_t *used
         cdef CutParts of
         cdef Py_ssize_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, operand = 0, first, stop
-        cdef Py_ssize_t node, n, k, begin
-        cdef int64_t source, offset, once
+        cdef Py_ssize_t node, n, k, source, offset, once
         #: First slots of units that exist once, and belong to the first call that reads them.
         cdef dict made = {}
         number_externals(tape, value_term)
         for node in range(entry.shape[0]):
-            used = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[entry[node]]
-            of, first, once, begin = cut_at(address[entry[node]]), slot, slot, 0
+            of, first, once = self.cut_at(entry[node]), slot, slot
             if of.head.once:
-                once = made.setdefault(self.key_of(tape, used[0], &of, operand), slot)
+                once = made.setdefault(self.key_of(tape, &of, operand), slot)
                 if once < slot:
-                    begin, first, of.read = 1, slot - of.head.once, of.read + of.use.inputs
-                    of.size, of.count = of.size + of.use.slots, of.count + of.use.inputs
-            for n in range(begin, of.head.uses):
-                segment[unit], unit_node[unit], rows[unit] = used[n], node, of.use[n].rows
+                    first = slot - of.head.once
+                    skip_unit(&of)
+            for n in range(of.uses):
+                segment[unit], unit_node[unit], rows[unit] = of.segment[n], node, of.use[n].rows
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
                 for k in range(of.use[n].slots):
                     slot_unit[slot + k], slot_size[slot + k] = unit, of.size[k]
