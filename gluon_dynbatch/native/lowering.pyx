@@ -56,11 +56,12 @@ cdef struct CutParts:
     int64_t uses
 
 
-cdef inline void skip_unit(CutParts *of) noexcept:
+cdef inline CutParts without_first(CutParts of) noexcept:
     """Leave out the first unit."""
     of.segment += 1
     of.size, of.count = of.size + of.use.slots, of.count + of.use.inputs
     of.read, of.use, of.uses = of.read + of.use.inputs, of.use + 1, of.uses - 1
+    return of
 
 
 def code_of_cut(cut):
@@ -170,7 +171,7 @@ cdef class Cuts:
         of.uses = of.head.uses
         return of
 
-    cdef object key_of(self, tape, const CutParts *of, int64_t operand):
+    cdef object key_of(self, tape, CutParts of, int64_t operand):
         """Return what identifies a unit that exists once: its segment, and what it reads."""
         cdef array sources = tape.sources, offsets = tape.offsets
         cdef list key = [of.segment[0]]
@@ -198,10 +199,10 @@ cdef class Cuts:
         for node in range(entry.shape[0]):
             of, first, once = self.cut_at(entry[node]), slot, slot
             if of.head.once:
-                once = made.setdefault(self.key_of(tape, &of, operand), slot)
+                once = made.setdefault(self.key_of(tape, of, operand), slot)
                 if once < slot:
                     first = slot - of.head.once
-                    skip_unit(&of)
+                    of = without_first(of)
             for n in range(of.uses):
                 segment[unit], unit_node[unit], rows[unit] = of.segment[n], node, of.use[n].rows
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
