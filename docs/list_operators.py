@@ -180,6 +180,10 @@ These operators read no array, so all samples use one result.
 
 {creation}
 
+Products of parameters and of arrays that all samples share, such as queries that are parameters
+times a weight, run once per flush, at granularities `"block"` and `"operator"`. So do weights that
+are computed of parameters: `F.dot(x, w + F.dot(a, b))`, or a weight that is normalized.
+
 ## Never merged
 
 Calls of these operators run one by one, with the same results as in the loop. The report gives the

@@ -9,7 +9,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from mxnet.gluon import Parameter
 
-from ..lower.segment import Segment
+from ..lower.segment import ONCE, Segment
 from ..modes import RECORDING, TRAINING
 from ..record.types import in_host_memory, name_of
 from ..rules.site import Ref, RefuseError, Shape, require
@@ -33,7 +33,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     RefuseError
         If MXNet's operators must run the segment; says why.
     """
-    require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
+    require(segment.layout in ("rows", "stack", "concat", ONCE), "calls run one by one")
     require(in_host_memory(segment.context), f"no native steps for {segment.context}")
     ops, heads = segment.native
     unknown = [
@@ -47,7 +47,8 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     for port in segment.inputs:
         # Also of inputs that no kernel reads: native code adds up inputs that are sums.
         require(port.dtype in STORED_DTYPES, f"{port.dtype} has no native steps")
-    build = Expressions(recorded=bool(segment.mode & RECORDING))
+    single = segment.layout == ONCE
+    build = Expressions(recorded=bool(segment.mode & RECORDING), single=single)
     tensors: Dict[Ref, Tensor] = {}
     uses = Counter([*heads, *(ref for _, op in ops for ref in op.inputs)])
     for position in sorted({position for position, _ in uses}):
@@ -62,7 +63,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
     nodes = []
     for ref, port in zip(heads, segment.outputs):
         head = _tensor(ops, tensors, ref)
-        require(head.per_row, "a result is the same for all rows")
+        require(head.per_row or single, "a result is the same for all rows")
         nodes.append(head.node(STORED_DTYPES))
         assert (nodes[-1].width, head.dtype) == (port.row_size, port.dtype)
     return tuple(nodes)

@@ -89,9 +89,11 @@ NodeOrNumber = Union[Node, float]
 class Expressions:
     """The expressions of one segment."""
 
-    def __init__(self, recorded: bool = False) -> None:
+    def __init__(self, recorded: bool = False, single: bool = False) -> None:
         #: Whether gradients may be computed.
         self.recorded = recorded
+        #: Whether its launches have one row, which is computed from what all rows share.
+        self.single = single
         self.nodes: List[Node] = []
         #: Number of draws of random numbers.
         self.draws = 0
@@ -138,7 +140,7 @@ class Expressions:
             return self._piecewise(lambda *part: self.function(name, *part, values=values), nodes)
         # A loop runs over one number of parts.
         parts = max(a.parts for a in nodes)
-        nodes = [a if a.parts in (1, parts) else self._whole(a) for a in nodes]
+        nodes = [a if a.parts in (1, parts) else self.whole(a) for a in nodes]
         # Sums and products are equal in either order.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
@@ -249,7 +251,7 @@ class Expressions:
         if x.kind in ("stretched", "tiled"):
             return (self.tiled if x.kind == "tiled" else self.stretched)(args[0], *x.attrs)
         if x.kind == "whole":
-            return self._whole(args[0])
+            return self.whole(args[0])
         if x.kind == "join":
             return self.join(args)
         return self._intern(x.kind, args, x.attrs, x.width, x.dtype)
@@ -373,7 +375,7 @@ class Expressions:
             return self.stretched(x, times)
         return self._intern("tiled", (x,), (times,), x.width * times, x.dtype)
 
-    def _whole(self, x: Node) -> Node:
+    def whole(self, x: Node) -> Node:
         """Return the same columns for loops over other parts."""
         return self._intern("whole", (x,), (), x.width, x.dtype)
 
@@ -388,7 +390,7 @@ class Expressions:
             return self.join(self.reduced(p, reduction, p.width // size) for p in x.args)
         if x.parts > parts and x.parts % parts == 0:
             return self.reduced(self.reduced(x, reduction, x.parts), reduction, parts)
-        x = self._whole(x) if x.kind == "join" or x.parts not in (1, parts) else x
+        x = self.whole(x) if x.kind == "join" or x.parts not in (1, parts) else x
         return self._intern("reduced", (x,), (reduction, parts), parts, x.dtype)
 
     def fold(self, values: Iterable[Node], reduction: str) -> Node:

@@ -35,10 +35,12 @@ def take(call: Call) -> Tensor:
     mode, shape = call.attrs.get("mode", CLIP), data.shape
     _require_errors(mode)
     axis = 0 if call.op == "Embedding" else call.axis("axis", 0)
-    if axis == 0 and not data.per_row:
+    in_place = not call.build.single or data.source.kind == "read"
+    if axis == 0 and not data.per_row and in_place:
         return _from_table(call, index, table, mode)
     sizes = prod(shape[:axis]), (shape[axis],), prod(chosen.shape), prod(shape[axis + 1 :])
-    return _gathered(call, Index(*sizes, mode), (*shape[:axis], *chosen.shape, *shape[axis + 1 :]))
+    shape = *shape[:axis], *chosen.shape, *shape[axis + 1 :]
+    return _gathered(data, chosen, Index(*sizes, mode), shape)
 
 
 def _from_table(call: Call, index: int, table: int, mode: str) -> Tensor:
@@ -46,19 +48,19 @@ def _from_table(call: Call, index: int, table: int, mode: str) -> Tensor:
     x, (count, *inner) = call.tensors[index], call.inputs[table]
     dtype = call.tensors[table].dtype
     require(dtype in FLOAT_DTYPES, f"{dtype} has no native steps")
-    require(x.per_row, "all rows share the indices")
     weight = Weight(call.shared_place(table, table), count, prod(inner), False, gathered=mode)
-    product = call.build.product([(x.node(INDEX_DTYPES), weight)], dtype=dtype)
+    product = call.build.product([(x.copied(INDEX_DTYPES), weight)], dtype=dtype)
     return x.with_node(product, (*x.shape, *inner))
 
 
-def _gathered(call: Call, index: Index, shape: Shape) -> Tensor:
-    data, chosen = call.tensors
+def _gathered(data: Tensor, chosen: Tensor, index: Index, shape: Shape) -> Tensor:
+    build = data.build
     # The gradient of a shared array is a row of its own for each sample.
-    small = data.per_row or not call.build.recorded or index.width <= 4 * index.gathered
+    shares = not data.per_row and build.recorded and not build.single
+    small = not shares or index.width <= 4 * index.gathered
     require(small, "samples choose from a large array that they share")
     _require_errors(index.mode)
-    node = call.build.gathered(data.elements(), chosen.node(INDEX_DTYPES), index)
+    node = build.gathered(data.elements(), chosen.node(INDEX_DTYPES), index)
     return data.with_node(node, shape, chosen.per_row)
 
 
@@ -70,7 +72,8 @@ def _require_errors(mode: str) -> None:
 def gather_nd(call: Call) -> Tensor:
     shape, (axes, *numbers) = call.inputs
     sizes = 1, shape[:axes], prod(numbers), prod(shape[axes:])
-    return _gathered(call, Index(*sizes, CHECKED), (*numbers, *shape[axes:]))
+    data, chosen = call.tensors
+    return _gathered(data, chosen, Index(*sizes, CHECKED), (*numbers, *shape[axes:]))
 
 
 def scatter_nd(call: Call) -> Tensor:

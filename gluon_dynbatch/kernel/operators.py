@@ -10,7 +10,7 @@ from ..rules.site import require
 from . import axes, convolution, created, draws, indexing
 from .expression import Node
 from .functions import DERIVATIVES
-from .layout import Dot, Weight
+from .layout import Dot, Pair, Weight
 from .recognize import MAX
 from .tensor import FLOAT_DTYPES, Call, Tensor, TensorHandler, common_shape
 
@@ -109,11 +109,31 @@ def where(call: Call) -> Tensor:
 
 def dense(call: Call) -> Tensor:
     x, (units, width) = call.tensors[0], call.inputs[1]
+    if call.build.single:
+        return _dense_once(call)
     require(x.per_row, "all rows share its first input")
     weight = Weight(call.shared_place(1), units, width, transposed=True)
     biases = [call.shared_place(k) for k in range(2, len(call.tensors))]
     outer = x.shape[:1] if call.flag("flatten", True) else x.shape[:-1]
     return x.with_node(call.build.product([(x.node(), weight)], biases), (*outer, units))
+
+
+def _dense_once(call: Call) -> Tensor:
+    """Return what `dense` does, of a launch whose only row has all arrays."""
+    x, (units, width) = call.tensors[0], call.inputs[1]
+    outer = x.shape[:1] if call.flag("flatten", True) else x.shape[:-1]
+    transposed = False, True
+    product = _matrices(call, (prod(x.shape) // width, width), (units, width), transposed)
+    result = x.with_node(product, (*outer, units))
+    return result if len(call.tensors) == 2 else result + call.tensors[2]
+
+
+def _matrices(call: Call, left: Pair, right: Pair, transposed: Tuple[bool, bool]) -> Node:
+    """Return the product of the first two inputs, matrices that are stored in these shapes."""
+    require(len({x.dtype for x in call.tensors}) == 1, "dtypes differ")
+    m, k = left[::-1] if transposed[0] else left
+    sizes = Dot(matrices=1, m=m, k=k, n=right[not transposed[1]], transposed=transposed)
+    return call.build.dot(call.tensors[0].copied(), call.tensors[1].node(), sizes)
 
 
 def split(call: Call) -> List[Tensor]:
@@ -144,6 +164,8 @@ def _narrowed(x: Node) -> Node:
 
 def dot(call: Call) -> Tensor:
     x, shape = call.tensors[0], call.inputs[1]
+    if call.build.single:
+        return _dot_once(call)
     require(x.per_row, "all rows share its first input")
     require(len(x.shape) > 1, "rows are not along axis 0")
     require(not call.flag("transpose_a"), "its first input is transposed")
@@ -154,16 +176,31 @@ def dot(call: Call) -> Tensor:
     return x.with_node(product, (*x.shape[:-1], *(shape[:-1] if transposed else shape[1:])))
 
 
+def _dot_once(call: Call) -> Tensor:
+    """Return what `dot` does, of a launch whose only row has all arrays."""
+    left, right = call.inputs
+    # The only axis of a vector is summed over, whatever the flags say.
+    first = call.flag("transpose_a") and len(left) > 1
+    last = call.flag("transpose_b") or len(right) == 1
+    kept = (left[1:] if first else left[:-1]), (right[:-1] if last else right[1:])
+    (rows, columns), depth = map(prod, kept), left[0] if first else left[-1]
+    matrix = (depth, rows) if first else (rows, depth)
+    other = (columns, depth) if last else (depth, columns)
+    product = _matrices(call, matrix, other, (first, last))
+    return call.tensors[0].with_node(product, kept[0] + kept[1] or (1,))
+
+
 def batch_dot(call: Call) -> Tensor:
-    """Multiply matrices that differ from row to row."""
+    """Multiply matrices that differ from row to row, or of a launch with one row."""
     left, right = call.tensors[:2]
-    require(left.per_row and right.per_row, "all rows share an input")
+    require(left.per_row and right.per_row or call.build.single, "all rows share an input")
     transposed = call.flag("transpose_a"), call.flag("transpose_b")
     *outer, m, k = left.shape
     m, k = (k, m) if transposed[0] else (m, k)
     n = right.shape[-2 if transposed[1] else -1]
     sizes = Dot(matrices=prod(outer), m=m, k=k, n=n, transposed=transposed)
-    return left.with_node(call.build.dot(left.node(), right.node(), sizes), (*outer, m, n))
+    product = call.build.dot(left.copied(), right.node(), sizes)
+    return left.with_node(product, (*outer, m, n))
 
 
 def gemm(call: Call) -> Tensor:

@@ -75,6 +75,11 @@ class Tensor(Arithmetic):
         require(self.dtype in dtypes, f"{self.dtype} has no native steps")
         return self.source
 
+    def copied(self, dtypes: Sequence[str] = FLOAT_DTYPES) -> Node:
+        """Return the elements as `node` does; an array that all rows share is copied to each."""
+        node = self.node(dtypes)
+        return self.build.whole(node) if node.kind == "read" and node.attrs[1] else node
+
     def elements(self) -> Node:
         """Return the elements of any dtype, through which gradients may flow."""
         node = self.node(STORED_DTYPES)

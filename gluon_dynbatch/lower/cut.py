@@ -15,6 +15,7 @@ can run earlier than the rest, or merge with more calls:
 * A sum that is only a result of the call stays an operator, unless calls differ in the number of
   its terms; then a segment copies the operand.
 * An operator without a batching rule is a segment by itself; the rest still merges.
+* Products of parameters and shared arrays are one segment, which runs once (`once.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ..rules.site import Ref
 from ..trace.symbols import VARIABLE, Op
 from ..trace.variant import Variant
 from .normal_form import NormalForm, OperandSum, concat_segment
-from .segment import ARGUMENT, Cut, Segment, Source, Terms, find_root, intern
+from .once import find_once
+from .segment import ARGUMENT, ONCE, Cut, Segment, Source, Terms, find_root, intern
 
 #: A sum with more terms stays an operator if another sum and something else read it.
 MOST_TERMS = 64
@@ -46,17 +48,21 @@ def cut_call(
     between calls with sums; for those that are `varied`, it saves launches to compute terms apart.
     """
     typed, whole = variant.typed, False
-    if granularity == "operator" and variant.layout not in ("unbatched", "concat"):
+    merges = granularity != "unbatched" and variant.layout not in ("unbatched", "concat")
+    # Samples are told apart by what they read, so at granularity "graph" they share no result.
+    once = find_once(variant) if merges and granularity != "graph" else []
+    if merges and granularity == "operator":
         cutter = _Cutter(variant, recurrent, uneven, varied)
-        content = _emit_segments(variant, cutter.parts(), cutter.sums, variant.refused)
+        content = _emit_segments(variant, once, cutter.parts(), cutter.sums, variant.refused)
         whole = cutter.whole
     elif granularity != "unbatched" and variant.layout == "concat":
         arguments = tuple((ARGUMENT, i) for i in range(len(variant.concat_rows)))
         content = (intern(concat_segment(variant)),), ((arguments,),), ((0, 0),)
     else:
-        ops = [i for i, op in enumerate(typed.program.ops) if op.op != VARIABLE]
-        merges = granularity != "unbatched" and not variant.reason
-        content = _emit_segments(variant, [ops], {}, () if merges else ops)
+        excluded = {*once, *(i for i, op in enumerate(typed.program.ops) if op.op == VARIABLE)}
+        ops = [i for i in range(len(typed.program.ops)) if i not in excluded]
+        refused = () if merges and not variant.reason else ops
+        content = _emit_segments(variant, once, [ops], {}, refused)
     count, rows = len(typed.in_types), (variant.rows, variant.concat_rows)
     return Cut(*content, typed.name, count, *rows, whole)
 
@@ -175,18 +181,25 @@ class _Cutter:
 
 def _emit_segments(
     variant: Variant,
+    once: Sequence[int],
     parts: Sequence[Sequence[int]],
     sums: Mapping[int, OperandSum],
     refused: Collection[int],
 ) -> Tuple[Tuple[Segment, ...], Tuple[Tuple[Terms, ...], ...], Tuple[Source, ...]]:
-    """Return segments, sources and heads of a cut; parts with a `refused` operator do not merge."""
+    """Return segments, sources and heads of a cut; parts with a `refused` operator do not merge.
+
+    The operators that run `once`, if there are any, are the first segment.
+    """
+    parts = [once, *parts] if once else parts
     program, outputs = variant.typed.program, _outputs(variant, parts, sums)
     source_of = {(at, 0): (ARGUMENT, i) for at, i in program.argument_at.items()}
     source_of.update((ref, (p, k)) for p, refs in enumerate(outputs) for k, ref in enumerate(refs))
     segments, sources = [], []
     for part, refs in zip(parts, outputs):
         layout, reason = variant.layout, ""
-        if any(i in refused for i in part):
+        if part is once:
+            layout = ONCE
+        elif any(i in refused for i in part):
             reasons = [variant.refused[i] for i in part if i in variant.refused]
             layout, reason = "unbatched", "; ".join(dict.fromkeys(reasons)) or variant.reason
         normal = NormalForm(variant, set(part), layout, sums, source_of)

@@ -122,6 +122,14 @@ def _wire(
     edges = wired.wire(
         tape, entry, unit_node=node, rows=rows, pred0=offsets, preds=preds, **columns
     )
+    if wired.sizes[0] < units:
+        units, slots, inputs, terms = wired.sizes
+        sizes = {"input0": units + 1, "term0": inputs + 1, "value_term": None}
+        sizes.update(dict.fromkeys(("segment", "slot0"), units))
+        sizes.update(dict.fromkeys(("term", "term_offset", "term_size"), terms))
+        sizes.update(dict.fromkeys(("slot_unit", "slot_size"), slots))
+        columns = {name: column[: sizes[name]] for name, column in columns.items()}
+        node, rows, offsets = node[:units], rows[:units], offsets[: units + 1]
     segment = columns["segment"]
     dependencies = Dependencies(segment, offsets, preds[:edges], rows)
     used = list(wired.segments)

@@ -52,7 +52,7 @@ class NormalForm:
         self._variant, self._typed, self._program = variant, variant.typed, variant.typed.program
         #: The operators of the segment, and the sums that are operands, by position in the program.
         self._members, self._sums, self._layout = members, sums, layout
-        #: The origin of each argument, and of the values that segments of the call compute.
+        #: The origin of each argument, and of values that segments of the call compute for others.
         self._source_of = source_of
         #: Values of the program that are emitted, to values of the segment.
         self._emitted: Dict[Ref, Ref] = {}
@@ -138,7 +138,8 @@ class NormalForm:
         """Return the method that emits a value, and the values to be emitted before it."""
         position = ref[0]
         op, is_batched = self._program.ops[position], self._variant.batched[position]
-        if position in self._program.argument_at or position not in self._members and is_batched:
+        elsewhere = is_batched or ref in self._source_of
+        if position in self._program.argument_at or position not in self._members and elsewhere:
             return self._input, ()
         if op.op == VARIABLE:
             return self._parameter, ()

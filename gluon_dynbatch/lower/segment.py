@@ -19,6 +19,8 @@ from ..record.types import TYPES
 from ..rules.site import Ref
 from ..trace.symbols import VARIABLE, Op
 
+#: The layout of segments that read only parameters and shared arrays, see `once.py`.
+ONCE = "once"
 #: Marks an argument of the call in a `Source`.
 ARGUMENT = -1
 
@@ -189,6 +191,11 @@ class Segment:
             plain=all([type(parameter) is Parameter for parameter in self.parameters]),
             recorded=self.mode & RECORDING > 0,
         )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether launches have one unit, whose arrays have the shapes that its call gave them."""
+        return self.layout in ("unbatched", ONCE)
 
     @cached_property
     def shared(self) -> Tuple[int, ...]:

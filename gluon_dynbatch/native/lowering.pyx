@@ -31,8 +31,9 @@ def find_rows(tape, bytearray has_rows):
 # Plain values, which are words of the code of a cut: `Cut.code` owns it, and never changes.
 
 cdef struct Head:
-    #: Numbers of the parts of a cut.
-    int64_t uses, slots, inputs, terms, results, arguments
+    #: Numbers of the parts of a cut; and of the slots of its first segment, if its unit exists once
+    #: per tape, else 0.
+    int64_t uses, slots, inputs, terms, results, arguments, once
 
 
 cdef struct Use:
@@ -42,6 +43,25 @@ cdef struct Use:
 cdef struct Term:
     #: A slot, from the first of the call on, or an argument ``e`` as ``-1 - e``; and elements.
     int64_t source, size
+
+
+cdef struct CutParts:
+    # Where the parts of a cut are, and how many units it has; `Cuts` owns them.
+    const int32_t *segment
+    const Head *head
+    const Use *use
+    const int64_t *size
+    const int64_t *count
+    const Term *read
+    int64_t uses
+
+
+cdef inline CutParts without_first(CutParts of) noexcept:
+    """Leave out the first unit."""
+    of.segment += 1
+    of.size, of.count = of.size + of.use.slots, of.count + of.use.inputs
+    of.read, of.use, of.uses = of.read + of.use.inputs, of.use + 1, of.uses - 1
+    return of
 
 
 def code_of_cut(cut):
@@ -68,7 +88,8 @@ def code_of_cut(cut):
     cdef int64_t *result = <int64_t *>(term + terms)
     head[0] = Head(
         uses=len(slot0), slots=slots, inputs=inputs, terms=terms, results=len(cut.heads),
-        arguments=cut.arguments)
+        arguments=cut.arguments,
+        once=len(cut.segments[0].outputs) if cut.segments[0].layout == "once" else 0)
     for segment, sources in zip(cut.segments, cut.sources):
         rows = cut.rows if segment.layout in ("rows", "concat") else 1
         use[0] = Use(rows=rows, slots=len(segment.outputs), inputs=len(sources))
@@ -109,7 +130,8 @@ cdef class Cuts:
 
     #: Segments to their numbers, in the order of their first use.
     cdef readonly dict segments
-    #: Numbers of units, slots, inputs and terms of all calls.
+    #: Numbers of units, slots, inputs and terms of all calls; more than there are until `wire` has
+    #: left out the units of segments that exist once.
     cdef readonly tuple sizes
     cdef list codes
     #: Per cut: the address of its code, and the position of its segments in `used`.
@@ -137,6 +159,28 @@ cdef class Cuts:
                 sizes[k] += calls.data.as_ints[i] * code[k]
         self.sizes = sizes[0], sizes[1], sizes[2], sizes[3]
 
+    cdef inline CutParts cut_at(self, Py_ssize_t number) noexcept:
+        """Find the parts of a cut."""
+        cdef CutParts of
+        of.segment = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[number]
+        of.head = <const Head *>self.address.data.as_longlongs[number]
+        of.use = <const Use *>(of.head + 1)
+        of.size = <const int64_t *>(of.use + of.head.uses)
+        of.count = of.size + of.head.slots
+        of.read = <const Term *>(of.count + of.head.inputs)
+        of.uses = of.head.uses
+        return of
+
+    cdef object key_of(self, tape, CutParts of, int64_t operand):
+        """Return what identifies a unit that exists once: its segment, and what it reads."""
+        cdef array sources = tape.sources, offsets = tape.offsets
+        cdef list key = [of.segment[0]]
+        cdef int64_t k
+        for k in range(of.use.inputs):
+            key.append(sources.data.as_ints[operand - 1 - of.read[k].source])
+            key.append(offsets.data.as_longlongs[operand - 1 - of.read[k].source])
+        return tuple(key)
+
     def wire(
         self, tape, const int32_t[::1] entry, int32_t[::1] segment, int32_t[::1] unit_node,
         int64_t[::1] rows, int32_t[::1] slot0, int32_t[::1] input0, int32_t[::1] term0,
@@ -146,45 +190,44 @@ cdef class Cuts:
     ):
         """Fill in the columns of a `Graph`, and the first `edges` of `preds`; return `edges`."""
         cdef array sources = tape.sources, offsets = tape.offsets, value0 = tape.node_value0
-        cdef const int64_t *address = <const int64_t *>self.address.data.as_longlongs, *size, *count
-        cdef const int32_t *used
-        cdef const Head *head
-        cdef const Use *use
-        cdef const Term *read
+        cdef CutParts of
         cdef Py_ssize_t slot = 0, item = 0, at = 0, edges = 0, unit = 0, operand = 0, first, stop
-        cdef Py_ssize_t node, n, k
-        cdef int64_t source, offset
+        cdef Py_ssize_t node, n, k, source, offset, once
+        #: First slots of units that exist once, and belong to the first call that reads them.
+        cdef dict made = {}
         number_externals(tape, value_term)
         for node in range(entry.shape[0]):
-            used = <const int32_t *>self.used.data.as_ints + self.use0.data.as_ints[entry[node]]
-            head, first = <const Head *>address[entry[node]], slot
-            use = <const Use *>(head + 1)
-            size = <const int64_t *>(use + head.uses)
-            count = size + head.slots
-            read = <const Term *>(count + head.inputs)
-            for n in range(head.uses):
-                segment[unit], unit_node[unit], rows[unit] = used[n], node, use[n].rows
+            of, first, once = self.cut_at(entry[node]), slot, slot
+            if of.head.once:
+                once = made.setdefault(self.key_of(tape, of, operand), slot)
+                if once < slot:
+                    first = slot - of.head.once
+                    of = without_first(of)
+            for n in range(of.uses):
+                segment[unit], unit_node[unit], rows[unit] = of.segment[n], node, of.use[n].rows
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
-                for k in range(use[n].slots):
-                    slot_unit[slot + k], slot_size[slot + k] = unit, size[k]
+                for k in range(of.use[n].slots):
+                    slot_unit[slot + k], slot_size[slot + k] = unit, of.size[k]
                 stop = at
-                for k in range(use[n].inputs):
+                for k in range(of.use[n].inputs):
                     term0[item + k] = stop
-                    stop += count[k]
+                    stop += of.count[k]
                 for at in range(at, stop):
-                    source, offset = first + read.source, 0
-                    if read.source < 0:
-                        source = value_term[sources.data.as_ints[operand - 1 - read.source]]
-                        offset = offsets.data.as_longlongs[operand - 1 - read.source]
-                    term[at], term_offset[at], term_size[at] = source, offset, read.size
+                    source, offset = of.read.source, 0
+                    source += first if source >= of.head.once else once
+                    if of.read.source < 0:
+                        source = value_term[sources.data.as_ints[operand - 1 - of.read.source]]
+                        offset = offsets.data.as_longlongs[operand - 1 - of.read.source]
+                    term[at], term_offset[at], term_size[at] = source, offset, of.read.size
                     if source >= 0:
                         preds[edges] = slot_unit[source]
                         edges += 1
-                    read += 1
-                unit, slot, item, at = unit + 1, slot + use[n].slots, item + use[n].inputs, stop
-                size, count = size + use[n].slots, count + use[n].inputs
-            for k in range(head.results):
-                value_term[value0.data.as_ints[node] + k] = first + (<const int64_t *>read)[k]
-            operand += head.arguments
+                    of.read += 1
+                unit, slot, item, at = unit + 1, slot + of.use[n].slots, item + of.use[n].inputs, stop
+                of.size, of.count = of.size + of.use[n].slots, of.count + of.use[n].inputs
+            for k in range(of.head.results):
+                value_term[value0.data.as_ints[node] + k] = first + (<const int64_t *>of.read)[k]
+            operand += of.head.arguments
         input0[unit], term0[item], pred0[unit] = item, at, edges
+        self.sizes = unit, slot, item, at
         return edges

@@ -119,7 +119,7 @@ class _Graph:
 
     def _is_flat(self, port: Port) -> bool:
         """Return whether the array of a port has two axes, as the rows of an arena have."""
-        return self._segment.layout != "unbatched" and len(port.shape) == 1
+        return not self._segment.is_single and len(port.shape) == 1
 
     def _variable(self, name: str) -> int:
         value = self._builder.variable(name)
