@@ -41,6 +41,11 @@ def sizes_of(list arrays not None):
     return found
 
 
+def type_ids_of(list arrays not None):
+    """Return the type id of each of some real arrays."""
+    return [type_id_of(array_) for array_ in arrays]
+
+
 def distinct(list objects not None):
     """Return the different ones of some objects, and per object its number among these."""
     cdef dict known = {}

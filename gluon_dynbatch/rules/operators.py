@@ -27,6 +27,15 @@ BROADCAST = Rule(as_called, shape.broadcast_stack)
 SCATTER = Rule(None, index.scatter_stack)
 TAKE = Rule(index.take, index.take)
 RESHAPE = Rule(shape.reshape, shape.reshape)
+BATCH_NORM = Rule(
+    axes.batch_norm,
+    axes.batch_norm,
+    parameters=(1, 2, 3, 4),
+    not_with="output_mean_var=True",
+    no_gradient=(3, 4),
+    refuses_gradient=True,
+    writes="training",
+)
 
 MERGED: Tuple[Family, ...] = (
     family(
@@ -107,7 +116,8 @@ MERGED: Tuple[Family, ...] = (
         each("pick", along(axis=-1), no_gradient=(1,)),
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,), own=True),
-        each("scatter_nd _backward_gather_nd", SCATTER, no_gradient=(1,), own=True),
+        each("scatter_nd", SCATTER, no_gradient=(1,), own=True),
+        each("_backward_gather_nd", SCATTER, no_gradient=(1,), own=True, refused=("int8", "uint8")),
         each("one_hot", SAME, no_gradient=(0,)),
         each("_ravel_multi_index", time_major(0, outputs=False), no_gradient=(0,)),
         each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),
@@ -169,18 +179,13 @@ MERGED: Tuple[Family, ...] = (
         "`BatchNorm`",
         "in prediction mode, or with `use_global_stats`; "
         "in training, each call has its own statistics, as in the loop",
-        each(
-            "BatchNorm _contrib_BatchNormWithReLU",
-            Rule(axes.batch_norm, axes.batch_norm, parameters=(1, 2, 3, 4), no_gradient=(3, 4)),
-            not_with="output_mean_var=True",
-            writes="training",
-            refuses_gradient=True,
-        ),
+        each("BatchNorm", BATCH_NORM),
+        each("_contrib_BatchNormWithReLU", BATCH_NORM, refused=("float16", "float64")),
     ),
     family(
         "`Dropout`, `random.*_like`, `sample_*`",
         "every sample has its own draw",
-        each("Dropout", along(axes=()), random=True),
+        each("Dropout", along(axes=()), random=True, refused=("int8", "uint8", "int32", "int64")),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
         each("_sample_multinomial", along(), row_dims=2, random=True),

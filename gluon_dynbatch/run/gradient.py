@@ -46,6 +46,7 @@ from ..native.executing import GIVE
 from ..record.intercept import HOOKS, replace_for_good
 from ..record.where import user_line
 from .engine import FLIGHT, give_back
+from .hold import hold
 from .pool import address_of
 from .profiling import PROFILER
 from .variables import GRAD_ADD, GRAD_NULL, Requests, Target, deliver
@@ -359,3 +360,4 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], function: Fun
                 ctypes.byref(callback_list),
             )
         )
+        hold(outputs)

@@ -308,7 +308,16 @@ def _entry(
     arrays = *entry.in_types, *entry.out_array_types
     if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
         return f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
-    return entry
+    return _why_refused(entry) or entry
+
+
+def _why_refused(typed: TypedProgram) -> str:
+    """Return why MXNet refuses to compute calls of a program; empty if it may not."""
+    for op in typed.program.ops:
+        dtype = typed.dtypes[op.inputs[0]] if op.inputs else ""
+        if dtype in rules.of(op.op).refused:
+            return f"MXNet refuses to compute {op.op} of {dtype}"
+    return ""
 
 
 def _with_shapes(program: CallProgram, shapes: Dict[Ref, Shape]) -> CallProgram:

@@ -139,3 +139,20 @@ def test_arrays_of_seven_dimensions_run_at_once():
         run(contextlib.nullcontext())
     reasons = {call.reason for call in batch.report.alone}
     assert reasons and all("6 axes" in reason for reason in reasons)
+
+
+REFUSED = [case for case in attributes.cases("nd") if rules.of(case.op).refused]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.op)
+def test_dtypes_that_mxnet_refuses_are_refused(case):
+    for dtype in rules.of(case.op).refused:
+        attrs = {**case.attrs, "__dtype__": dtype}
+        assert not attributes.compare(case, attrs, granularity="operator")
+
+
+def test_a_call_of_a_refused_dtype_raises_as_in_the_loop():
+    net, x = cell(lambda F, x: F.Dropout(2 * x, p=0.5)), mx.nd.ones((1, 3), dtype="int32")
+    for scope in (contextlib.nullcontext(), gdb.batching()):
+        with pytest.raises(mx.MXNetError, match="floating point"), scope:
+            net(x).asnumpy()
