@@ -16,8 +16,9 @@ NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# These variables of the user's environment must not affect the one in .venv.
-unexport PYTHONPATH PYTHONHOME
+# These variables of the user's environment must not affect the one in .venv. Tests start many processes: without
+# bytecode, each compiles all modules.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 # How many processes `make test` runs.
 TEST_PROCESSES ?= 2
