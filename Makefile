@@ -16,8 +16,9 @@ NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# These variables of the user's environment must not affect the one in .venv.
-unexport PYTHONPATH PYTHONHOME
+# These variables of the user's environment must not affect the one in .venv. Tests start many processes: without
+# bytecode, each compiles all modules.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 # How many processes `make test` runs.
 TEST_PROCESSES ?= 2
@@ -54,11 +55,12 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-f
 SANITIZED_TESTS ?= tests/kernel tests/test_structure.py tests/misuse/test_reentrance.py \
   tests/misuse/test_earlier_flushes.py tests/fuzz
 
-.PHONY: help demo test test-ray lint installs bench peers fuzz mxnet-tests no-source sanitize sanitize-c docs wheels clean
+.PHONY: help demo test test-deep test-ray lint installs bench peers fuzz mxnet-tests no-source sanitize sanitize-c docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
+	@echo "make test-deep  run them with all combinations, and twenty times as many random examples"
 	@echo "make test-ray  test the services on a local cluster of Ray, which it installs (two minutes)"
 	@echo "make lint   run ruff, and mypy in strict mode"
 	@echo "make installs  install the package in all ways, on each Python 3.8 to 3.11 found here, and run some tests there"
@@ -80,6 +82,9 @@ demo: $(NATIVE)
 
 test: $(NATIVE)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+test-deep: $(NATIVE)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal --hypothesis-profile=deep
 
 test-ray: $(NATIVE) $(RAY_STAMP)
 	$(RAY)/bin/python -m pytest -q tests/test_ray.py

@@ -14,9 +14,12 @@ from hypothesis.strategies import none
 from mxnet import npx
 
 # No deadline, because the first call of a block, which traces and compiles it, takes longer.
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile(
+    "default", deadline=None, print_blob=True, derandomize=True, max_examples=50
+)
+# See `depth.py`: pytest --hypothesis-profile=deep
+settings.register_profile("deep", deadline=None, print_blob=True, max_examples=1000)
+settings.load_profile("default")
 
 # Tests run in several processes, which would take the cores from each other. MXNet and the package
 # read this on import, later.

@@ -3,24 +3,11 @@
 from functools import lru_cache
 
 import mxnet as mx
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.cells import WORDS, Cells, ready, run_tree
 from tests.fuzz.harness import Case, Setting, run
 from tests.fuzz.programs import Program, programs
-
-
-def examples(count):
-    """Run `count` examples, the same ones each time, and shrink failures."""
-    return settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    )
 
 
 @lru_cache(maxsize=None)

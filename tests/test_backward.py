@@ -10,6 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.run.gradient import forget
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
@@ -24,6 +25,7 @@ from tests.cells import (
     tree_losses,
 )
 from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
+from tests.depth import in_turn
 from tests.inside import nodes_of_mxnets_tape
 
 HEADS = {
@@ -47,11 +49,13 @@ JOINED = ("sum", "concat", "add_n")
 ADDED = ("one by one", "twice, added")
 
 
-@ALL
-@pytest.mark.parametrize("how", ["inside", "after", "recorded inside"])
-@pytest.mark.parametrize("name", HEADS)
-def test_all_ways_to_go_backward_give_the_gradients_of_the_loop(name, how, granularity):
+HOW = [(name, how) for name in HEADS for how in ("inside", "after", "recorded inside")]
+
+
+@pytest.mark.parametrize("case, granularity", in_turn(HOW, GRANULARITIES))
+def test_all_ways_to_go_backward_give_the_gradients_of_the_loop(case, granularity):
     """The backward pass starts in or after the scope; autograd records around or in the scope."""
+    name, how = case
     net = make_cells()
     net.collect_params().setattr("grad_req", "add" if name in ADDED else "write")
 

@@ -12,7 +12,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.cells import cell
 from tests.common import semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 mnp = mx.np
 COPIES = cell(lambda F, arrays: [F.np.copy(a) for a in arrays])
@@ -107,7 +107,7 @@ def compare(run, lengths, **options):
     return report.launches
 
 
-@examples(60)
+@examples(30)
 @given(programs(), st.sampled_from(["operator", "block"]))
 def test_programs_of_masks_equal_the_loop(steps, granularity):
     """And their samples need the launches of samples of one length."""

@@ -21,8 +21,8 @@ from gluon_dynbatch.native import recording
 from gluon_dynbatch.run.direct import free_ones
 from tests.cells import attached, cell, dense, equal, inputs
 from tests.common import FIXED
+from tests.depth import examples
 from tests.inside import kept_heads, owner_of
-from tests.strategies import examples
 
 NET = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=4, no_bias=True)))
 
@@ -68,7 +68,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("through_mxnet", [False, True])
-@examples(40)
+@examples(20)
 @given(
     st.lists(GRAD_REQS, min_size=1, max_size=3).filter(lambda reqs: reqs[0] != "null"),
     st.lists(st.sampled_from(["none", "write", "add", "null"]), min_size=1, max_size=6),

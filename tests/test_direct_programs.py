@@ -11,7 +11,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.cells import cell, equal
 from tests.common import FIXED
-from tests.strategies import examples
+from tests.depth import examples
 
 NET = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=3, no_bias=True)))
 NUMBERS = st.integers(0, 9)
@@ -133,7 +133,7 @@ def run(scope, program):
     return [*training.log, *training.heads, *training.weights, *(w.grad for w in training.weights)]
 
 
-@examples(80)
+@examples(40)
 @given(PROGRAMS, st.sampled_from([{}, {}, {"debug": True}]))
 def test_training_programs_equal_the_loop(program, options):
     wanted = run(contextlib.nullcontext, program)

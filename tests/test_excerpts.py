@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from tests.cells import cell, equal
 from tests.common import FIXED, SCOPES, loop_and_scope, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 scaled = cell(lambda F, x, w: F.broadcast_mul(F.tanh(x), w))
 #: The same by interface.
@@ -87,7 +87,7 @@ def parts(draw):
 
 
 @pytest.mark.parametrize("front", ["nd", "np"])
-@examples(60)
+@examples(30)
 @given(drawn=parts(), grad_req=st.sampled_from(["write", "add"]), options=st.sampled_from(SCOPES))
 def test_parts_have_values_and_gradients_of_the_loop(front, drawn, grad_req, options):
     shape, keys = drawn

@@ -17,8 +17,8 @@ from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, by_mxnets_operators, interpreter_with, loop_and_scope
+from tests.depth import examples
 from tests.inside import arenas_of
-from tests.strategies import examples
 from tests.test_threads import in_threads
 
 
@@ -56,7 +56,7 @@ def walker(step):
     concurrency=st.none() | st.integers(1, 4),
     options=st.sampled_from([{}, FIXED, {"granularity": "operator"}, {"debug": True}]),
 )
-@examples(25)
+@examples(13)
 def test_values_and_gradients_of_programs_steered_by_values(
     step, count, seed, concurrency, options
 ):

@@ -12,7 +12,7 @@ from gluon_dynbatch.native import executing
 from tests import inside
 from tests.cells import cell, equal
 from tests.common import FIXED, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has been renamed:DeprecationWarning")
 twice = cell(lambda F, x: x * 2)
@@ -66,7 +66,7 @@ INDICES = {
 
 
 @pytest.mark.parametrize("front", ["nd", "np"])
-@examples(60)
+@examples(30)
 @given(drawn=keys(), written=st.sampled_from(sorted(INDICES)))
 def test_index_arrays_are_recorded(front, drawn, written):
     shape, chosen = drawn
@@ -104,7 +104,7 @@ def test_pending_indices_choose_from_ordinary_arrays(front):
 
 
 @pytest.mark.filterwarnings("ignore:.*np.bool:DeprecationWarning")
-@examples(40)
+@examples(20)
 @given(case=keys(), front=st.sampled_from(["nd", "np"]), made=st.booleans())
 def test_index_arrays_choose_elements_that_are_written(case, front, made):
     """As in the loop, although the index arrays are pending."""
@@ -303,7 +303,7 @@ def passes(F, states, source, target):
     return F.broadcast_add(F.concat(states, total, dim=1), F.expand_dims(chosen, axis=1))
 
 
-@examples(6)
+@examples(3)
 @given(
     st.lists(st.sampled_from([(1, 1), (2, 5), (7, 3), (40, 36)]), min_size=2, max_size=3),
     st.sampled_from(["float32", "float64", "int32", "int64"]),
@@ -394,7 +394,7 @@ def programs_with_a_failing_index(draw):
     return count, bad, [*steps, draw(st.sampled_from(["gather", "add"]))], draw(st.booleans())
 
 
-@examples(30)
+@examples(15)
 @given(programs_with_a_failing_index())
 def test_after_the_error_only_values_of_failed_indices_are_lost(program):
     """Values and gradients of all other samples are those of the loop."""

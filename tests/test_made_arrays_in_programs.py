@@ -21,7 +21,7 @@ from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import WIDTH, attached, cell, dense
 from tests.common import FIXED, SCOPES, by_mxnets_operators, host, same
-from tests.strategies import examples
+from tests.depth import examples
 from tests.test_lazy import VALUES
 from tests.test_made_arrays import outcome
 from tests.test_trace_once import x
@@ -47,7 +47,7 @@ def lookups(net, numbers):
 
 @pytest.mark.parametrize("options", [*SCOPES, {}])
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=5))
-@examples(8)
+@examples(4)
 def test_programs_equal_the_loop(options, samples):
     net = embedding()
     params = net.collect_params()
@@ -56,7 +56,7 @@ def test_programs_equal_the_loop(options, samples):
 
 @pytest.mark.parametrize("options", SCOPES)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.sampled_from([1, 0.1, -2]))
-@examples(5)
+@examples(3)
 def test_sizes_that_mxnet_infers(options, rows, step):
     """A cell may leave sizes of zeros and lengths of ranges to MXNet, in the middle of a call."""
 
@@ -176,7 +176,7 @@ def run(operations, net):
 
 
 @given(operations=OPERATIONS)
-@examples(60)
+@examples(30)
 def test_arrays_share_memory_as_without_a_scope(operations):
     net = dense(WIDTH)
     wanted = run(operations, net)

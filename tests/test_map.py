@@ -12,7 +12,7 @@ from mxnet import gluon
 import gluon_dynbatch as gdb
 from tests.cells import array, dense, equal, inputs, ready
 from tests.common import refused
-from tests.strategies import examples
+from tests.depth import examples
 
 PAIRS = [(array(1, 4, seed=i), array(1, 4, seed=i + 3)) for i in range(3)]
 
@@ -168,7 +168,7 @@ def net():
 
 
 @given(count=st.integers(0, 9), size=st.integers(1, 4), prefetch=st.integers(0, 3))
-@examples(25)
+@examples(13)
 def test_results_come_in_order(net, count, size, prefetch):
     samples = inputs(count, 3)
     stream = gdb.imap(net, samples, batch_size=size, prefetch=prefetch)

@@ -19,8 +19,8 @@ from gluon_dynbatch.run.pool import LARGE, MOST_BYTES, MOST_IDLE, Pool, address_
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, array, equal, ready, unary
 from tests.common import FIXED, alive, none_left
+from tests.depth import examples
 from tests.inside import bytes_of_plans, forget_plans, known_operators, limit_entries
-from tests.strategies import examples
 
 SIZES = [0, 20, 30, 40, 90, 101]
 STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(SIZES)), max_size=30)
@@ -213,7 +213,7 @@ TAKES = st.tuples(
 
 
 @given(st.lists(TAKES, max_size=20))
-@examples(40)
+@examples(20)
 def test_memory_is_reused_once_nothing_holds_it(takes):
     """A view holds it as well; memory of one size is reused for that size, or a smaller one."""
     pool, held, free = Pool(), {}, {}

@@ -13,7 +13,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.cells import attached, cell, equal
 from tests.common import FIXED, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 #: A product of one array and a number that depends on another one, which has any shape.
 MIX = cell(
@@ -131,7 +131,7 @@ def outcome(front, program, scope, in_map):
 
 
 @pytest.mark.parametrize("front", ["nd", "np"])
-@examples(70)
+@examples(35)
 @given(PROGRAMS, st.sampled_from([{}, {}, {"debug": True}]), st.booleans())
 def test_views_and_calls_in_any_modes_get_the_gradients_of_the_loop(
     front, program, options, in_map

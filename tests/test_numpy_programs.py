@@ -12,7 +12,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from tests.cells import cell
 from tests.common import semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 mnp = mx.np
 COPIES = cell(lambda F, arrays: [F.np.copy(a) for a in arrays])
@@ -129,7 +129,7 @@ def results(steps, samples, scope):
     return kinds, [v.asnumpy() for v in values], gradients
 
 
-@examples(30)
+@examples(15)
 @given(programs(), st.sampled_from(GRANULARITIES), st.booleans())
 def test_random_programs_equal_the_loop(program, granularity, debug):
     shapes, steps = program

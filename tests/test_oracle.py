@@ -17,9 +17,10 @@ from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, cell, check_invariants
 from tests.common import ALL, by_mxnets_operators
+from tests.depth import examples
 from tests.fuzz.harness import ExcusedError
 from tests.fuzz.programs import programs
-from tests.strategies import examples, tree_batches
+from tests.strategies import tree_batches
 
 SMALL = gdb.Budget(visits=12)
 SETTINGS = [(g, p) for g in GRANULARITIES for p in POLICIES]
@@ -30,7 +31,7 @@ def check(program, **options):
     return check_invariants(batch)
 
 
-@examples(16)
+@examples(8)
 @given(programs(tame=True), st.sampled_from(SETTINGS))
 def test_random_programs_equal_the_loop(program, drawn):
     """All granularities run with one policy, and all policies with one granularity."""
@@ -55,7 +56,7 @@ def test_random_programs_equal_the_loop(program, drawn):
     + [(*setting, by_mxnets_operators) for setting in zip(GRANULARITIES, POLICIES)],
 )
 def test_random_trees_equal_the_loop(granularity, policy, operators):
-    @examples(10)
+    @examples(5)
     @given(tree_batches())
     def run(program):
         options = {"granularity": granularity, "policy": policy}
@@ -67,7 +68,7 @@ def test_random_trees_equal_the_loop(granularity, policy, operators):
     run()
 
 
-@examples(10)
+@examples(5)
 @given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "head"])))
 def test_cells_that_are_not_hybridized_equal_the_loop(program, names):
     """Each of their operators is a call, or runs at once if no argument is lazy."""
@@ -79,7 +80,7 @@ def test_cells_that_are_not_hybridized_equal_the_loop(program, names):
         program.block.hybridize()
 
 
-@examples(12)
+@examples(6)
 @given(tree_batches(), st.sampled_from(GRANULARITIES), st.sampled_from([1, 2, 5, 100]))
 def test_max_rows_limits_every_launch(program, granularity, max_rows):
     options = {"granularity": granularity, "max_rows": max_rows}

@@ -18,7 +18,7 @@ from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Attention, attached, cell, check_invariants, launches, ready
 from tests.common import arrays, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 
 def additive():
@@ -95,7 +95,7 @@ def compare(net, sizes, **options):
 SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 3)), min_size=1, max_size=6)
 
 
-@examples(40)
+@examples(20)
 @given(
     st.sampled_from(KINDS), st.booleans(), SIZES, st.sampled_from(GRANULARITIES),
     st.sampled_from(list(POLICIES)), st.sampled_from([None, 3]), st.booleans(), st.booleans(),

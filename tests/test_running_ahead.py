@@ -24,9 +24,10 @@ from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, cell, check_invariants, dense, equal
 from tests.common import ALL, by_mxnets_operators, many_parts
+from tests.depth import examples
 from tests.fuzz.harness import ExcusedError
 from tests.fuzz.programs import programs
-from tests.strategies import examples, tree_batches
+from tests.strategies import tree_batches
 
 PARTS = st.sampled_from([1, 2, 3, 7])
 
@@ -34,7 +35,7 @@ PARTS = st.sampled_from([1, 2, 3, 7])
 @pytest.mark.parametrize("operators", [nullcontext, by_mxnets_operators])
 @ALL
 def test_random_trees(granularity, operators):
-    @examples(8)
+    @examples(4)
     @given(tree_batches(), PARTS)
     def run(program, calls):
         with operators(), many_parts(calls):
@@ -46,7 +47,7 @@ def test_random_trees(granularity, operators):
     run()
 
 
-@examples(8)
+@examples(4)
 @given(programs(tame=True), st.sampled_from(GRANULARITIES), PARTS)
 def test_random_programs(program, granularity, calls):
     with many_parts(calls):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Tuple
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
@@ -20,6 +20,7 @@ from gluon_dynbatch.native.recording import Structure, flatten, read_key, unflat
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, dense
 from tests.common import FIXED
+from tests.depth import examples
 from tests.test_trace_once import Node, chain, scope, traced, x
 
 
@@ -67,7 +68,7 @@ def described(value, leaf=lambda leaf: "leaf"):
     return (type(value), repr(value))
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(nests(STATICS | st.builds(Leaf)))
 def test_unflatten_undoes_flatten(value):
     leaves, spec = flatten(value, Leaf)
@@ -81,7 +82,7 @@ class First(gdb.DynamicHybridBlock):
         return first * 2
 
 
-@settings(max_examples=30)
+@examples(15)
 @given(st.lists(nests(STATICS | st.builds(Leaf)), max_size=4))
 def test_the_key_of_a_call_says_how_its_arguments_are_nested(rest):
     """A new kind of call needs no second walk over its arguments."""
@@ -193,7 +194,7 @@ def key(value):
     return Structure(None).write(0, value)
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(nests(STATICS), st.sampled_from([list, dict, Leaf]))
 def test_keys_of_long_tuples_are_kept_unless_something_in_them_can_change(value, changeable):
     long = Pair(tuple(range(60)), value)
@@ -373,7 +374,7 @@ WHOLE = st.builds(lambda sign, bits, more: sign * 2**bits + more, st.sampled_fro
 VALUES = nests(STATICS | WHOLE)
 
 
-@settings(max_examples=100)
+@examples(50)
 @given(VALUES, VALUES)
 def test_keys_and_specs_are_equal_exactly_if_random_values_are(one, other):
     for a, b in ((one, other), (one, copy.deepcopy(one)), ([one, other], [other, one])):

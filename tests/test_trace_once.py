@@ -21,8 +21,9 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells
 from tests.common import FIXED, SCOPES, named_lines
+from tests.depth import examples
 from tests.inside import limit_pieces, pieces_of
-from tests.strategies import PROGRAMS, examples
+from tests.strategies import PROGRAMS
 
 
 class FunctionBlock(gdb.DynamicHybridBlock):
@@ -66,7 +67,7 @@ def x(seed=0, rows=1):
 
 @pytest.mark.parametrize("options", SCOPES)
 @given(program=PROGRAMS)
-@examples(5)
+@examples(3)
 def test_random_programs_equal_the_loop_when_traced_and_when_known(program, options):
     """With ``debug=True``, the program is known from a scope without it."""
     block = FunctionBlock(lambda block, sample: program.fn(sample), program.block)
@@ -85,7 +86,7 @@ TREES = st.recursive(
 
 
 @given(trees=st.lists(TREES, min_size=1, max_size=5))
-@examples(15)
+@examples(8)
 def test_each_tree_is_traced_once_with_its_subtrees(trees):
     net = TreeNet(make_cells().child_sum)
     net.hybridize(trace_once=True)

@@ -15,8 +15,8 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH
 from tests.common import FIXED
+from tests.depth import examples
 from tests.inside import pieces_of
-from tests.strategies import examples
 from tests.test_made_arrays import CREATED, SOURCES
 from tests.test_trace_once import FunctionBlock, Node, scope, traced, x
 
@@ -150,7 +150,7 @@ def test_other_values_are_another_structure():
 
 
 @given(numbers=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=6))
-@examples(15)
+@examples(8)
 def test_arrays_made_outside_are_arguments(numbers):
     """Their values are no part of the structure."""
     block = outer()

@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, attached, equal, inputs, ready
 from tests.common import FIXED
-from tests.strategies import examples
+from tests.depth import examples
 
 #: A network that keeps state in all kinds of places; ``{body}`` is a random program.
 SOURCE = """
@@ -210,13 +210,13 @@ def assert_close(got, wanted):
 
 
 @given(body=programs(), count=st.integers(2, 4), concurrency=st.sampled_from([None, None, 2]))
-@examples(40)
+@examples(20)
 def test_programs_with_state_equal_the_loop(body, count, concurrency):
     check(network(body), count, concurrency=concurrency)
 
 
 @given(body=programs(), count=st.integers(2, 3))
-@examples(12)
+@examples(6)
 def test_debug_raises_no_false_alarm(body, count):
     """And changes the state and the gradients once."""
     check(network(body), count, debug=True)

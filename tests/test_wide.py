@@ -13,7 +13,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.many_arrays import MOST_PART, MOST_WHOLE, part_sizes
 from tests.cells import array, cell
 from tests.common import FIXED, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 #: By interface: functions of a list of arrays of shape (1, 2).
 ND = {
@@ -69,7 +69,7 @@ def test_parts_are_few_and_of_few_sizes(count):
 
 
 @given(st.lists(st.integers(129, 300), min_size=2, max_size=3))
-@examples(10)
+@examples(5)
 def test_parts_of_all_calls_share_launches(counts):
     """Those of one minibatch take two launches: one joins the parts of all, one the results."""
     net = cell(lambda F, x: x + 1)

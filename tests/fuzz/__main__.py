@@ -21,7 +21,7 @@ from hypothesis import Phase, given, settings
 
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
-from tests.strategies import examples
+from tests.depth import examples
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs

@@ -8,6 +8,7 @@ from mxnet import autograd
 
 from tests import inside
 from tests.common import semantics
+from tests.depth import in_turn
 from tests.rules import attributes
 from tests.rules.interpreter import is_float
 
@@ -43,7 +44,11 @@ def make(grad_req, net=None):
 #: MXNet's own indexing of arrays of `mx.np` uses deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
 OPTIONS = {"granularity": "operator", "policy": "depth", "analysis_budget": None}
-WAYS = [("train", "scope"), ("train", "map"), ("infer", "threads")]
+WAYS = [
+    {"mode": "train", "way": "map"},
+    {"mode": "train", "way": "scope"},
+    {"mode": "infer", "way": "threads"},
+]
 
 
 def check(front, *lines, mode="train", dtype="float32", **fields):
@@ -59,35 +64,37 @@ def both(texts):
     return [(name, text) for name, front in FRONTS.items() for text in texts(front)]
 
 
-@pytest.mark.parametrize("mode, way", WAYS)
-@pytest.mark.parametrize("front, text", both(lambda front: front.reads))
-def test_values_that_are_read(front, text, mode, way):
+@pytest.mark.parametrize("case, way", in_turn(both(lambda front: front.reads), WAYS))
+def test_values_that_are_read(case, way):
+    front, text = case
     z = "z = net.cell(x)"
-    check(front, z, f"y = {text.format('x', 'z', dtype='float32')}", mode=mode, way=way)
+    check(front, z, f"y = {text.format('x', 'z', dtype='float32')}", **way)
 
 
-@pytest.mark.parametrize("mode, way", WAYS)
-@pytest.mark.parametrize("front, text", both(lambda front: steps.MADE))
-def test_blocks_that_samples_make(front, text, mode, way):
+@pytest.mark.parametrize("case, way", in_turn(both(lambda front: steps.MADE), WAYS))
+def test_blocks_that_samples_make(case, way):
+    front, text = case
     s = "s = dict(s, number=s['name'] * 0.4)"
-    check(front, s, "z = net.cell(x)", f"y = {text.format('x', 'z')}", mode=mode, way=way)
+    check(front, s, "z = net.cell(x)", f"y = {text.format('x', 'z')}", **way)
 
 
-@pytest.mark.parametrize("mode, way", WAYS)
-@pytest.mark.parametrize("front, text", both(lambda front: front.writes))
-def test_arrays_that_are_written_to(front, text, mode, way):
+@pytest.mark.parametrize("case, way", in_turn(both(lambda front: front.writes), WAYS))
+def test_arrays_that_are_written_to(case, way):
+    front, text = case
     z = FRONTS[front].forms["tanh"].format("y")
     line = f"with autograd.pause(): y = 2 * x; z = {z}; {text.format('y', 'x')}"
-    check(front, line, "y = y * x + z", mode=mode, way=way)
+    check(front, line, "y = y * x + z", **way)
 
 
-@pytest.mark.parametrize("way", ["scope", "map"])
-@pytest.mark.parametrize("front, state", both(
+STATES = both(
     lambda front: [(read, change) for read, changes in front.states for change in changes]
-))  # fmt: skip
-def test_state_that_samples_share(front, state, way):
+)
+
+
+@pytest.mark.parametrize("case, way", in_turn(STATES, ["map", "scope"]))
+def test_state_that_samples_share(case, way):
     """The values that decide make samples of a map wait."""
-    read, change = state
+    front, (read, change) = case
     decide = "x = x * 2 if x.sum().asnumpy().item() > 0 else x"
     y = f"y = {read.format(dtype='float32')} * x[0:1]"
     value = FRONTS[front].forms["tanh"].format("x[0:1]")

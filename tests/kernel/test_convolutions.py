@@ -5,7 +5,7 @@ from itertools import product
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
 from mxnet.gluon import nn
@@ -16,6 +16,7 @@ from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Columns, Maps, Slot
 from gluon_dynbatch.kernel.step import Convolved
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, equal
+from tests.depth import examples
 from tests.kernel.native import launch
 
 from .test_products import surrounded, within
@@ -83,7 +84,7 @@ def flat(array):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=80)
+@examples(40)
 @given(convolutions(), st.integers(0, 3), st.booleans(), st.integers(0, 9))
 @pytest.mark.usefixtures("instruction_set")
 def test_results_and_gradients_equal_numpy(dtype, maps, rows, has_bias, seed):
@@ -153,7 +154,7 @@ def terms_of_kernel(maps, data, gradient):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=40)
+@examples(20)
 @given(
     st.tuples(st.integers(8, 20), st.integers(8, 20)),
     st.tuples(st.integers(0, 2), st.integers(0, 2)),

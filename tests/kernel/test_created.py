@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import cell
 from tests.common import FIXED
-from tests.strategies import examples
+from tests.depth import examples
 
 EXTENT = st.integers(1, 6)
 NUMBER = st.integers(-12, 12).map(lambda n: n / 4)
@@ -47,7 +47,7 @@ def samples_of(size, dtype, heights):
     return samples
 
 
-@examples(60)
+@examples(30)
 @given(CREATED, st.sampled_from(["float32", "float64"]))
 def test_created_arrays_equal_mxnet(created, dtype):
     op, attrs = created

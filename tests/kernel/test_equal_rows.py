@@ -16,8 +16,8 @@ from gluon_dynbatch.native import executing
 from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import array, attached, ready
+from tests.depth import examples
 from tests.kernel.native import launch
-from tests.strategies import examples
 
 #: So wide that a product takes longer than copies of its rows.
 UNITS = 256
@@ -102,7 +102,7 @@ READERS = [None, "launch", "user", "result"]
 WORDS = st.lists(st.lists(st.integers(-2, 11), min_size=1, max_size=9), min_size=1, max_size=6)
 
 
-@examples(20)
+@examples(10)
 @given(st.data(), WORDS, st.sampled_from(["int32", "int64", "float32"]), st.booleans())
 def test_distinct_rows_are_looked_up_by_the_launch_that_needs_them(data, lists, dtype, debug):
     """Whoever else reads the rows of the table, and in whatever order programs are reused."""
@@ -210,7 +210,7 @@ class Leaves(gdb.DynamicHybridBlock):
 JOINS = ["plain", "bias", "two products", "read again", "product of the other"]
 
 
-@examples(30)
+@examples(15)
 @given(st.data(), WORDS, st.sampled_from(JOINS), st.integers(1, 2))
 def test_products_of_equal_states_are_computed_once(data, lists, kind, depth):
     """Whichever parameters are trained, and whether the arrays get gradients."""

@@ -3,13 +3,14 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import HybridBlock, nn
 
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
 from tests.common import semantics
+from tests.depth import examples
 
 #: Up to 4 rows are added up one by one, up to 16 rows of two matrices are copied one by one, and
 #: more of them otherwise.
@@ -88,7 +89,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(
     st.lists(WIDTHS, min_size=1, max_size=3),
     st.lists(STEPS, min_size=1, max_size=6),

@@ -3,20 +3,21 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_dynbatch.kernel.layout import Columns, Order, Slot, parts_between
 from gluon_dynbatch.kernel.step import Access, Instruction, Pointwise, Wanted
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, cell
+from tests.depth import examples
 from tests.kernel.native import launch
 
 SIZES = st.integers(1, 9), st.sampled_from([2, 3, 16, 45]), st.sampled_from([2, 5, 16, 33, 700])
 REDUCTIONS = {"sum": np.sum, "max": np.max, "prod": np.prod}
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(*SIZES, st.integers(0, 3), st.sampled_from([np.float32, np.float64]), st.integers(0, 9))
 def test_all_ways_to_load_and_store_parts(rows, parts, width, gap, dtype, seed):
     """Rows are `gap` columns apart from each other, so that parts do not follow each other."""

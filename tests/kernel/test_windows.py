@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import attached, ready
-from tests.strategies import examples
+from tests.depth import examples
 
 OPTIONS = {"granularity": "operator", "policy": "depth"}
 
@@ -41,7 +41,7 @@ def convolutions(draw):
     return attrs, lengths, number(1, 2), number(1, 9), number(20, 40)
 
 
-@examples(40)
+@examples(20)
 @given(convolutions(), st.sampled_from(["float32", "float64"]))
 def test_convolutions_of_any_lengths_equal_the_loop(drawn, dtype):
     attrs, lengths, images, channels, filters = drawn

@@ -19,6 +19,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.run.buffers import bases_of
 from tests.cells import array, cell, dense, equal, module
 from tests.common import FIXED, SCOPES, same_as_loop, semantics
+from tests.depth import in_turn
 
 from . import numpy_writes
 from .numpy_writes import fill
@@ -307,10 +308,10 @@ EITHER_SHARING = [("nd", name) for name in SHARING] + [("np", name) for name in 
 
 
 @pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("own, name", EITHER_SHARING)
-def test_all_arrays_that_share_memory_see_a_write(own, name, source):
-    """Copies and equal arrays do not."""
+@pytest.mark.parametrize("case, source", in_turn(EITHER_SHARING, SOURCES))
+def test_all_arrays_that_share_memory_see_a_write(case, source):
+    """Copies and equal arrays do not. What `mx.nd` and `mx.np` share meets two sources."""
+    own, name = case
     with semantics(own):
         check_sharing((NUMPY_SHARING if own == "np" else SHARING)[name], source)
 

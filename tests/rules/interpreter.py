@@ -177,7 +177,7 @@ def attach(op, arrays, start=0):
         if is_float(array) and k not in rules.of(op).no_gradient and array.grad is None:
             array.attach_grad("add" if start else "write")
             if start:
-                array.grad[:] = start
+                array.grad._sync_copyfrom(np.full(array.shape, start, array.dtype))
 
 
 def differentiate(outputs, heads, training):
