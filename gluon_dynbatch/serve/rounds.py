@@ -30,7 +30,7 @@ from .cohorts import Cohort, in_groups, is_of_a_flush
 CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
-MOST_ROUNDS = 256
+MOST_ROUNDS = 1024
 #: The step of at most so many requests is run by the worker: to wake the engine's thread takes as
 #: long.  That of more runs while the worker delivers what is known, and admits requests.
 FEW = 8
