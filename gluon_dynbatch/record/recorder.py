@@ -146,7 +146,9 @@ class Recorder(recording.Calls):
 
     def count_reads(self, places: List[recording.Place]) -> None:
         """Count reads of samples of a map at places in `read_places`, several at a time."""
-        for place, times in Counter(places).items():
+        # Samples in the same step read at the same place, and to count others takes long.
+        same = places.count(places[0]) == len(places)
+        for place, times in ((places[0], len(places)),) if same else Counter(places).items():
             self.report.found.count_again(("line", place.where), times)
 
     def count_ordinary(self, name: str) -> None:

@@ -14,6 +14,9 @@ from .clients import Outbox, Request
 class Office(Protocol):
     """Where requests come from, and go when they have ended: a `worker.Queue`."""
 
+    def look(self) -> bool:
+        """Take what has come, and return whether requests wait."""
+
     def begin(self, room: int) -> List[Request]:
         """Return requests that begin now, at most as many as there is room for."""
 

@@ -29,6 +29,8 @@ class Cohort:
         self.again = list(again)
         #: Fibers that wait, as `Fibers._parked`.
         self.parked: Deque[Any] = deque()
+        #: Whether some of them may have got their first value since the last flush.
+        self.has_ahead = False
         #: Why the last flush failed, to be raised in the only request.
         self.error: Optional[BaseException] = None
         #: Whether several requests have shared a flush, and not all have ended.

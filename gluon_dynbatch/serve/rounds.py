@@ -30,7 +30,7 @@ from .cohorts import Cohort, in_groups, is_of_a_flush
 CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
-MOST_ROUNDS = 256
+MOST_ROUNDS = 1024
 #: The step of at most so many requests is run by the worker: to wake the engine's thread takes as
 #: long.  That of more runs while the worker delivers what is known, and admits requests.
 FEW = 8
@@ -109,7 +109,8 @@ class Rounds(Fibers):
         self._rounds += 1
         for cohort in list(self._cohorts):
             self._advance(cohort)
-        self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
+        if len(self._cohorts) > 1:
+            self._cohorts[1:] = [each for each in self._cohorts[1:] if each.parked or each.again]
         self._settle()
 
     def rest(self) -> None:
@@ -195,7 +196,7 @@ class Rounds(Fibers):
         # computes is more often known than it would be for all together.
         error = self._flush(cohort, queued=waiting > FEW)
         requests, cohort.again = cohort.again, []
-        if cohort is self._common and error is None:
+        if cohort is self._common and error is None and self._office.look():
             requests += self._office.begin(self.room)
         self._count(min(waiting, self._most) + len(requests))
         # Clients work on these while the engine computes.  The first values of streams that begin
@@ -235,11 +236,14 @@ class Rounds(Fibers):
     def _resume_all(self, cohort: Cohort) -> None:
         """Resume the requests of a cohort that have waited, as many as may take part in a round."""
         error, cohort.error = cohort.error, None
-        # Those that have got their first value since the last flush wait for the next one.
-        ahead = [fiber for fiber in cohort.parked if fiber.ahead]
-        rest = deque([fiber for fiber in cohort.parked if not fiber.ahead])
+        parked, ahead = cohort.parked, []
+        if cohort.has_ahead:
+            # Those that have got their first value since the last flush wait for the next one.
+            cohort.has_ahead = False
+            ahead = [fiber for fiber in parked if fiber.ahead]
+            parked = deque([fiber for fiber in parked if not fiber.ahead])
         most = self._most - len(ahead)
-        self._parked = cohort.parked = self._in_order(rest, most)
+        self._parked = cohort.parked = self._in_order(parked, most)
         # With an error, all: it is raised in those that waited for the flush.
         self.resume_parked(error, most if error is None else None)
         for fiber in ahead:
@@ -253,6 +257,7 @@ class Rounds(Fibers):
             client = fiber.request.client
             if isinstance(client, Mailbox) and not client.delivered and fiber.awaits is None:
                 fiber.ahead = self.resume(fiber) and fiber.awaits is None
+                self._cohort.has_ahead = True
             else:
                 parked.append(fiber)
 

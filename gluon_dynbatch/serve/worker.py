@@ -284,11 +284,13 @@ class Queue:
                 lambda: (joins and self.waiting and rounds.room) or self.closed or not rounds.idle
             )
 
+    def look(self) -> bool:
+        """Take what other processes have sent, and return whether requests may begin now."""
+        self.doors.look()
+        return bool(self.waiting and self._joins)
+
     def begin(self, room: int) -> List[Request]:
         """Return the requests that begin in this round, at most as many as there is room for."""
-        self.doors.look()
-        if not self.waiting:
-            return []
         with self.changed:
             begin = list(itertools.islice(self.waiting.values(), room if self._joins else 0))
             for request in begin:

@@ -105,6 +105,9 @@ class Desk:
     def __init__(self, requests):
         self.requests, self.widths = list(requests), []
 
+    def look(self):
+        return bool(self.requests)
+
     def begin(self, room):
         begun, self.requests = self.requests[:room], self.requests[room:]
         return begun
