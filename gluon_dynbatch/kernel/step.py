@@ -140,7 +140,7 @@ class Convolved(NamedTuple):
         counts = m.of, m.images, m.groups, m.channels, m.filters
         sizes = chain(m.data, m.result, m.kernel, m.stride, m.dilate, m.pad)
         numbers = chain(*map(slots.encode, places))
-        ending = self.function, self.passes_on
+        ending = self.function, self.passes_on, 0
         return _step(CONVOLVED, self.dtype, *numbers, *ending, *counts, *sizes)
 
     def __str__(self) -> str:

@@ -2,11 +2,13 @@
 
 import mxnet as mx
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native import executing
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import equal, ready
 from tests.depth import examples
@@ -72,3 +74,21 @@ def test_results_and_gradients_equal_the_loop(side, programs, granularity):
     check_against_loop(
         lambda sample: net(*sample), samples, net.collect_params(), granularity=granularity
     )
+
+
+@pytest.mark.parametrize("granularity", ["operator", "block"])
+def test_bits_depend_neither_on_threads_nor_on_other_rows(granularity):
+    """What a thread makes of a kernel serves rows of this kernel only, wherever they are."""
+    net, rng = ready(Network(), 0.3), np.random.RandomState(5)
+    shift = mx.nd.array(rng.normal(size=(1, 8, 1, 1)))
+    programs = [[tuple(rng.randint(0, 3, 3)) for _ in range(4)] for _ in range(40)]
+    samples = [(mx.nd.array(rng.normal(size=(1, 8, 12, 12))), shift, each) for each in programs]
+    wanted = [gdb.map(net, [sample], granularity=granularity)[0].asnumpy() for sample in samples]
+    try:
+        for threads in (1, 2, 5):
+            executing.use_threads(threads, threads)
+            got = gdb.map(net, samples, granularity=granularity)
+            same = [each.asnumpy().tobytes() == other.tobytes() for each, other in zip(got, wanted)]
+            assert all(same), f"{threads} threads"
+    finally:
+        executing.use_threads(1)

@@ -63,7 +63,7 @@ STEPS = [
         Convolved(LEFT, RIGHT, RESULT, BIAS, MAPS, "float32", BIAS, RECTIFIED, True),
         "convolved",
         dict(left=LEFT, right=RIGHT, result=RESULT, bias=BIAS, added=BIAS, function=2,
-             passes_on=1,
+             passes_on=1, kept=0,
              **{f"maps.{name}": value for name, value in MAPS._asdict().items()}),
     ),
     (

@@ -75,16 +75,17 @@ static int64_t F(chain_scratch)(const gdb_link *links, int64_t count) {
     return bytes + most;
 }
 
-/* Fill in links; return the rest of scratch, which they share. */
-static T *F(begin_links)(const gdb_link *links, int64_t count, F(link) *at, T *scratch) {
+/* Fill in links; return the rest of scratch, which they share. Planes are zero unless they are used
+ * `again`. */
+static T *F(begin_links)(const gdb_link *links, int64_t count, F(link) *at, T *scratch, int again) {
     for (int64_t i = 0; i < count; i++) {
         const gdb_maps *m = links[i].maps;
         F(link) *l = at + i;
         l->geometry = gdb_geometry_of(m);
         l->tiling = F(tiling_of)(&l->geometry, l->geometry.positions, GDB_GROUP_BYTES);
         const int64_t elements = F(plane_elements)(&l->tiling);
-        l->planes = memset(scratch, 0, elements * sizeof(T));
-        l->factors = scratch + elements;
+        l->planes = scratch, l->factors = scratch + elements;
+        if (!again) memset(scratch, 0, elements * sizeof(T));
         scratch = l->factors + m->groups * F(transformed_elements)(&l->geometry);
         if (i) {
             const gdb_geometry *g = &l->geometry;
@@ -122,9 +123,9 @@ static void F(transform_link)(const gdb_link *link, const F(link) *l, int64_t ro
 
 /* Compute results, or gradients of the data, of all rows. */
 static void F(convolve_by_tiles)(const gdb_link *links, int64_t count, int64_t rows, const T *a,
-                                 int64_t a_row, T *c, int64_t c_row, T *scratch) {
+                                 int64_t a_row, T *c, int64_t c_row, T *scratch, int again) {
     F(link) at[GDB_MOST_LINKS], *last = at + count - 1;
-    T *transformed = F(begin_links)(links, count, at, scratch);
+    T *transformed = F(begin_links)(links, count, at, scratch, again);
     const gdb_ending ending = links[count - 1].ending;
     const gdb_geometry *g = &at->geometry, *end = &last->geometry;
     const int64_t in_size = g->in_maps * gdb_area(g->in_size), size = gdb_area(end->positions);
@@ -138,7 +139,7 @@ static void F(convolve_by_tiles)(const gdb_link *links, int64_t count, int64_t r
     F(end_links)(last, result);
     for (int64_t row = 0; row < rows; row++, a += a_row, c += c_row) {
         for (int64_t i = 0; i < count; i++)
-            if (!row || links[i].right_row) F(transform_link)(links + i, at + i, row);
+            if ((!row && !again) || links[i].right_row) F(transform_link)(links + i, at + i, row);
         for (int64_t image = 0; image < images; image++) {
             const int ends_row = image == images - 1, ends = ends_row && row == rows - 1;
             F(fetch_ahead)(last, c + image * out_size, out_size);

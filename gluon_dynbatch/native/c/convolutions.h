@@ -260,7 +260,7 @@ static void F(convolve_row)(const gdb_link *link, const gdb_geometry *g, const i
 
 static void F(convolve_directly)(const gdb_link *link, const gdb_geometry *g, int64_t rows,
                                  const T *left, int64_t left_row, T *c, int64_t c_row,
-                                 void *scratch) {
+                                 void *scratch, int again) {
     const gdb_maps *m = link->maps;
     const int by_positions = F(by_positions)(g, m->of == GDB_OF_KERNEL);
     const int64_t kernel_size = m->filters * m->channels * gdb_area(m->kernel);
@@ -271,15 +271,17 @@ static void F(convolve_directly)(const gdb_link *link, const gdb_geometry *g, in
     T *planes = (T *)((char *)scratch + F(tables_size)(g)), *packed = planes + F(planes_size)(g);
     T *maps = packed + (by_positions ? F(packed_elements)(1, MR * g->stretch)
                                      : m->groups * F(packed_elements)(taps + 1, g->out_maps));
-    memset(planes, 0, (char *)packed - (char *)planes);
-    gdb_fill_distances(g, m->of == GDB_OF_DATA, distances);
-    if (by_positions) gdb_fill_elements(g, elements);
+    if (!again) {
+        memset(planes, 0, (char *)packed - (char *)planes);
+        gdb_fill_distances(g, m->of == GDB_OF_DATA, distances);
+        if (by_positions) gdb_fill_elements(g, elements);
+    }
     for (int64_t row = 0; row < rows; row++, left += left_row, c += c_row) {
         const T *right = (const T *)link->right + row * link->right_row;
         T *db = c + m->groups * kernel_size;
         if (m->of != GDB_OF_KERNEL) {
-            F(convolve_row)(link, g, distances, elements, left, right, !row || link->right_row, row,
-                            planes, packed, maps, c);
+            F(convolve_row)(link, g, distances, elements, left, right,
+                            (!row && !again) || link->right_row, row, planes, packed, maps, c);
             continue;
         }
         memset(c, 0, m->groups * (kernel_size + m->filters) * sizeof(T));
@@ -294,16 +296,18 @@ static void F(convolve_directly)(const gdb_link *link, const gdb_geometry *g, in
 }
 
 static void F(convolve)(const gdb_link *links, int64_t count, int64_t rows, const void *left,
-                        int64_t left_row, void *result, int64_t result_row, void *scratch) {
+                        int64_t left_row, void *result, int64_t result_row, void *scratch,
+                        int again) {
     const gdb_maps *m = links->maps;
     const gdb_geometry g = gdb_geometry_of(m);
     if (!F(is_tiled)(m, &g))
-        F(convolve_directly)(links, &g, rows, left, left_row, result, result_row, scratch);
+        F(convolve_directly)(links, &g, rows, left, left_row, result, result_row, scratch,
+                             again);
     else if (m->of == GDB_OF_KERNEL)
         F(tiled_gradients)(m, &g, rows, left, left_row, links->right, links->right_row, result,
                            result_row, scratch);
     else
-        F(convolve_by_tiles)(links, count, rows, left, left_row, result, result_row, scratch);
+        F(convolve_by_tiles)(links, count, rows, left, left_row, result, result_row, scratch, again);
 }
 
 static const gdb_kernels F(kernels) = {

@@ -136,9 +136,12 @@ typedef struct {
      * GDB_OF_DATA     the gradient of the data, of left = gradient of the result, right = kernel
      * GDB_OF_KERNEL   the gradients of the kernel and, after it, of the bias, of left = gradient of
      *                 the result, right = data; where left is zero they are, even if the data are
-     *                 not finite */
+     *                 not finite
+     *
+     * If this is done `again`, nothing else has written to scratch since the same convolutions with
+     * the same `right` and `bias`: what was made from these, for all rows, is still there. */
     void (*convolve)(const gdb_link *links, int64_t count, int64_t rows, const void *left,
-                     int64_t left_row, void *result, int64_t result_row, void *scratch);
+                     int64_t left_row, void *result, int64_t result_row, void *scratch, int again);
 
     /* Write random numbers in [0, 1), those of some columns of a row.  They depend on nothing but
      * the key, the two numbers that identify the row, the number of the draw, and the column. */

@@ -19,14 +19,43 @@ typedef struct {
     char **bases;
     int64_t limit, work, tasks;
     int shrink;
+    int64_t phase; /* its number */
 } launch;
 
-static void run_blocks(const int64_t *part, char **bases, char *scratch, int64_t low,
+/* The part that this thread has run last, and the number of the phase: if it is the same phase, nothing
+ * else has used the thread's scratch since. A plain value. */
+static __thread struct {
+    int64_t phase;
+    const int64_t *part;
+} last_run;
+
+int64_t gdb_new_phase(void) {
+    static int64_t phases;
+    return __atomic_add_fetch(&phases, 1, __ATOMIC_RELAXED);
+}
+
+/* Return whether two parts run one kernel, with the same arrays that all rows share. */
+static int shares_arrays(const int64_t *part, const int64_t *other) {
+    const gdb_kernel *kernel = gdb_kernel_of(part);
+    if (part == other) return 1;
+    if (kernel != gdb_kernel_of(other)) return 0;
+    for (int64_t s = 0; s < kernel->slots_count; s++) {
+        const gdb_spot *own = (const gdb_spot *)(part + 2) + s;
+        const gdb_spot *before = (const gdb_spot *)(other + 2) + s;
+        if (kernel->slots[s].array.pitch) continue;
+        if (own->base != before->base || own->offset != before->offset) return 0;
+    }
+    return 1;
+}
+
+static void run_blocks(const int64_t *part, const launch *l, char *scratch, int64_t low,
                        int64_t high) {
     const gdb_kernel *kernel = gdb_kernel_of(part);
-    for (; low < high; low += kernel->block_rows)
-        gdb_run_block(kernel, part + 2, bases, scratch, low,
-                      smaller(low + kernel->block_rows, high));
+    int again = last_run.phase == l->phase && shares_arrays(part, last_run.part);
+    for (; low < high; low += kernel->block_rows, again = 1)
+        gdb_run_block(kernel, part + 2, l->bases, scratch, low,
+                      smaller(low + kernel->block_rows, high), again);
+    last_run.phase = l->phase, last_run.part = part;
 }
 
 /* Find where a task begins; the one after the last begins at the end. */
@@ -52,8 +81,8 @@ static void run_rows(void *context, int64_t number, char *scratch) {
     const int64_t *part = first.part;
     int64_t low = first.row;
     for (; part < last.part; part = gdb_next_part(part), low = 0)
-        run_blocks(part, l->bases, scratch, low, smaller(part[1], l->limit));
-    if (low < last.row) run_blocks(part, l->bases, scratch, low, last.row);
+        run_blocks(part, l, scratch, low, smaller(part[1], l->limit));
+    if (low < last.row) run_blocks(part, l, scratch, low, last.row);
 }
 
 /* A block whose steps are shared one by one: for few rows, and much work in each. */
@@ -80,7 +109,7 @@ static void run_step_rows(void *context, int64_t number, char *scratch) {
         slots[s] = b->slots[s];
         slots[s].data += low * slots[s].pitch * gdb_size_of(slots[s].dtype);
     }
-    gdb_run_step(b->step, gdb_next_step(b->step), slots, smaller(b->size, b->rows - low), scratch);
+    gdb_run_step(b->step, gdb_next_step(b->step), slots, smaller(b->size, b->rows - low), scratch, 0);
 }
 
 static void share_block(const gdb_run *r, const gdb_kernel *kernel, const int64_t *places, int64_t low,
@@ -90,7 +119,7 @@ static void share_block(const gdb_run *r, const gdb_kernel *kernel, const int64_
     gdb_array *slots = malloc(larger(kernel->slots_count, 1) * sizeof *slots);
     block b = {kernel, kernel->steps, slots, rows, 0};
     if (!slots) {
-        gdb_run_block(kernel, places, r->bases, scratch, low, low + rows);
+        gdb_run_block(kernel, places, r->bases, scratch, low, low + rows, 0);
         return;
     }
     gdb_place_slots(kernel, places, r->bases, scratch, low, slots);
@@ -142,7 +171,8 @@ void gdb_run_launch(const gdb_run *r, const int64_t *code, int64_t limit) {
     const int64_t rows = smaller(code[3], limit);
     int64_t tiles;
     const int64_t work = work_of_launch(code, limit, &tiles), tasks = tasks_for(r, work);
-    launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1), 0};
+    launch l = {code, r->bases, limit, work, larger(smaller(tasks, tiles), 1), 0,
+                gdb_new_phase()};
     l.shrink = l.tasks > r->crew->processors;
     if (!is_shared_by_steps(r, code, rows, tiles, tasks)) {
         gdb_share(r->crew, run_rows, &l, l.tasks);
@@ -160,7 +190,8 @@ int gdb_is_shared_by_steps(const gdb_run *r, const int64_t *code, int64_t tasks)
 
 int64_t gdb_run_launch_task(const gdb_run *r, const int64_t *code, int64_t number, int64_t count) {
     int64_t tiles;
-    launch l = {code, r->bases, INT64_MAX, work_of_launch(code, INT64_MAX, &tiles), count, 0};
+    launch l = {code, r->bases, INT64_MAX, work_of_launch(code, INT64_MAX, &tiles), count, 0,
+                r->phase};
     l.tasks = larger(smaller(count, tiles), 1);
     l.shrink = l.tasks >= GDB_TASKS_PER_THREAD;
     if (number >= 0) run_rows(&l, number, r->crew->scratch);

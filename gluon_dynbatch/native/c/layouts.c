@@ -17,6 +17,7 @@ const gdb_layout gdb_layouts[] = {
     M(dots, n), M(dots, transpose_left), M(dots, transpose_right), M(dots, gradient),
     M(convolved, left), M(convolved, right), M(convolved, result), M(convolved, bias),
     M(convolved, added), M(convolved, function), M(convolved, passes_on),
+    M(convolved, kept),
     M(convolved, maps.of), M(convolved, maps.images), M(convolved, maps.groups),
     M(convolved, maps.channels), M(convolved, maps.filters), M(convolved, maps.data),
     M(convolved, maps.result), M(convolved, maps.kernel), M(convolved, maps.stride),

@@ -77,7 +77,7 @@ typedef struct {
 static void run_some(void *context, int64_t number, char *scratch) {
     const shared_record *s = context;
     gdb_crew alone = {.processors = 1, .scratch = scratch};
-    const gdb_run r = {s->run->bases, &alone};
+    const gdb_run r = {s->run->bases, &alone, 0};
     run_part(&r, s->code, number, s->tasks);
 }
 
@@ -108,7 +108,7 @@ typedef struct {
     const int64_t *code;
     const gdb_placed *records;
     char **bases;
-    int64_t count;
+    int64_t count, number;
     piece_of_phase tasks[2 * MOST_TASKS];
 } phase;
 
@@ -116,7 +116,7 @@ static void run_piece_of_phase(void *context, int64_t number, char *scratch) {
     const phase *p = context;
     const piece_of_phase *task = &p->tasks[number];
     gdb_crew alone = {.processors = 1, .scratch = scratch};
-    const gdb_run r = {p->bases, &alone};
+    const gdb_run r = {p->bases, &alone, p->number};
     for (int64_t i = task->first; i < task->stop; i++) {
         const int64_t *code = p->code + p->records[i].at;
         if (task->count > 1)
@@ -183,6 +183,7 @@ static void run_phase(const gdb_run *r, const int64_t *code, const gdb_placed *r
         return;
     }
     p.code = code, p.records = records, p.bases = r->bases, p.count = 0;
+    p.number = gdb_new_phase();
     cut_phase(r, &p, count, work, tasks);
     share_phase(r, &p);
 }
@@ -198,7 +199,7 @@ static void run_group(const gdb_run *r, const int64_t *code, const gdb_placed *r
 
 void gdb_run_records(const int64_t *code, int64_t low, int64_t high,
                      const struct gdb_groups *groups, char **bases, gdb_crew *crew) {
-    const gdb_run r = {bases, crew};
+    const gdb_run r = {bases, crew, 0};
     const gdb_group *group = groups ? groups->groups : NULL;
     const gdb_group *last = groups ? group + groups->count : NULL;
     while (low < high) {

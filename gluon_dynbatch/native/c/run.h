@@ -22,7 +22,11 @@ enum {
 typedef struct {
     char **bases;
     gdb_crew *crew;
+    int64_t phase; /* of which it runs a task */
 } gdb_run;
+
+/* Return a number that no other phase has. */
+int64_t gdb_new_phase(void);
 
 static inline char *at(gdb_spot spot, char **bases) { return bases[spot.base] + spot.offset; }
 

@@ -10,6 +10,7 @@ enum {
      * rows to be fast, as long as these do not take more than MAX_BYTES. */
     CACHE_BYTES = 1 << 19,
     MAX_BYTES = 1 << 26,
+    MAX_KEPT = 1 << 19, /* bytes of factors that a kernel keeps for further rows */
     FUNCTION_COST = 16 /* of one element, in operations of products */
 };
 
@@ -83,9 +84,11 @@ static int64_t find_links(const gdb_step *step, const gdb_step *end, gdb_link *l
 }
 
 static const gdb_step *run_convolved(const gdb_step *step, const gdb_step *end,
-                                     const gdb_array *slots, int64_t rows, char *scratch) {
+                                     const gdb_array *slots, int64_t rows, char *scratch,
+                                     int again) {
     const gdb_convolved *c = (const gdb_convolved *)step;
     const gdb_place left = c->left;
+    const int64_t kept = c->kept;
     const gdb_kernels *kernels = gdb_kernels_of(step->dtype);
     gdb_link links[GDB_MOST_LINKS];
     const int64_t count = find_links(step, end, links);
@@ -98,7 +101,8 @@ static const gdb_step *run_convolved(const gdb_step *step, const gdb_step *end,
         l->ending.added_row = slots[c->added.slot].pitch;
     }
     kernels->convolve(links, count, rows, address_of_slot(slots, left, 0), slots[left.slot].pitch,
-                      address_of_slot(slots, c->result, 0), slots[c->result.slot].pitch, scratch);
+                      address_of_slot(slots, c->result, 0), slots[c->result.slot].pitch, scratch + kept,
+                      again && kept);
     return step;
 }
 
@@ -201,6 +205,34 @@ static void mark_written(const gdb_step *step, gdb_slot *slots) {
     }
 }
 
+/* Give the convolutions of a kernel scratch of their own, behind `scratch` bytes, unless that is too much;
+ * return where it ends. What they make of kernels and biases can be used for further rows if no step
+ * writes these. */
+static int64_t keep_factors(gdb_kernel *kernel, int64_t scratch) {
+    const gdb_kernels *kernels;
+    gdb_link links[GDB_MOST_LINKS];
+    int64_t count, size, limit = scratch + MAX_KEPT;
+    const gdb_step *step = kernel->steps;
+    while (step < kernel->end) {
+        gdb_convolved *head = (gdb_convolved *)step;
+        int can_keep = 1;
+        count = 1;
+        if (step->kind == GDB_CONVOLVED) count = find_links(step, kernel->end, links);
+        for (int64_t i = 0; i < count; i++, step = gdb_next_step(step)) {
+            const gdb_convolved *c = (const gdb_convolved *)step;
+            if (step->kind != GDB_CONVOLVED) continue;
+            can_keep &= !kernel->slots[c->right.slot].is_written;
+            if (c->bias.slot >= 0) can_keep &= !kernel->slots[c->bias.slot].is_written;
+        }
+        if (head->step.kind != GDB_CONVOLVED || !can_keep) continue;
+        kernels = gdb_kernels_of(head->step.dtype);
+        size = lines(kernels->convolve_scratch(links, count));
+        if (scratch + size > limit) continue;
+        head->kept = scratch, scratch += size;
+    }
+    return scratch;
+}
+
 static int64_t row_bytes(const gdb_array *slot) { return slot->pitch * gdb_size_of(slot->dtype); }
 
 gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots,
@@ -224,6 +256,7 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
             kernel->tile_rows = gdb_kernels_of(step->dtype)->tile_rows;
         }
     }
+    scratch = keep_factors(kernel, larger(scratch, lines(1)));
     for (int64_t s = 0; s < count; s++)
         bytes_of_row += row_bytes(&slots[s].array);
     bytes_of_row = larger(bytes_of_row, 1);
@@ -255,12 +288,12 @@ void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bas
 }
 
 const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gdb_array *slots,
-                             int64_t rows, char *scratch) {
+                             int64_t rows, char *scratch, int again) {
     const gdb_product *p = (const gdb_product *)step;
     switch (step->kind) {
     case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, rows, scratch); break;
     case GDB_DOTS: run_dots((const gdb_dots *)step, slots, rows, scratch); break;
-    case GDB_CONVOLVED: return run_convolved(step, end, slots, rows, scratch);
+    case GDB_CONVOLVED: return run_convolved(step, end, slots, rows, scratch, again);
     case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
     case GDB_RANKED: gdb_run_ranked((const gdb_ranked *)step, slots, rows); break;
     case GDB_GATHER: run_gather(p, slots, rows); break;
@@ -270,9 +303,10 @@ const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gd
 }
 
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
-                   int64_t low, int64_t high) {
+                   int64_t low, int64_t high, int again) {
     gdb_array *slots = (gdb_array *)(scratch + kernel->arrays);
     const gdb_step *step = kernel->steps;
     gdb_place_slots(kernel, places, bases, scratch, low, slots);
-    while (step < kernel->end) step = gdb_run_step(step, kernel->end, slots, high - low, scratch);
+    while (step < kernel->end)
+        step = gdb_run_step(step, kernel->end, slots, high - low, scratch, again);
 }

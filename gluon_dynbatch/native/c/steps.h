@@ -102,6 +102,7 @@ typedef struct {
     gdb_place left, right, result, bias, added; /* no bias, nothing added: slot -1 */
     int64_t function;                           /* of gdb_ending */
     int64_t passes_on;                          /* the next step alone reads the result, as it is */
+    int64_t kept;      /* offset of scratch that nothing else uses, or 0; filled in by `gdb_new_kernel` */
     gdb_maps maps;
 } gdb_convolved;
 
@@ -266,17 +267,18 @@ void gdb_release_kernel(gdb_kernel *kernel);
 void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
                      int64_t low, gdb_array *slots);
 
-/* Run a step, or several before `end` at once, on the first rows of `slots`; return the next one. Run a
- * product on columns [first, last) only, `first` being a multiple of what the product computes at
+/* Run a step, or several before `end` at once, on the first rows of `slots`; return the next one. If it
+ * runs `again`, the thread has run it before with the same shared arrays, and meanwhile nothing but steps
+ * of the same kernel has used the scratch. Run a product on columns [first, last) only, `first` being a multiple of what the product computes at
  * once. */
 const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gdb_array *slots,
-                             int64_t rows, char *scratch);
+                             int64_t rows, char *scratch, int again);
 void gdb_run_product(const gdb_product *product, const gdb_array *slots, int64_t rows, int64_t first,
                      int64_t last);
 
-/* Run a kernel on rows [low, high), at most a block. */
+/* Run a kernel on rows [low, high), at most a block; for `again`, see `gdb_run_step`. */
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
-                   int64_t low, int64_t high);
+                   int64_t low, int64_t high, int again);
 
 /* Add `count` elements to others. */
 void gdb_add(int64_t dtype, char *to, const char *from, int64_t count);
