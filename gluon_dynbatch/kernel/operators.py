@@ -111,11 +111,10 @@ def dense(call: Call) -> Tensor:
     x, (units, width) = call.tensors[0], call.inputs[1]
     if call.build.single:
         return _dense_once(call)
-    require(x.per_row, "all rows share its first input")
     weight = Weight(call.shared_place(1), units, width, transposed=True)
     biases = [call.shared_place(k) for k in range(2, len(call.tensors))]
     outer = x.shape[:1] if call.flag("flatten", True) else x.shape[:-1]
-    return x.with_node(call.build.product([(x.node(), weight)], biases), (*outer, units))
+    return x.with_node(call.build.product([(x.copied(), weight)], biases), (*outer, units))
 
 
 def _dense_once(call: Call) -> Tensor:
@@ -166,13 +165,12 @@ def dot(call: Call) -> Tensor:
     x, shape = call.tensors[0], call.inputs[1]
     if call.build.single:
         return _dot_once(call)
-    require(x.per_row, "all rows share its first input")
     require(len(x.shape) > 1, "rows are not along axis 0")
     require(not call.flag("transpose_a"), "its first input is transposed")
     transposed = call.flag("transpose_b") and len(shape) > 1
     rows, columns = (prod(shape[:-1]), shape[-1]) if transposed else (shape[0], prod(shape[1:]))
     weight = Weight(call.shared_place(1), rows, columns, transposed)
-    product = call.build.product([(x.node(), weight)])
+    product = call.build.product([(x.copied(), weight)])
     return x.with_node(product, (*x.shape[:-1], *(shape[:-1] if transposed else shape[1:])))
 
 

@@ -31,13 +31,18 @@ def find_once(variant: Variant) -> List[int]:
     ops, batched = variant.typed.program.ops, variant.batched
     common = [i for i, op in enumerate(ops) if op.op != VARIABLE and not batched[i]]
     factors = {r for i, op in enumerate(ops) if batched[i] for r in _factors(op)}
-    #: Whether a value is an array in memory.
+    #: Whether a value is an array in memory, depends on one, or depends on arrays that operators
+    #: create: these may have other sizes in other calls.
     in_place = [op.op == VARIABLE for op in ops]
+    stored, created = list(in_place), [False] * len(ops)
     chosen: Set[int] = set()
     for i in common:
-        in_place[i] = ops[i].op in RESHAPES and in_place[ops[i].inputs[0][0]]
         inputs = {r for r, _ in ops[i].inputs}
-        if ops[i].op in PRODUCTS or chosen & inputs or i in factors and not in_place[i]:
+        in_place[i] = ops[i].op in RESHAPES and in_place[ops[i].inputs[0][0]]
+        stored[i], created[i] = (any(known[r] for r in inputs) for known in (stored, created))
+        created[i] |= not inputs
+        is_factor = i in factors and stored[i] and not in_place[i]
+        if is_factor or not created[i] and (ops[i].op in PRODUCTS or chosen & inputs):
             chosen.add(i)
     for i in reversed(common):
         if i in chosen:

@@ -33,7 +33,6 @@ MXNET_DRAWS = False
 LEFT = {
     "Convolution": {"three axes", "fits into the padding"},
     "Pooling": {"reduces parts of maps"},
-    "FullyConnected": {"all rows share its first input"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},
     "softmax": {"rows have lengths", "share its integers"},

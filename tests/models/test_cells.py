@@ -117,7 +117,9 @@ def test_states_of_inferred_sizes_equal_the_loop(kind):
         "unrolled": lambda F, x: layer.unroll(2, F.stack(x, x, axis=1), merge_outputs=True),
         "one step": lambda F, x: layer(x, layer.begin_state(func=F.zeros)),
     }[kind]
-    check(prepared(cells.cell(run, layer)), ragged(), layer, launches=len(set(LENGTHS)))
+    launches = len(set(LENGTHS)) if kind == "fused" else None
+    batch = check(prepared(cells.cell(run, layer)), ragged(), layer, launches=launches)
+    assert kind == "fused" or batch.report.launches <= 2
 
 
 @pytest.mark.parametrize("run", [step_by_step, unrolled])
