@@ -19,6 +19,7 @@ from gluon_dynbatch.record import constants
 from gluon_dynbatch.run import buffers, direct, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.trace import entry
 from gluon_dynbatch.trace.entry import Entry
 
 
@@ -82,6 +83,11 @@ def limit_pieces(block, capacity):
 def limit_entries(monkeypatch, most):
     """Let the process keep at most twice so many entries of calls."""
     monkeypatch.setattr(RUNTIME.library, "_most", most)
+
+
+def limit_results(monkeypatch, most):
+    """Let calls run at once whose results have more bytes."""
+    monkeypatch.setattr(entry, "MOST_RESULT_BYTES", most)
 
 
 def known_operators():
