@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gluon_dynbatch import auto, handle, rules
+from gluon_dynbatch import auto, flush, handle, rules
 from gluon_dynbatch import scope as scopes
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.kernel import express
@@ -88,6 +88,19 @@ def limit_entries(monkeypatch, most):
 def limit_results(monkeypatch, most):
     """Let calls run at once whose results have more bytes."""
     monkeypatch.setattr(entry, "MOST_RESULT_BYTES", most)
+
+
+def change_reference(monkeypatch, change):
+    """Add a number to all values that ``debug=True`` compares those of launches with."""
+    original = flush.run_alone
+
+    def run_alone(*args):
+        execution = original(*args)
+        for arena in execution.arenas.arrays:
+            arena[:] += change
+        return execution
+
+    monkeypatch.setattr(flush, "run_alone", run_alone)
 
 
 def known_operators():
