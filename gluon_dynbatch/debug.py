@@ -19,9 +19,16 @@ from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution, execute
 from .run.prepare import prepare
+from .schedule.dependencies import Array
 
-#: Relative and absolute tolerance by dtype; values of other dtypes must be equal.
-LAUNCH_TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
+#: Tolerances by dtype: relative, absolute, and the least absolute one as a share of the largest
+#: result of the calls of a kind, as a sum whose terms cancel has the rounding errors of its terms.
+#: Values of other dtypes must be equal.
+LAUNCH_TOLERANCES = {
+    "float16": (1e-2, 1e-2, 1e-2),
+    "float32": (1e-4, 1e-5, 1e-5),
+    "float64": (1e-9, 1e-10, 1e-13),
+}
 
 #: Elements that are compared at a time.
 MOST_COMPARED = 1 << 20
@@ -112,21 +119,22 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
     operators = (op.op for segment in alone.plan.graph.segments for op in segment.ops)
     if dtypes and any(rules.of(op).single for op in operators):
         dtypes.add("float32")
-    tolerance = max((LAUNCH_TOLERANCES[dtype] for dtype in dtypes), default=(0, 0))
+    tolerance = max((LAUNCH_TOLERANCES[dtype] for dtype in dtypes), default=(0, 0, 0))
     graph, launch_of = merged.plan.graph, merged.plan.members.launch
     results = np.array(list(_deterministic_results(recording)), np.int64).reshape(-1, 2)
     results = results[graph.value_term[results[:, 1]] >= 0]
     expected, actual = _Values(alone), _Values(merged)
     wrong = []
-    for kind in np.unique(np.asarray(recording.value_type)[results[:, 1]]):
+    for kind, of_kind in _by_kind_of_call(recording, results):
         array_type = TYPES[kind]
-        limits = tolerance if array_type.dtype in LAUNCH_TOLERANCES else (0, 0)
-        of_type = results[np.asarray(recording.value_type)[results[:, 1]] == kind]
+        limits = tolerance if array_type.dtype in LAUNCH_TOLERANCES else (0, 0, 0)
         most = max(MOST_COMPARED // max(prod(array_type.shape), 1), 1)
-        for low in range(0, len(of_type), most):
-            some = of_type[low : low + most]
+        for low in range(0, len(of_kind), most):
+            some = of_kind[low : low + most]
             rows = [run.rows(some[:, 1], prod(array_type.shape)) for run in (expected, actual)]
-            relative, absolute = limits
+            relative, absolute, of_largest = limits
+            if of_largest:
+                absolute = max(absolute, of_largest * _largest(rows[0]))
             equal = np.isclose(rows[1], rows[0], relative, absolute, equal_nan=True).all(axis=1)
             if not equal.all():
                 first = int(np.argmin(equal))
@@ -142,6 +150,20 @@ def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
             recording.entries[recording.node_entry[node]].name,
             "please report this with the program; analysis_budget=0 avoids batching",
         )
+
+
+def _by_kind_of_call(recording: Tape, results: Array) -> Iterator[Tuple[int, Array]]:
+    """Yield the type of results of calls of one kind, with these results; each is in a row."""
+    kinds = np.asarray(recording.value_type)[results[:, 1]]
+    entries = np.asarray(recording.node_entry)[results[:, 0]]
+    for kind in np.unique(kinds).tolist():
+        for entry in np.unique(entries[kinds == kind]).tolist():
+            yield kind, results[(kinds == kind) & (entries == entry)]
+
+
+def _largest(values: Array) -> float:
+    """Return the largest magnitude of finite values."""
+    return float(np.abs(np.where(np.isfinite(values), values, 0)).max(initial=0))
 
 
 def _deterministic_results(recording: Tape) -> Iterator[Tuple[int, int]]:

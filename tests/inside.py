@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gluon_dynbatch import auto, handle, rules
+from gluon_dynbatch import auto, flush, handle, rules
 from gluon_dynbatch import scope as scopes
 from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.kernel import express
@@ -19,6 +19,7 @@ from gluon_dynbatch.record import constants
 from gluon_dynbatch.run import buffers, direct, execute, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.trace import entry
 from gluon_dynbatch.trace.entry import Entry
 
 
@@ -82,6 +83,24 @@ def limit_pieces(block, capacity):
 def limit_entries(monkeypatch, most):
     """Let the process keep at most twice so many entries of calls."""
     monkeypatch.setattr(RUNTIME.library, "_most", most)
+
+
+def limit_results(monkeypatch, most):
+    """Let calls run at once whose results have more bytes."""
+    monkeypatch.setattr(entry, "MOST_RESULT_BYTES", most)
+
+
+def change_reference(monkeypatch, change):
+    """Add a number to all values that ``debug=True`` compares those of launches with."""
+    original = flush.run_alone
+
+    def run_alone(*args):
+        execution = original(*args)
+        for arena in execution.arenas.arrays:
+            arena[:] += change
+        return execution
+
+    monkeypatch.setattr(flush, "run_alone", run_alone)
 
 
 def known_operators():

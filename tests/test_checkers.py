@@ -1,5 +1,6 @@
 """The checks of ``debug=True`` find damaged tapes, graphs and plans."""
 
+import contextlib
 import ctypes
 
 import mxnet as mx
@@ -15,6 +16,7 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.record.tape import Tape, check_tape
 from tests.cells import WIDTH, Attention, cell, dense, heads_of, inputs, ready, unary
 from tests.common import FIXED, SCOPES
+from tests.inside import change_reference
 from tests.test_plan import plan_of
 
 INPUT = mx.nd.ones((2, 4))
@@ -233,3 +235,18 @@ def test_damaged_transposed_plans_are_found(match):
     swapped = backward._replace(filled=((numbers[::-1], sizes),))
     with pytest.raises(AssertionError, match="gradients flow to other rows"):
         check_transposed(plan, heads, swapped)
+
+
+@pytest.mark.parametrize(
+    "terms, change, is_wrong", [(20_000, 0, False), (20_000, 1, True), (2, 1e-3, True)]
+)
+def test_launches_are_compared_with_calls_alone(monkeypatch, terms, change, is_wrong):
+    """Sums of many terms that cancel have the rounding errors of their terms."""
+    random = np.random.RandomState(0)
+    product, weight = cell(lambda F, x, w: F.dot(x, w)), mx.nd.array(random.randn(terms, 5))
+    samples = [mx.nd.array(random.randn(1, terms)) for _ in range(40)]
+    change_reference(monkeypatch, change)
+    wrong = pytest.raises(gdb.MismatchError, match="other values in launch 0 than alone")
+    with wrong if is_wrong else contextlib.nullcontext(), gdb.batching(**FIXED, debug=True):
+        for x in samples:
+            product(x, weight)

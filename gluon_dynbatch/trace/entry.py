@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple, Union
 
+import numpy as np
 from mxnet.gluon import HybridBlock
 from mxnet.util import is_np_array
 
@@ -34,6 +35,10 @@ _ENTRY_IDS = itertools.count()
 MOST_ENTRIES = 8192
 #: Callees for blocks with equal attributes.
 MOST_ALIKE = 256
+#: Bytes of the results of a recorded call.  A flush has larger ones up to five times: results and
+#: what they were computed from in arenas, copies for the user, gradients.  To merge calls of this
+#: size would not save time.
+MOST_RESULT_BYTES = 64 << 20
 
 
 #: Of the arguments of a call, those that all calls share, if there are none.
@@ -305,9 +310,11 @@ def _entry(
     with numpy_shapes(False):
         mode &= RECORDING | TRAINING
         entry = Entry(callee, mode, program, types, places, where, results)
-    arrays = *entry.in_types, *entry.out_array_types
-    if max(len(array.shape) for array in arrays) > rules.MOST_DIMS:
+    out = entry.out_array_types
+    if max(len(array.shape) for array in (*entry.in_types, *out)) > rules.MOST_DIMS:
         return f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
+    if sum(elements(t.shape) * np.dtype(t.dtype).itemsize for t in out) > MOST_RESULT_BYTES:
+        return f"its results are larger than {MOST_RESULT_BYTES >> 20} MB"
     return _why_refused(entry) or entry
 
 

@@ -1,5 +1,6 @@
 """Very deep programs, calls with many arrays, and the memory of many flushes."""
 
+import contextlib
 import sys
 import threading
 
@@ -9,8 +10,9 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, attached, cell, ready
+from tests.cells import array, attached, cell, equal, ready
 from tests.common import ALL, FIXED, in_thread, interpreter_with, output_of
+from tests.inside import limit_results
 from tests.misuse.test_failures import Interrupt
 
 DEPTH = 5_000
@@ -160,3 +162,18 @@ def test_memory_does_not_grow_and_max_rows_limits_its_peak():
     assert unlimited > inner_array
     # A few launches may run at the same time, each with an array or two of 64 rows.
     assert limited < inner_array / 4
+
+
+@pytest.mark.parametrize("limit, calls", [(8 * 100 * 4, 6), (8 * 100 * 4 - 1, 4)])
+def test_calls_with_large_results_run_at_once(monkeypatch, limit, calls):
+    limit_results(monkeypatch, limit)
+    double, shrink = cell(lambda F, x: 2 * x), cell(lambda F, x: F.sum(x * x, axis=1))
+    grow = cell(lambda F, x: F.repeat(x, 25, axis=1))
+    samples, found = attached([array(8, 4) for _ in range(2)]), []
+    for scope in (contextlib.nullcontext(), gdb.batching(**FIXED)):
+        with autograd.record(), scope:
+            results = [shrink(grow(double(x))) for x in samples]
+        autograd.backward(results)
+        found.append([y.asnumpy() for y in (*results, *(x.grad for x in samples))])
+    equal(*found)
+    assert scope.report.nodes == calls
