@@ -20,7 +20,7 @@ def examples(count):
     )
 
 
-def in_turn(cases, *ways):
+def rotate(cases, *ways):
     """Return tuples of a case and one of each of `ways`: each case once, with the ways in turn.
 
     After each turn, the ways shift by one, so cases that recur meet other ways. In deep tests, all

@@ -25,7 +25,7 @@ from tests.cells import (
     tree_losses,
 )
 from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
-from tests.depth import in_turn
+from tests.depth import rotate
 from tests.inside import nodes_of_mxnets_tape
 
 HEADS = {
@@ -52,7 +52,7 @@ ADDED = ("one by one", "twice, added")
 HOW = [(name, how) for name in HEADS for how in ("inside", "after", "recorded inside")]
 
 
-@pytest.mark.parametrize("case, granularity", in_turn(HOW, GRANULARITIES))
+@pytest.mark.parametrize("case, granularity", rotate(HOW, GRANULARITIES))
 def test_all_ways_to_go_backward_give_the_gradients_of_the_loop(case, granularity):
     """The backward pass starts in or after the scope; autograd records around or in the scope."""
     name, how = case

@@ -10,6 +10,7 @@ from mxnet.ndarray import array as imported_array
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.common import FIXED, host, same
+from tests.depth import rotate
 from tests.inside import owner_of
 from tests.test_lazy import REFUSED, SHAPE, USES, VALUES
 
@@ -143,9 +144,9 @@ SOURCES_OF_USES = {
 }
 
 
-@pytest.mark.parametrize("make", SOURCES_OF_USES.values(), ids=SOURCES_OF_USES)
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_uses_are_those_of_an_array_of_mxnet(use, make):
+@pytest.mark.parametrize("use, source", rotate(USES, SOURCES_OF_USES))
+def test_uses_are_those_of_an_array_of_mxnet(use, source):
+    use, make = USES[use], SOURCES_OF_USES[source]
     wanted = use(mx.nd.array(VALUES + 1))
     with gdb.batching(policy="depth"):
         made, later = make(), make()

@@ -14,6 +14,7 @@ from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import attached, cell
 from tests.common import FIXED
+from tests.depth import rotate
 from tests.test_trace_once import FunctionBlock
 
 CELL = cell(lambda F, x: F.tanh(x))
@@ -25,8 +26,7 @@ def drawn(shape=(2, 3), dtype="float32", ctx=None):
     return list(zip(attached(arrays), (np.random.rand(7) + 0.5).tolist()))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", SCALAR_OPERATORS)
+@pytest.mark.parametrize("name, dtype", rotate(SCALAR_OPERATORS, ["float32", "float64"]))
 def test_calls_of_operators_that_differ_in_a_number_share_a_launch(name, dtype):
     is_numpy, shape = name.startswith("_npi_"), (np.random.randint(1, 4), 3)
     module = mx.nd.np._internal if is_numpy else mx.nd._internal

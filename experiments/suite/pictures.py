@@ -45,9 +45,15 @@ def draw(measured, output):
                 if draw_panel is not _draw_speed:  # otherwise, labels have figures of their panel
                     handles, labels = grid[0].get_legend_handles_labels()
                     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7)
-                for suffix, metadata in SUFFIXES.items():
-                    paths.append((output / file).with_suffix(suffix))
-                    figure.savefig(paths[-1], dpi=200, metadata=metadata)
+                paths += _save(figure, output / file)
+    return paths
+
+
+def _save(figure, path):
+    """Save a picture in each format; return the paths."""
+    paths = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    for each in paths:
+        figure.savefig(each, dpi=200, metadata=SUFFIXES[each.suffix])
     return paths
 
 
@@ -94,9 +100,7 @@ def draw_threads(measured, output):
                 grid[-1].set_xlabel("threads; ring: the best number")
                 handles, labels = grid[0].get_legend_handles_labels()
                 figure.legend(handles, labels, loc="outside upper center", ncols=2)
-                for suffix, metadata in SUFFIXES.items():
-                    paths.append((output / f"threads-{name}-{size}").with_suffix(suffix))
-                    figure.savefig(paths[-1], dpi=200, metadata=metadata)
+                paths += _save(figure, output / f"threads-{name}-{size}")
     return paths
 
 

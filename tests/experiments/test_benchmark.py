@@ -243,6 +243,8 @@ def test_auto_and_the_best_setting_are_compared_in_rounds_that_did_not_choose_it
 
 
 def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys, monkeypatch):
+    """Pictures as PNG only: `test_cores.py` has both formats."""
+    monkeypatch.setattr(pictures, "SUFFIXES", {".png": {}})
     argv = [*TINY, "--workloads", "sick,reads", "--ways", "hybridized,hand,gdb,curve",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
             "--points", "2", "--counts", "--output", str(tmp_path)]  # fmt: skip
@@ -267,7 +269,7 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys, monkey
     # From the file, they would be drawn again, which takes longer than all else.
     listed, drawn = printed.split("pictures: ")[1].strip().split(", "), []
     paths = [tmp_path / name for name in listed]
-    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert {path.suffix for path in paths} == {".png"}
     monkeypatch.setattr(pictures, "draw", lambda measured, folder: drawn.extend(measured) or paths)
     assert program.main(["--read", "--output", str(tmp_path)]) == 0
     assert printed.endswith(capsys.readouterr().out) and drawn == ["sick", "reads"]

@@ -8,7 +8,7 @@ from mxnet import autograd
 
 from tests import inside
 from tests.common import semantics
-from tests.depth import in_turn
+from tests.depth import rotate
 from tests.rules import attributes
 from tests.rules.interpreter import is_float
 
@@ -64,21 +64,21 @@ def both(texts):
     return [(name, text) for name, front in FRONTS.items() for text in texts(front)]
 
 
-@pytest.mark.parametrize("case, way", in_turn(both(lambda front: front.reads), WAYS))
+@pytest.mark.parametrize("case, way", rotate(both(lambda front: front.reads), WAYS))
 def test_values_that_are_read(case, way):
     front, text = case
     z = "z = net.cell(x)"
     check(front, z, f"y = {text.format('x', 'z', dtype='float32')}", **way)
 
 
-@pytest.mark.parametrize("case, way", in_turn(both(lambda front: steps.MADE), WAYS))
+@pytest.mark.parametrize("case, way", rotate(both(lambda front: steps.MADE), WAYS))
 def test_blocks_that_samples_make(case, way):
     front, text = case
     s = "s = dict(s, number=s['name'] * 0.4)"
     check(front, s, "z = net.cell(x)", f"y = {text.format('x', 'z')}", **way)
 
 
-@pytest.mark.parametrize("case, way", in_turn(both(lambda front: front.writes), WAYS))
+@pytest.mark.parametrize("case, way", rotate(both(lambda front: front.writes), WAYS))
 def test_arrays_that_are_written_to(case, way):
     front, text = case
     z = FRONTS[front].forms["tanh"].format("y")
@@ -91,7 +91,7 @@ STATES = both(
 )
 
 
-@pytest.mark.parametrize("case, way", in_turn(STATES, ["map", "scope"]))
+@pytest.mark.parametrize("case, way", rotate(STATES, ["map", "scope"]))
 def test_state_that_samples_share(case, way):
     """The values that decide make samples of a map wait."""
     front, (read, change) = case

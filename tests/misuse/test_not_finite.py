@@ -11,7 +11,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from tests.cells import array, attached, cell, equal
 from tests.common import ALL, by_mxnets_operators, prepared
-from tests.depth import in_turn
+from tests.depth import rotate
 
 
 def positive_or_log(y):
@@ -90,7 +90,7 @@ def samples_with(bad):
     return attached(samples)
 
 
-@pytest.mark.parametrize("name, granularity", in_turn(PROGRAMS, GRANULARITIES))
+@pytest.mark.parametrize("name, granularity", rotate(PROGRAMS, GRANULARITIES))
 def test_a_sample_that_is_not_finite_does_not_change_others(layer, name, granularity):
     """Only it and the gradients of parameters, which all samples share, are not finite."""
     program = PROGRAMS[name]
@@ -141,7 +141,7 @@ OMITTED = {
 STEPS = [nullcontext, by_mxnets_operators]
 
 
-@pytest.mark.parametrize("name, granularity, steps", in_turn(OMITTED, GRANULARITIES, STEPS))
+@pytest.mark.parametrize("name, granularity, steps", rotate(OMITTED, GRANULARITIES, STEPS))
 def test_losses_that_are_left_out_add_nothing(layer, name, granularity, steps):
     """Their samples add nothing to the gradients of shared parameters."""
     program, bad = OMITTED[name]

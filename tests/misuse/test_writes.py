@@ -19,7 +19,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.run.buffers import bases_of
 from tests.cells import array, cell, dense, equal, module
 from tests.common import FIXED, SCOPES, same_as_loop, semantics
-from tests.depth import in_turn
+from tests.depth import rotate
 
 from . import numpy_writes
 from .numpy_writes import fill
@@ -308,7 +308,7 @@ EITHER_SHARING = [("nd", name) for name in SHARING] + [("np", name) for name in 
 
 
 @pytest.mark.filterwarnings("ignore:.*(np.bool|as_in_context):DeprecationWarning")
-@pytest.mark.parametrize("case, source", in_turn(EITHER_SHARING, SOURCES))
+@pytest.mark.parametrize("case, source", rotate(EITHER_SHARING, SOURCES))
 def test_all_arrays_that_share_memory_see_a_write(case, source):
     """Copies and equal arrays do not. What `mx.nd` and `mx.np` share meets two sources."""
     own, name = case
