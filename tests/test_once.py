@@ -18,7 +18,7 @@ from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import WIDTH, array, attached, check_invariants, ready
 from tests.common import arrays
-from tests.strategies import examples
+from tests.depth import examples
 
 ROWS = 3
 SHAPES = {

@@ -11,7 +11,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.cells import array, cell, equal
 from tests.common import FIXED, filled_memory, semantics
-from tests.strategies import examples
+from tests.depth import examples
 
 #: Operators whose operands MXNet's tape does not hold.
 PASSING = [

@@ -211,7 +211,6 @@ def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():
 X = [(2, 2)]
 UNSUPPORTED = [
     (lambda F, x, w: F.nansum(x, axis=1), "operator nansum has no native steps"),
-    (lambda F, x, w: F.dot(x, F.exp(w)), "a factor is computed"),
     (lambda F, x, w: F.cast(x, "float16"), "float16"),
 ]
 
