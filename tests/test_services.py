@@ -401,7 +401,8 @@ def test_a_service_ends_with_the_program_that_puts_load_on_it(tmp_path):
 
 
 def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "serve.py"), "--checkpoint", str(tmp_path / "none")]
+    options = ["--checkpoint", str(tmp_path / "none"), "--port", "0"]
+    command = [sys.executable, str(EXAMPLES / "serve.py"), *options]
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 2
     assert ended.stderr == f"error: {tmp_path / 'none'}: No such file or directory\n"
