@@ -15,7 +15,7 @@ from gluon_dynbatch.cache import SizedCache
 from gluon_dynbatch.kernel import express
 from gluon_dynbatch.lower import expand
 from gluon_dynbatch.native import assembling, executing, recording
-from gluon_dynbatch.record import constants
+from gluon_dynbatch.record import constants, pieces
 from gluon_dynbatch.run import buffers, direct, execute, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
@@ -122,6 +122,7 @@ LIMITS = {
     "elements of a large chunk": (recording, "LARGEST_CHUNK"),
     "units of a plan with a bound": (handle, "MANY_UNITS"),
     "work that runs ahead": (auto, "WORK_AHEAD"),
+    "calls before structures are rare": (pieces, "CALLS_PER_COUNT"),
 }
 #: What copies and computes values in ways of its own in memory that native code cannot reach: what
 #: it asks, and the answer there.

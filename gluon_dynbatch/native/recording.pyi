@@ -305,6 +305,8 @@ class Piece:
 class Known:
     seen: Any
     held: Recency
+    reused: int
+    paused: int
 
 _Statement = TypeVar("_Statement", bound=Statements)
 
@@ -351,6 +353,8 @@ class Structure:
     ) -> None: ...
     @property
     def leaves(self) -> List[Any]: ...
+    @property
+    def ids(self) -> FrozenSet[int]: ...
     def write(self, number: int, value: Any) -> bytes: ...
     def unchanged(self) -> bool: ...
 

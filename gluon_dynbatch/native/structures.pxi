@@ -34,6 +34,8 @@ cdef class Structure:
 
     cdef FlatTape tape
     cdef readonly list leaves
+    #: The ids of all leaves, once someone asks for them.
+    cdef frozenset leaf_ids
     #: Of a block: the encoding of all that pieces depend on, and its number; and the `Refused` that
     #: rules out pieces of this block, or None.
     cdef public bytes state
@@ -76,6 +78,13 @@ cdef class Structure:
             Py_DECREF(<object>self.levels[self.depth].items)
         if self.levels != self.first_levels:
             PyMem_Free(self.levels)
+
+    @property
+    def ids(self):
+        """The ids of all leaves, which are no longer added to."""
+        if self.leaf_ids is None:
+            self.leaf_ids = frozenset(map(id, self.leaves))
+        return self.leaf_ids
 
     cpdef bytes write(self, uint64_t number, value):
         """Return the encoding of a number and a value.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Set, Tuple
 
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
@@ -30,6 +30,15 @@ from .where import user_line
 PIECE_BYTES, MOST_PIECE_BYTES = 32 << 20, 256 << 20
 #: A block with so many more refusals than pieces is no longer traced.
 PATIENCE = 16
+#: After so many calls without a piece, those that came again are counted: if they are fewer than
+#: this share, structures are rare.
+CALLS_PER_COUNT, SHARE = 4096, 4
+#: A block whose attributes have been read so often, and more often than a piece was used, runs some
+#: calls without a look: its children may still be compiled, which changes them.
+MANY_LOOKS, UNSEEN = 16, 8
+#: The most calls that then run without being looked at; and of how many structures it is noted that
+#: they have come.
+MOST_PAUSED, MOST_NOTED = 1 << 16, 1 << 17
 
 recording.describe, recording.number_of = describe, number_of
 recording.ignored, recording.names = IGNORED, NAMES
@@ -46,6 +55,12 @@ class Pieces(recording.Known):
     def __init__(self) -> None:
         self.held: SizedCache[recording.Piece] = SizedCache(PIECE_BYTES, MOST_PIECE_BYTES)
         self._refusals = 0
+        #: Whether structures hardly ever come again, and how many calls are not looked at next.
+        self._are_rare, self._next_pause = False, CALLS_PER_COUNT
+        #: Hashes of the structures that had no piece; and, since structures were last found rare or
+        #: not, the calls that had none, and those of them whose structure had come before.
+        self._noted: Set[int] = set()
+        self._asked = self._again = self._looks = 0
 
     def __reduce__(self) -> Any:
         return Pieces, ()
@@ -56,11 +71,36 @@ class Pieces(recording.Known):
         self._report(recorder, block, refusal)
         return block.forward(*args)
 
+    def rare(self, key: bytes) -> bool:
+        """Return whether a call without a piece is not to be traced.
+
+        If structures hardly ever come again, only one that has come before is traced; if they still
+        do not, some calls are not even looked at.
+        """
+        number = hash(key)
+        again = number in self._noted
+        if len(self._noted) >= MOST_NOTED:
+            self._noted.clear()
+        self._noted.add(number)
+        self._asked += 1
+        self._again += again
+        if self._asked == CALLS_PER_COUNT:
+            rare = SHARE * (self.reused + self._again) < CALLS_PER_COUNT
+            if rare and self._are_rare:
+                self.paused = self._next_pause
+            longer = min(2 * self._next_pause, MOST_PAUSED)
+            self._next_pause = longer if rare and self._are_rare else CALLS_PER_COUNT
+            self._are_rare, self.reused, self._asked, self._again = rare, 0, 0, 0
+        return self._are_rare and not again
+
     def look(self, recorder: Recorder, block: Any) -> Any:
         """Return the `Structure` of the block: its attributes and everything they refer to.
 
         Several threads may call this at once.  Each continues with its own result.
         """
+        self._looks += 1
+        if self._looks > max(MANY_LOOKS, self.reused):
+            self.paused = max(self.paused, UNSEEN * self._looks)
         seen = recording.Structure(None, True)
         try:
             attributes = seen.write(0, block)
@@ -94,7 +134,7 @@ class Pieces(recording.Known):
             result = recording.without_collector(lambda: block.forward(*args))
             if trace.refusal is None:
                 seen = self._see_the_same(recorder, block, args, key)
-                piece = trace.piece(seen.leaves, result)
+                piece = trace.piece(seen, result)
                 trace.pending.append((self.held, key[1], piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = trace.refusal or refusal

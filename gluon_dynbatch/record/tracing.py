@@ -125,21 +125,20 @@ class Trace:
             for cache, *arguments in self.pending:
                 cache.keep(*arguments)
 
-    def piece(self, attributes: List[Any], result: Any) -> Any:
+    def piece(self, block: recording.Structure, result: Any) -> Any:
         """Make a piece of the recorded calls and the result of `forward`, before `end`.
 
-        The attributes are blocks, parameters and arrays that the block refers to: `forward` may use
-        them.  Raises `Refused` if the calls would not be right for another call of the block.
+        The leaves of the block are blocks, parameters and arrays that it refers to: `forward` may
+        use them.  Raises `Refused` if the calls would not be right for another call of the block.
         """
         tape, (node, operand, lazy) = self._tape, self._first
         arrays, spec = _returned_arrays(result, tape, lazy)
-        attribute_ids = set(map(id, attributes))
-        self._attributes = attributes
+        self._attributes = block.leaves
         calls = recording.take_calls(tape, node, operand, self._values, self._find)
         if calls is None:
             raise _closed()
         for entry in calls.entries.values():
-            if entry.block_id is not None and entry.block_id not in attribute_ids:
+            if entry.block_id is not None and entry.block_id not in block.ids:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
         results: Any = sum(self._results(arrays), ())  # may add inputs
         return recording.Piece(calls, sum(self._inputs, ()), results, spec, self._bare)

@@ -197,8 +197,9 @@ class Traced:
 
     def __init__(self, found: Findings) -> None:
         self._found = found
-        #: Calls that reused a piece of the tape, and calls that ran ``forward``.
-        self.known = self.new = 0
+        #: Calls that reused a piece of the tape; calls that ran ``forward`` and were traced; and
+        #: those that were not, as structures hardly ever come again.
+        self.known = self.new = self.left = 0
         #: Milliseconds in ``forward``; a nested call counts in its own time and in its caller's.
         self.new_ms = 0.0
 

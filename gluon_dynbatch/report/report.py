@@ -87,6 +87,7 @@ class Report:
             total.at_once += report.at_once
             total.traced.known += report.traced.known
             total.traced.new += report.traced.new
+            total.traced.left += report.traced.left
             total.traced.new_ms += report.traced.new_ms
             total.found.add(report.found)
         return total
@@ -250,7 +251,7 @@ class Report:
             return [{**finding._asdict(), "where": str(finding.where)} for finding in findings]
 
         derived = ("launches", "mean_width", "largest_width")
-        traced = self.traced
+        traced = {name: getattr(self.traced, name) for name in ("known", "new", "new_ms", "left")}
         content = dict(
             waiting_ms=self.waiting_ms,
             at_once=self.at_once,
@@ -264,7 +265,7 @@ class Report:
                 }
                 for flush in self.flushes
             ],
-            traced={"known": traced.known, "new": traced.new, "new_ms": traced.new_ms},
+            traced=traced,
             findings=as_dicts(self.findings),
             ordinary=self.ordinary,
         )
@@ -299,9 +300,11 @@ class Report:
         elif self.causes and not self.at_once:
             yield "calls", [NOTHING]
         traced = self.traced
-        if traced.known or traced.new:
+        if traced.known or traced.new or traced.left:
             text = f"{traced.known} calls reused a recording, "
-            yield "traced once", [text + f"{traced.new} ran forward in {traced.new_ms:.1f} ms"]
+            text += f"{traced.new} ran forward in {traced.new_ms:.1f} ms"
+            left = f"{traced.left} not recorded: hardly any structure comes again, or blocks change"
+            yield "traced once", [text, left][: 1 + (traced.left > 0)]
         yield from rows_of(self.findings)
         if self.choice:
             yield "auto", [self.choice]
