@@ -197,15 +197,23 @@ cdef int64_t[::1] calls_of(tape, list briefs):
 
 
 def work_of(tape):
-    """Return the operations of all products of the calls of a tape."""
-    cdef list briefs = recorded_briefs(tape)
-    cdef int64_t[::1] calls = calls_of(tape, briefs)
-    cdef double work = 0
+    """Return the operations of all products of the calls of a tape, which keeps what is counted."""
+    cdef const int32_t[::1] node_entry = tape.node_entry
+    cdef dict entries = tape.entries
+    cdef double work = tape.work
     cdef CallBrief brief
-    cdef Py_ssize_t number
-    for number in range(len(briefs)):
-        brief = briefs[number]
-        work += calls[number] * brief.work
+    cdef Py_ssize_t node, k
+    #: The last entry of each hash, with 1 added, and the operations of its products.
+    cdef int64_t[256] last
+    cdef double[256] of_entry
+    memset(last, 0, sizeof(last))
+    for node in range(tape.weighed, node_entry.shape[0]):
+        k = node_entry[node] & 255
+        if last[k] != node_entry[node] + 1:
+            brief = entries[node_entry[node]].brief
+            last[k], of_entry[k] = node_entry[node] + 1, brief.work
+        work += of_entry[k]
+    tape.work, tape.weighed = work, node_entry.shape[0]
     return work
 
 

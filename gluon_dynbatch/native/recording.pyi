@@ -93,6 +93,8 @@ class FlatTape(Owner):
     error: Optional[str]
     started: float
     next_check: int
+    work: float
+    weighed: int
     externals: List[NDArray]
     def __init__(self, recorder: Any = None) -> None: ...
     @property

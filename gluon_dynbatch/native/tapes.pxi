@@ -110,6 +110,10 @@ cdef class FlatTape(Owner):
     cdef public double started
     #: Number of calls at which the recorder is asked next: see `CALLS_PER_CHECK`.
     cdef public Py_ssize_t next_check
+    #: The operations of products in the first calls, and how many calls that are: see
+    #: `lowering.work_of`.
+    cdef public double work
+    cdef public Py_ssize_t weighed
     #: Per node: id of its entry, and its first value.
     cdef readonly array node_entry, node_value0
     #: Per operand, in the order of nodes: value and offset in elements.
