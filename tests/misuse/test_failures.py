@@ -245,7 +245,8 @@ def test_an_error_in_the_backward_pass_is_raised(net, monkeypatch, owner, name, 
 
 
 def test_running_out_of_memory_leaves_nothing_behind(unharmed):
-    wide = cell(lambda F, x: F.broadcast_to(x, shape=(1 << 29, 4)) * 2)
+    wide = cell(lambda F, x: F.broadcast_to(x, shape=(1 << 22, 4)) * 2)
+    samples = inputs(64)
     # Let the process allocate two more gigabytes, whatever the machine has.
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as file:
@@ -255,7 +256,8 @@ def test_running_out_of_memory_leaves_nothing_behind(unharmed):
         for mode in (autograd.pause, autograd.record):
             with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
                 with gdb.batching(**FIXED):
-                    wide(SAMPLES[0])
+                    for x in samples:
+                        wide(x)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
