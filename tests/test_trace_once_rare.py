@@ -12,7 +12,7 @@ from gluon_dynbatch.testing import check_against_loop
 from tests import inside
 from tests.cells import WIDTH, array, dense
 from tests.common import FIXED
-from tests.strategies import examples
+from tests.depth import examples
 
 ASKED = 8
 
