@@ -202,12 +202,9 @@ cdef class Program:
     def run(self, const uintptr_t[::1] bases):
         """Run all records in the calling thread; for tests."""
         cdef Push push
+        memset(&push, 0, sizeof(push))
         push.program, push.bases = self.program, <char **>&bases[0]
-        push.low, push.high, push.deferred_count = 0, self.program.length, 0
-        push.shares_memory, push.memory, push.scratch = False, NULL, NULL
-        push.placed_count, push.deferred_read, push.copies = 0, 0, NULL
-        push.recorder = gdb_find_recorder(True)
-        push.recorder.used = -1  # it runs the program itself
+        push.high, push.recorder = self.program.length, gdb_no_recorder()
         allocate_scratch(&push)
         with nogil:
             run_program(NULL, &push)
