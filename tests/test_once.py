@@ -203,3 +203,36 @@ def test_all_steps_of_all_samples_read_one_result(trace_once):
     )  # fmt: skip
     check_invariants(batch)
     assert batch.report.launches == 1 + 3
+
+
+#: What draws of parameters alone: each call has its own numbers, so these are not common.
+DRAWS = {
+    "dropped factor": lambda F, x, w: F.dot(x, F.Dropout(w, p=0.5, mode="always")),
+    "drawn factor": lambda F, x, w: F.dot(x, F.random.uniform_like(w)),
+    "product of a drawn one": lambda F, x, w: F.broadcast_add(
+        x, F.sum(F.dot(F.Dropout(w, p=0.5, mode="always"), w))
+    ),
+    "product of a created one": lambda F, x, w: F.broadcast_add(
+        x, F.dot(F.random.uniform(shape=(1, WIDTH)), w)
+    ),
+}
+
+
+class Drawing(HybridBlock):
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+        self.w = self.params.get("w", shape=(WIDTH, WIDTH))
+
+    def hybrid_forward(self, F, x, w):
+        return self.draw(F, x, w)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_what_draws_does_not_run_once(draw, granularity):
+    cell, x = ready(Drawing(draw)), array(1, WIDTH)
+    with gdb.batching(granularity=granularity):
+        results = [cell(x) for _ in range(8)]
+    # Two of eight may be equal by chance; if the draw ran once, all are.
+    assert len({result.asnumpy().tobytes() for result in results}) > 1
