@@ -52,7 +52,8 @@ def launch(steps, arrays, rows, matrices=PACKED, keys=(), equal=(executing.PICK,
     """Run steps on matrices, which have one row per member, and vectors, which all members share.
 
     `matrices` are as for `Kernel.native`.  `keys` are pairs of a table and row numbers in it, which
-    identify rows of the first input.  Then `equal` has the records that handle its equal rows, and those of the first result.
+    identify rows of the first input.  Then `equal` has the records that handle its equal rows, and
+    those of the first result.
     """
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     shared = {slot: array.ndim == 1 for slot, array in arrays.items()}
