@@ -97,8 +97,8 @@ def change_reference(monkeypatch, change):
     """Add a number to all values that ``debug=True`` compares those of launches with."""
     original = flush.run_alone
 
-    def run_alone(*args):
-        execution = original(*args)
+    def run_alone(*args, **options):
+        execution = original(*args, **options)
         for arena in execution.arenas.arrays:
             arena[:] += change
         return execution
