@@ -23,10 +23,9 @@ import serve_decoder
 import service_processes
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
-from tests.common import ROOT
+from tests.common import PATIENCE, ROOT
 from tests.continuous.walking import settled
 
-PATIENCE = 60
 SIZES = {"embedding_size": 12, "hidden_size": 16}
 
 
