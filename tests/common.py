@@ -39,6 +39,9 @@ from tests.cells import WIDTH, array, attached, equal
 
 ROOT = Path(__file__).parents[1]
 
+#: Seconds until what takes a few counts as hung: the machine may be busy.
+PATIENCE = 300
+
 #: Fixed options, in place of those that "auto" would choose.
 FIXED = {"granularity": "block", "policy": "depth"}
 SCOPES = [{**FIXED, "granularity": granularity} for granularity in GRANULARITIES]
@@ -147,7 +150,7 @@ def _references(cls):
 
 def none_left(before):
     """Return whether the count of arrays falls to `before`; MXNet's threads may need a moment."""
-    for _ in range(40):
+    for _ in range(400):
         forget()  # which the next flush would do
         if alive() <= before:
             return True
@@ -351,7 +354,7 @@ def output_of(program, *arguments, prelude=PRELUDE, **environment):
         [sys.executable, "-W", "ignore", "-c", program, *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-        timeout=300,
+        timeout=PATIENCE,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,7 +4,8 @@ import threading
 
 import mxnet as mx
 
-PATIENCE = 30
+from tests.common import PATIENCE
+
 GATE = threading.Event()
 
 

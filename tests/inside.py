@@ -21,7 +21,7 @@ from gluon_dynbatch.record import constants, pieces
 from gluon_dynbatch.run import buffers, direct, execute, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
-from gluon_dynbatch.serve import worker
+from gluon_dynbatch.serve import wires, worker
 from gluon_dynbatch.trace import entry
 from gluon_dynbatch.trace.entry import Entry
 
@@ -126,6 +126,7 @@ LIMITS = {
     "units of a plan with a bound": (handle, "MANY_UNITS"),
     "work that runs ahead": (auto, "WORK_AHEAD"),
     "calls before structures are rare": (pieces, "CALLS_PER_COUNT"),
+    "seconds for slow readers": (wires, "PATIENCE_S"),
 }
 #: What copies and computes values in ways of its own in memory that native code cannot reach: what
 #: it asks, and the answer there.

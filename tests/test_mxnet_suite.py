@@ -12,7 +12,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from tests.cells import cell
-from tests.common import ROOT
+from tests.common import PATIENCE, ROOT
 from tests.mxnet_suite.pool import Worker
 from tests.mxnet_suite.refusals import REFUSALS, documented
 
@@ -62,7 +62,7 @@ def test_results_per_way(checkout):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     table = [line.split() for line in process.stdout.splitlines()[-4:]]
     assert table[:2] == [["test_some", "plain", "3", "0", "1", "0"], ["lazy", "1", "1", "1", "4"]]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.native.executing import OneAtATime
-from tests.common import in_thread, output_of
+from tests.common import PATIENCE, in_thread, output_of
 
-PATIENCE = 30
 #: Longer than a thread that waits within its push keeps others waiting.
 LONG = 0.3
 SQUARE = np.ones((512, 512))

@@ -23,10 +23,10 @@ import serve_decoder
 import service_processes
 from serving import contest, decoder, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
-from tests.common import ROOT
+from tests.common import PATIENCE, ROOT
 from tests.continuous.walking import settled
+from tests.experiments.test_processes import alive
 
-PATIENCE = 60
 SIZES = {"embedding_size": 12, "hidden_size": 16}
 
 
@@ -337,7 +337,7 @@ def test_a_service_ends_with_its_model_when_all_is_answered(checkpoint, end):
                 received += part
         assert len(events_of(received.partition(b"\r\n\r\n")[2])) == len(known) + 1
         assert process.wait(PATIENCE) == 0
-    assert not Path(f"/proc/{model}").exists()
+    assert not alive(model)
 
 
 @pytest.mark.parametrize("answers, replaced", [([False] * 30 + [True], False), ([False], True)])

@@ -17,9 +17,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.samples.arguments import CONVERTIBLE
 from tests.cells import dense, equal
-from tests.common import named_lines, output_of
+from tests.common import PATIENCE, named_lines, output_of
 
-PATIENCE = 60
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.
 FOREVER = 1e5
 Pair = namedtuple("Pair", "score label")

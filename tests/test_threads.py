@@ -20,6 +20,7 @@ from gluon_dynbatch.run import gradient
 from tests.cells import cell, equal, ready
 from tests.common import (
     FIXED,
+    PATIENCE,
     ROOT,
     assert_nothing_is_left,
     in_thread,
@@ -30,7 +31,6 @@ from tests.fuzz.threads import TEAMS
 from tests.inside import nodes_of_mxnets_tape
 
 THREADS = 4
-PATIENCE = 30
 
 
 class Chain(gdb.DynamicHybridBlock):
@@ -174,8 +174,8 @@ def test_mxnet_frees_a_graph_without_python(model):
 def test_threads_share_a_model():
     """They train it and call it, in scopes and without; a deadlock ends at the limit of time."""
     command = [sys.executable, "-m", "tests.fuzz.threads", "3"]
-    printed = subprocess.run(command, cwd=ROOT, timeout=120, check=True, stdout=subprocess.PIPE)
-    assert len(printed.stdout.splitlines()) == len(TEAMS)
+    settings = {"cwd": ROOT, "timeout": PATIENCE, "check": True, "stdout": subprocess.PIPE}
+    assert len(subprocess.run(command, **settings).stdout.splitlines()) == len(TEAMS)
 
 
 ENDS = """

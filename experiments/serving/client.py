@@ -21,7 +21,7 @@ from cores import begin
 from . import EXAMPLES
 
 #: Longest time for a service to end, in seconds.
-PATIENCE = 60
+PATIENCE = 300
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch.serve import rounds
 from tests.cells import equal
+from tests.common import PATIENCE
 from tests.continuous.walking import LENGTHS, as_array, serving, settled, vector
 from tests.inside import clock_of_batchers
-from tests.test_serving import FOREVER, PATIENCE
+from tests.test_serving import FOREVER
 
 
 @pytest.mark.parametrize("options", [{}, {"granularity": "block"}, {"debug": True}], ids=str)

@@ -15,9 +15,9 @@ from gluon_dynbatch.scope import OpenScope
 from gluon_dynbatch.serve import rounds
 from tests import soak
 from tests.cells import equal
-from tests.common import alive, output_of
+from tests.common import PATIENCE, alive, output_of
 from tests.continuous.walking import serving, settled, vector
-from tests.test_serving import PATIENCE, factor
+from tests.test_serving import factor
 
 
 def read_one(stream):

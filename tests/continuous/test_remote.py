@@ -13,10 +13,9 @@ import pytest
 
 import gluon_dynbatch as gdb
 from tests.cells import equal
-from tests.common import output_of
+from tests.common import PATIENCE, output_of
 from tests.continuous.walking import LENGTHS, serving, settled
-from tests.inside import break_connection
-from tests.test_serving import PATIENCE
+from tests.inside import break_connection, limit
 
 
 @pytest.fixture
@@ -265,7 +264,7 @@ def test_garbage_and_lost_connections_end_only_their_requests(walk, path):
         assert len(run(path, lambda remote: remote((1, 3)))) == 3
 
 
-def test_a_batcher_that_waits_for_slow_readers_answers_others(path):
+def test_a_batcher_that_waits_for_slow_readers_answers_others(path, monkeypatch):
     """It closes, and the event loops of two connections read nothing meanwhile."""
 
     async def use():
@@ -283,6 +282,7 @@ def test_a_batcher_that_waits_for_slow_readers_answers_others(path):
             await asyncio.get_running_loop().run_in_executor(None, closing.join)
             return [float(result.sum()) for result in results]
 
+    limit(monkeypatch, "seconds for slow readers", PATIENCE)
     batcher = gdb.RequestBatcher(lambda number: mx.nd.full((3_000_000,), number), 2, 0)
     batcher.listen(path)
     assert asyncio.run(use()) == [6e6, 6e6]

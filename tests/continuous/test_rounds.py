@@ -18,8 +18,9 @@ from gluon_dynbatch.samples.turns import Guard
 from gluon_dynbatch.serve import clients, rounds, worker
 from tests import soak
 from tests.cells import equal
+from tests.common import PATIENCE
 from tests.continuous.walking import LENGTHS, as_array, serving, settled, vector
-from tests.test_serving import FOREVER, PATIENCE
+from tests.test_serving import FOREVER
 
 
 def test_values_stay_when_a_scope_is_closed(walk, oracle):

@@ -14,8 +14,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.serve import clients
 from tests import cells
 from tests.cells import equal
+from tests.common import PATIENCE
 from tests.continuous.walking import LENGTHS, serving, settled, vector
-from tests.test_serving import PATIENCE
 
 
 def test_streams_of_threads_and_tasks_have_the_values_of_the_loop(walk, oracle):
@@ -205,7 +205,7 @@ def test_a_client_may_take_all_values_that_are_here(walk, oracle):
         stream = batcher.stream((0, 9))
         assert settled(lambda: batcher.stats().blocked == 1) and len(walk.steps) == 4
         values = [next(stream)]
-        assert not settled(lambda: len(walk.steps) > 4, 20)  # it waits for room for two
+        assert not settled(lambda: len(walk.steps) > 4, 0.1)  # it waits for room for two
         values += stream.available()
         assert settled(lambda: len(walk.steps) == 8) and len(values) == 4
         while len(values) < 9:

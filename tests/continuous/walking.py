@@ -8,7 +8,8 @@ import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
-from tests.test_serving import FOREVER, PATIENCE, factor, no_thread_is_left  # noqa: F401
+from tests.common import PATIENCE
+from tests.test_serving import FOREVER, factor, no_thread_is_left  # noqa: F401
 
 
 def vector(number):
@@ -70,13 +71,14 @@ def serving(*args, **options):
     batcher.close()
 
 
-def settled(condition, times=10 * 200):
+def settled(condition, seconds=PATIENCE):
     """Return whether a condition becomes true while another thread works."""
-    for _ in range(times):
-        if condition():
-            return True
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return condition()
         time.sleep(0.005)
-    return False
+    return True
 
 
 LENGTHS = [5, 1, 9, 2, 30, 1, 3, 12, 7, 4] * 4

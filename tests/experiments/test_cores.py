@@ -18,6 +18,7 @@ from relatedness import scoring
 from relatedness.corpora import load_corpus
 from suite import remote, threads
 from suite.tables import Measured, Row, Rows
+from tests.common import PATIENCE
 from tests.experiments.test_benchmark import TINY
 from tests.experiments.test_processes import alive, start
 
@@ -183,14 +184,14 @@ def test_ctrl_c_ends_all_workers(tmp_path, checkpoint):
     path.write_text("\n".join(lines_of(100) * 2000) + "\n")
     command = ["predict", "--input", path, "--checkpoint", checkpoint, "--workers", "2"]
     process = start(*command, "--batch-size", "8", program=training)
-    children, limit = [], time.monotonic() + 120
+    children, limit = [], time.monotonic() + PATIENCE
     while len(children) < 2:
         assert process.poll() is None and time.monotonic() < limit, process.communicate()
         found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
         children = list(map(int, found.split()))
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=120)
+    _, message = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "Traceback" not in message
     assert not any(map(alive, children))
 

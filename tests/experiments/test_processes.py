@@ -14,7 +14,7 @@ import pytest
 import launch
 import tree_lstm_relatedness as program
 from relatedness.checkpoint import read_checkpoint
-from tests.common import ROOT
+from tests.common import PATIENCE, ROOT
 from tests.experiments.test_program import losses_of, parameters
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -39,8 +39,8 @@ def start(*arguments, program=program):
     return process
 
 
-def wait_for_an_epoch(process, output, seconds=120):
-    end = time.monotonic() + seconds
+def wait_for_an_epoch(process, output):
+    end = time.monotonic() + PATIENCE
     metrics = output / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text()):
         assert process.poll() is None, process.communicate()
@@ -60,7 +60,7 @@ def test_a_stopped_run_continues_bit_for_bit(tmp_path, stop):
     process = start(*command, "--epochs", 1000, "--output", parts)
     wait_for_an_epoch(process, parts)
     process.send_signal(stop)
-    _, message = process.communicate(timeout=120)
+    _, message = process.communicate(timeout=PATIENCE)
     before = read_checkpoint(parts / "last").state["epoch"]
     assert 1 <= before < 1000
     if stop == signal.SIGINT:
@@ -102,7 +102,7 @@ def test_workers_train_like_one_process_and_a_killed_one_loses_nothing(tmp_path)
     assert list(pids) == ["scheduler", "server", "worker 1", "worker 2"]
     wait_for_an_epoch(process, two)
     os.kill(pids["worker 2"], signal.SIGKILL)
-    _, message = process.communicate(timeout=120)
+    _, message = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     reason = f"worker 2 (process {pids['worker 2']}) was killed by SIGKILL"
     assert reason in message and "train --resume continues" in message
