@@ -18,7 +18,7 @@ from ..native import lowering, recording
 from ..record.lazy_base import Lazy
 from ..record.tape import Tape
 from ..record.types import TYPES
-from ..schedule.dependencies import Array, Dependencies
+from ..schedule.dependencies import Array, Dependencies, rank_rows
 from ..trace.entry import NONE, Entry
 from .cut import cut_call
 from .graph import Graph
@@ -137,8 +137,8 @@ def _wire(
     graph = Graph(dependencies, used, briefs, node=node, entry=entry, cuts=cuts, **columns)
     signature = signatures(graph, ragged)
     if lockstep:
-        pairs = np.stack([signature, _steps(graph)])
-        signature = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
+        pairs = np.stack([signature, _steps(graph)], axis=1)
+        signature = rank_rows(pairs).astype(np.int32)
     if signature is segment:
         return graph
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
@@ -164,7 +164,7 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
         if segment.layout != "unbatched":
             at = graph.term0[graph.input0[members][:, None] + segment.shared]
             arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
-            subclass = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
+            subclass = rank_rows(arrays)
         counts[number] = subclass.max() + 1
         subdivided.append((members, subclass))
     first = np.array(list(accumulate(counts, initial=0)), dtype=np.int32)

@@ -137,7 +137,7 @@ def _before(launches: Sequence[Launch], graph: Graph) -> Dict[int, List[int]]:
     offsets, preds = graph.dependencies.offsets, graph.dependencies.preds
     readers = np.repeat(launch_of, np.diff(offsets))
     before: DefaultDict[int, List[int]] = defaultdict(list)
-    for reader, writer in np.unique(np.stack([readers, launch_of[preds]]), axis=1).T.tolist():
+    for reader, writer in sorted(set(zip(readers.tolist(), launch_of[preds].tolist()))):
         before[reader].append(writer)
     return before
 

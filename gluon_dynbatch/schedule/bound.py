@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dependencies import Array, Dependencies, Ints
+from .dependencies import Array, Dependencies, Ints, rank_rows
 from .depth import unit_depth
 
 
@@ -20,7 +20,8 @@ def lower_bound(graph: Dependencies) -> int:
     """Return the sum, over all signatures, of the largest number of units on one path."""
     depth = unit_depth(graph)
     # No path has two units of one depth, so a signature at a single depth counts once.
-    levels = np.unique(np.stack([graph.signature, depth]), axis=1)[0]
+    pairs = np.stack([graph.signature, depth], axis=1)
+    levels = pairs[np.unique(rank_rows(pairs), return_index=True)[1], 0]
     signatures, depths = np.unique(levels, return_counts=True)
     repeated = signatures[depths > 1]
     launches = most_on_a_path(graph, depth, graph.signature == repeated[:, None]).sum()

@@ -54,6 +54,18 @@ def check_dependencies(graph: Dependencies) -> None:
     assert (graph.rows >= 0).all()
 
 
+def rank_rows(rows: Array) -> Array:
+    """Return the rank of each row among the distinct rows of a matrix, in ascending order.
+
+    If Ctrl-C interrupts NumPy's ``unique`` of rows, it may raise a ``TypeError`` instead.
+    """
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    numbers = np.zeros(len(rows), np.int64)
+    numbers[order[1:]] = np.cumsum((ordered[1:] != ordered[:-1]).any(axis=1))
+    return numbers
+
+
 def successors(graph: Dependencies) -> tuple[Array, Ints]:
     """Return offsets and units: ``units[offsets[u]:offsets[u + 1]]`` depend on unit ``u``."""
     owners = np.repeat(np.arange(graph.size, dtype=np.int32), np.diff(graph.offsets))

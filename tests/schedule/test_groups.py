@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, lower_bound
 from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.dependencies import singles_in_order, split_by_rows
+from gluon_dynbatch.schedule.dependencies import rank_rows, singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.depth import group_and_bound, group_by_depth, unit_depth
 from gluon_dynbatch.schedule.merge import merged_groups, needed_groups
+from tests.depth import examples
 from tests.schedule import dags
 
 LARGER = st.builds(dags.random_graph, st.integers(0, 99), st.just(70), st.just(4),
@@ -145,3 +147,13 @@ def test_check_groups_refuses(groups, reason):
     with pytest.raises(AssertionError, match=reason):
         check_groups(graph, groups)
     check_groups(graph, np.array([0, 1, 2, 3], np.int32))
+
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 4))
+
+
+@examples(100)
+@given(arrays(np.int32, SIZES, elements=st.integers(-1, 2)))
+def test_rows_are_ranked_in_ascending_order(rows):
+    distinct = sorted(set(map(tuple, rows.tolist())))
+    assert rank_rows(rows).tolist() == [distinct.index(row) for row in map(tuple, rows.tolist())]
