@@ -122,6 +122,8 @@ class OpenScope:
         self._earlier = FLIGHT.last
         #: Weak references to the arenas that hold values of earlier flushes, oldest first.
         self._kept: List[Any] = []
+        #: Whether calls were ever recorded: until then, no function of MXNet is replaced.
+        self._records = False
 
     @staticmethod
     def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
@@ -141,13 +143,24 @@ class OpenScope:
 
     def open(self) -> None:
         """Begin to record, or to run calls at once; if this is interrupted, `settle` undoes it."""
-        HOOKS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self)
         self.report.is_open = True
         at_once = self._account is not None and self._account.begins_at_once
-        recorder = None if at_once else self.recorder
-        self._thread_state.update(scope=self, recorder=recorder, at_once=at_once)
+        if at_once:
+            self._thread_state.update(scope=self, recorder=None, at_once=True)
+        else:
+            self._record()
+
+    def _record(self) -> None:
+        """Record the calls from here on.
+
+        As long as calls run at once, the replacements would only call the originals; and to install
+        them makes Python forget what it knows of the classes of arrays.
+        """
+        self._records = True
+        HOOKS.acquire(self)
+        self._thread_state.update(scope=self, recorder=self.recorder, at_once=False)
 
     def end(self, member: Any, error_type: Any, error: Any) -> None:
         """Compute pending calls, if the end of a member's last statement requires it."""
@@ -182,7 +195,8 @@ class OpenScope:
             return
         if self._is_in_place():
             self._thread_state.update(recorder=None, at_once=False)
-        HOOKS.release(self)
+        if self._records:
+            HOOKS.release(self)
         self.report.is_open = False
         self.recorder.close(self.reason)
         # What was computed before an exception has its values and gradients.
@@ -224,7 +238,7 @@ class OpenScope:
         if self._account.runs_at_once(block, self.report.at_once):
             self.report.at_once += 1
             return None
-        self._thread_state.update(recorder=self.recorder, at_once=False)
+        self._record()
         return self.recorder
 
     def use_defaults(self, defaults: Options) -> None:

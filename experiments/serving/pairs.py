@@ -59,7 +59,8 @@ def prepare(path, options=()):
 async def ask(port, answers, end, latencies):
     """Send one request after the other on a connection, as fast as they are answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while time.monotonic() < end:
+    sent = None
+    while sent is None or time.monotonic() < end:
         sent, (request, score) = time.monotonic(), random.choice(answers)
         writer.write(request)
         status, body = await receive(reader)

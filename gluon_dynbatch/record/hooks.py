@@ -1,4 +1,4 @@
-"""Install replacements of functions while scopes are open; `intercept.py` lists them."""
+"""Install replacements of functions while scopes record; `intercept.py` lists them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Replaced(NamedTuple):
 
 
 class Hooks:
-    """Installs replacements while at least one scope in the process is open.
+    """Installs replacements while at least one scope in the process records calls.
 
     There is no lock, because an interrupt could leave it locked.  The set of scopes decides which
     functions are installed, and `_install` sets all of them in one call of C, which an interrupt
@@ -65,7 +65,7 @@ class Hooks:
             self._install()
 
     def _install(self) -> None:
-        """Install the replacements if a scope is open, else the originals."""
+        """Install the replacements if a scope records, else the originals."""
         # The set is read within the call: another thread may change it before.
         wanted = map(operator.getitem, self._functions, map(bool, repeat(self._scopes)))
         deque(map(setattr, self._owners, self._names, wanted), maxlen=0)

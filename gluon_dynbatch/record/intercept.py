@@ -42,7 +42,7 @@ def _guard(before: Callable[..., None], original: Any) -> Any:
 #: Functions that wait for a value.
 WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 
-#: Functions that are replaced while a scope is open in the process, with the reasons.
+#: Functions that are replaced while a scope in the process records calls, with the reasons.
 OPEN: Tuple[Replaced, ...] = (
     Replaced(
         register,
