@@ -122,7 +122,7 @@ LIMITS = {
     "elements of a large chunk": (recording, "LARGEST_CHUNK"),
     "units of a plan with a bound": (handle, "MANY_UNITS"),
     "work that runs ahead": (auto, "WORK_AHEAD"),
-    "calls before structures are rare": (pieces, "CALLS_PER_COUNT"),
+    "runs that may be lost by traces": (pieces, "MOST_LOST"),
 }
 #: What copies and computes values in ways of its own in memory that native code cannot reach: what
 #: it asks, and the answer there.
