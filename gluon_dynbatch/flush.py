@@ -349,5 +349,5 @@ def _execute(
         *(lambda node: tape.place(node).where, operators, watch, here),
     )
     if options.debug:
-        compare(tape, alone, execution)
+        compare(tape, alone, execution, lambda: run_alone(tape, runtime.dispatcher, rounded=True))
     return execution

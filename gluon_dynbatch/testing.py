@@ -169,7 +169,8 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
 def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Outcome:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
-        _clear(array.grad)
+        if array.grad is not None:
+            _clear(array.grad)
     with mx.autograd.record():
         values: Values = []
         for number, result in enumerate(run()):
@@ -181,13 +182,16 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Outcom
         draw = np.random.RandomState(1).uniform
         weights = [_array_like(h, draw(0.5, 1.5, h.shape)) for h in heads]
         mx.autograd.backward(heads, weights)
-    gradients = [(f"the gradient of {name}", array.grad) for name, array in variables]
+    # MXNet drops the gradient of an array with ``attach_grad("null")`` in a backward pass.
+    gradients = [
+        (f"the gradient of {name}", mx.nd.zeros(x.shape) if x.grad is None else x.grad)
+        for name, x in variables
+    ]
     return Outcome(to_numpy(values), to_numpy(gradients))
 
 
-def _clear(gradient: Optional[NDArray]) -> None:
+def _clear(gradient: NDArray) -> None:
     """Write zeros: by an operator in a fifth of the time, if there are axes and elements."""
-    assert gradient is not None
     if gradient.ndim and gradient.size:
         array = gradient.as_nd_ndarray()
         mx.nd.zeros_like(array, out=array)

@@ -7,23 +7,27 @@ import random
 import sys
 import zlib
 
+# Tests run in several processes, which would take the cores from each other. NumPy, MXNet and the
+# package read this on import.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import none
 from mxnet import npx
 
-# No deadline, because the first call of a block, which traces and compiles it, takes longer.
-settings.register_profile(
-    "default", deadline=None, print_blob=True, derandomize=True, max_examples=50
-)
+# No limits of time: the first call of a block, which traces and compiles it, takes longer, and the
+# machine may be busy.
+UNTIMED = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "print_blob": True,
+}
+settings.register_profile("default", derandomize=True, max_examples=50, **UNTIMED)
 # See `depth.py`: pytest --hypothesis-profile=deep
-settings.register_profile("deep", deadline=None, print_blob=True, max_examples=1000)
+settings.register_profile("deep", max_examples=1000, **UNTIMED)
 settings.load_profile("default")
-
-# Tests run in several processes, which would take the cores from each other. MXNet and the package
-# read this on import, later.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 #: All tests may use the fixtures of this module.
 pytest_plugins = ["tests.common"]

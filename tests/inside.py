@@ -5,6 +5,8 @@ that nobody can see from outside: what is freed, how much is held, what MXNet st
 """
 
 import gc
+import time
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from gluon_dynbatch.record import constants, pieces
 from gluon_dynbatch.run import buffers, direct, execute, gradient, keep, prepare
 from gluon_dynbatch.run.engine import FLIGHT, Flight
 from gluon_dynbatch.scope import RUNTIME
+from gluon_dynbatch.serve import worker
 from gluon_dynbatch.trace import entry
 from gluon_dynbatch.trace.entry import Entry
 
@@ -94,8 +97,8 @@ def change_reference(monkeypatch, change):
     """Add a number to all values that ``debug=True`` compares those of launches with."""
     original = flush.run_alone
 
-    def run_alone(*args):
-        execution = original(*args)
+    def run_alone(*args, **options):
+        execution = original(*args, **options)
         for arena in execution.arenas.arrays:
             arena[:] += change
         return execution
@@ -233,6 +236,14 @@ def equal_rows_of_programs(monkeypatch):
 
     monkeypatch.setattr(prepare, "assemble", noting)
     return found
+
+
+def clock_of_batchers(monkeypatch):
+    """Return a list with the seconds by which the clock of batchers' workers is ahead."""
+    ahead = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(worker, "time", clock)
+    return ahead
 
 
 def break_connection(remote):

@@ -24,7 +24,7 @@ from tests.cells import (
     make_cells,
     tree_losses,
 )
-from tests.common import ALL, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
+from tests.common import ALL, FIXED, SCOPES, arrays, loop_and_scope, prepared, same_as_loop
 from tests.depth import rotate
 from tests.inside import nodes_of_mxnets_tape
 
@@ -388,3 +388,19 @@ def test_each_sample_has_a_backward_pass_of_its_own(name, front, inside):
         return [x.asnumpy() for some in results for x in some] + [net.weight.grad().asnumpy()]
 
     equal(run(gdb.batching), run(contextlib.nullcontext))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_parts_without_axes(size):
+    """MXNet computes them of a vector, and takes their shape for an unknown one."""
+    split = cell(lambda F, x: F.split(F.tanh(x), num_outputs=size, axis=0, squeeze_axis=True))
+
+    def run(scope):
+        vectors = attached([mx.nd.arange(1, size + 1) * k for k in (1, 2, 3)])
+        with autograd.record(), scope:
+            parts = [split(vectors[0]), split(vectors[1]), mx.nd.split(vectors[2], size, 0, True)]
+        heads = [n for part in parts for n in (part if isinstance(part, (list, tuple)) else [part])]
+        autograd.backward(heads)
+        return [*heads, *(x.grad for x in vectors)]
+
+    loop_and_scope(run, **FIXED)

@@ -250,3 +250,24 @@ def test_launches_are_compared_with_calls_alone(monkeypatch, terms, change, is_w
     with wrong if is_wrong else contextlib.nullcontext(), gdb.batching(**FIXED, debug=True):
         for x in samples:
             product(x, weight)
+
+
+@pytest.mark.parametrize("change", [0, 1])
+@pytest.mark.parametrize("mean, deviation", [(1e3, 1), (1e3, 1e-2), (1e4, 1), (-3e5, 1)])
+def test_rounding_errors_of_arguments_are_no_mismatch(monkeypatch, front, mean, deviation, change):
+    """A mean of large numbers has errors that are large beside the differences from it."""
+    random = np.random.RandomState(0)
+    norm = cell(
+        lambda F, x, gain, shift, factor: (F.npx.layer_norm if front == "np" else F.LayerNorm)(
+            x * factor, gain, shift
+        )
+    )
+    made = (mx.np if front == "np" else mx.nd).array
+    gain, shift = made(random.uniform(0.5, 1, 8)), made(random.randn(8))
+    factor = made(1.0) if front == "np" else 1.0  # it has no axes
+    samples = [made(mean + deviation * random.randn(2, 8)) for _ in range(4)]
+    change_reference(monkeypatch, change)
+    wrong = pytest.raises(gdb.MismatchError, match="other values in launch 0 than alone")
+    with wrong if change else contextlib.nullcontext(), gdb.batching(**FIXED, debug=True):
+        for x in samples:
+            norm(x, gain, shift, factor)

@@ -162,16 +162,22 @@ def trains_outside(net):
 TURNS = 3 * (MOST_EARLIER + 1)
 
 
+def waits_for_room(thread):
+    """Return whether a thread waits until it may start a flush."""
+    return sys._current_frames()[thread].f_code is Flight.make_room.__code__
+
+
 @pytest.mark.parametrize("turn", [calls, flushes, trains, finds_gradients, trains_outside])
 def test_few_flushes_are_unfinished(turn):
     """A thread that reads no value waits for earlier flushes, and says so in the report."""
-    net, counts = dense(4, 4), []
+    net, counts, workers = dense(4, 4), [], []
     GATE.clear()
     if turn is not trains_outside:
         weight = net.weight.data()
         weight[:] = gated(weight)
 
     def work():
+        workers.append(threading.get_ident())
         for _ in range(TURNS):
             batch, _ = turn(net)
             counts.append(len(batch.report.flushes))
@@ -182,6 +188,9 @@ def test_few_flushes_are_unfinished(turn):
     try:
         with ThreadPoolExecutor(1) as pool:
             result = pool.submit(work)
+            while turn is flushes and not (workers and waits_for_room(workers[0])):
+                assert not result.done()
+                time.sleep(0.01)
             deadline = time.monotonic() + 0.3
             while time.monotonic() < deadline:
                 assert len(counts) <= MOST_EARLIER + 1 and not result.done()
@@ -237,7 +246,7 @@ def test_an_interrupt_ends_the_wait():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt():
-        while sys._current_frames()[main].f_code is not Flight.make_room.__code__:
+        while not waits_for_room(main):
             time.sleep(0.01)
         _thread.interrupt_main()
 

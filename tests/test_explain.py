@@ -352,17 +352,24 @@ def test_what_is_not_a_program_is_one_line(name, tmp_path, monkeypatch, capsys):
 
 
 def test_work_from_before_is_not_charged_to_the_first_launch(explained):
-    """The argument of the first call needs half a second from the end of recording on."""
+    """The argument of the first call needs some time from when the flush waits for it."""
     _, out, _ = explained("""
         import threading
         import time
+        import traceback
 
-        recorded = threading.Event()
+        main = threading.get_ident()
+
+        def is_awaited():
+            stack = traceback.extract_stack(sys._current_frames()[main])
+            return "settle" in [frame.name for frame in stack]
 
         class Slow(mx.operator.CustomOp):
             def forward(self, is_train, req, in_data, out_data, aux):
-                assert recorded.wait(60)
-                for _ in range(100):
+                end = time.monotonic() + 60
+                while not is_awaited() and time.monotonic() < end:
+                    time.sleep(0.005)
+                for _ in range(10):
                     time.sleep(0.005)
                 self.assign(out_data[0], req[0], in_data[0])
 
@@ -374,7 +381,6 @@ def test_work_from_before_is_not_charged_to_the_first_launch(explained):
         xs[0] = mx.nd.Custom(xs[0], op_type="slow_in_test_explain")
         with gdb.batching(granularity="block", policy="depth") as batch:
             ys = [apply(x, 2) for x in xs]
-            recorded.set()
             batch.flush()
             ys = [apply(x, 1) for x in xs]
     """)

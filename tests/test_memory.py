@@ -161,8 +161,10 @@ def test_plans_are_as_large_as_the_cache_counts(trains, wide, deep):
         gc.collect()
         tracemalloc.start()
         list(map(run, sizes))
+        gc.collect()
         counted, before = bytes_of_plans(), tracemalloc.get_traced_memory()[0]
         forget_plans()
+        gc.collect()
         freed = before - tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         assert counted / 2 < freed < 1.5 * counted

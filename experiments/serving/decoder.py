@@ -8,20 +8,18 @@ the time at which a request is due.
 import asyncio
 import json
 import random
-import threading
 import time
 from itertools import islice
 from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
-import uvloop
 
 import serve_decoder
 from relatedness.corpora import load_corpus
 from workloads.text import indices
 
-from .client import events_of, request_of
+from .client import Alarm, events_of, quiet, request_of
 
 #: Least and largest number of words of answers that arrive at random; that of distinct sentences;
 #: words of their answers that are known.
@@ -30,6 +28,8 @@ LENGTHS, SENTENCES, KNOWN = (5, 200), 16, 300
 MARGIN = 1e-4
 #: Answers of at most, and at least, so many words are "short" and "long".
 SHORT, LONG = 20, 180
+#: Connections that are open before the first request, as those of clients that have asked before.
+OPEN = 64
 #: Longest time in seconds for answers after the last request.
 PATIENCE_S = 60
 
@@ -148,18 +148,24 @@ class Connection(asyncio.Protocol):
 
 async def run(port, requests, sentences):
     """Send requests when they are due; return the answers in this order."""
-    loop, idle = asyncio.get_running_loop(), []
-    bodies = {}
+    loop, bodies = asyncio.get_running_loop(), {}
+
+    async def connect():
+        return (await loop.create_connection(Connection, "127.0.0.1", port))[1]
+
+    idle = [await connect() for _ in requests[:OPEN]]
     for _, sentence, words in requests:
         content = {"words": _of(sentences, sentence)[0], "limit": words}
         bodies[sentence, words] = request_of("/generate", json.dumps(content).encode())
     start, due = time.monotonic() + 0.05, [loop.create_future() for _ in requests]
+    later = sorted(range(len(requests)), key=lambda number: -requests[number].due)
 
     def ring():
-        """Wake requests when they are due: the loop's own timers are up to a millisecond late."""
-        for number in sorted(range(len(requests)), key=lambda number: requests[number].due):
-            time.sleep(max(start + requests[number].due - time.monotonic(), 0))
-            loop.call_soon_threadsafe(due[number].set_result, None)
+        """Wake the requests that are due, and come again for the next one."""
+        while later and start + requests[later[-1]].due <= time.monotonic():
+            due[later.pop()].set_result(None)
+        if later:
+            alarm.set(start + requests[later[-1]].due)
 
     async def ask(request, is_due):
         await is_due
@@ -168,7 +174,7 @@ async def run(port, requests, sentences):
             connection = idle.pop()
             first, last, answer = await connection.ask(body)
         if not answer:
-            _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
+            connection = await connect()
             first, last, answer = await connection.ask(body)
         if answer.startswith(b"HTTP/1.1 200") and last < np.inf:
             idle.append(connection)
@@ -177,8 +183,10 @@ async def run(port, requests, sentences):
         return Answer(request, first - begin, last - begin, int(head[9:12] or 0), content)
 
     tasks = [asyncio.ensure_future(ask(*each)) for each in zip(requests, due)]
-    threading.Thread(target=ring).start()
+    alarm = Alarm(loop, ring)
+    ring()
     _, late = await asyncio.wait(tasks, timeout=requests[-1].due + PATIENCE_S)
+    alarm.close()
     for task in late:
         task.cancel()
     if late:
@@ -227,7 +235,7 @@ class Figures(NamedTuple):
 
 def ask_all(port, requests, sentences):
     """Send requests, all of which must be answered; return the answers."""
-    answers = uvloop.run(run(port, requests, sentences))
+    answers = quiet(run(port, requests, sentences))
     assert not check(answers, sentences), answers
     return answers
 
@@ -235,7 +243,7 @@ def ask_all(port, requests, sentences):
 def load(port, rate, seconds, seed, sentences):
     """Put load on a service, and check the answers."""
     requests = arrivals(rate, seconds, seed)
-    answers = uvloop.run(run(port, requests, sentences))
+    answers = quiet(run(port, requests, sentences))
     lost = check(answers, sentences)
     whole = max(seconds, *(a.last + a.request.due for a in answers if a.right), 0)
     last = [answer.last for answer in answers]

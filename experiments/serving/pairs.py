@@ -10,13 +10,12 @@ import time
 
 import mxnet as mx
 import numpy as np
-import uvloop
 
 from relatedness.checkpoint import write_checkpoint
 from relatedness.options import TASKS, assemble
 from tree_lstm_relatedness import read_arguments
 
-from .client import read_metrics, receive, request_of, send
+from .client import quiet, read_metrics, receive, request_of, send
 
 #: Where a pair is scored.
 PATH = "/score"
@@ -60,7 +59,8 @@ def prepare(path, options=()):
 async def ask(port, answers, end, latencies):
     """Send one request after the other on a connection, as fast as they are answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while time.monotonic() < end:
+    sent = None
+    while sent is None or time.monotonic() < end:
         sent, (request, score) = time.monotonic(), random.choice(answers)
         writer.write(request)
         status, body = await receive(reader)
@@ -107,7 +107,7 @@ def load(port, scores, seconds, clients, rude):
         await asyncio.gather(*polite, *[misbehave(port, answers, end, counts) for _ in range(rude)])
 
     busy = time.process_time()
-    uvloop.run(run_clients())  # cheap clients, because the service runs on the same processors
+    quiet(run_clients())
     busy, after = time.process_time() - busy, read_metrics(port)
     increase = {name: value - before.get(name, 0) for name, value in after.items()}
     minibatches = sum(increase[name] for name in increase if name.startswith("minibatches_total"))

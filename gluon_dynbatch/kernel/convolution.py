@@ -13,6 +13,9 @@ from .expression import Node
 from .layout import ARGMAX, CLIP, Index, Maps, Order, Pair, Ranking, Weight
 from .tensor import MOST_PIECES, Call, Tensor, require_movable
 
+#: The layout with channels before the axes of maps, by their number.
+LAYOUTS = ("", "NCW", "NCHW", "NCDHW")
+
 
 def _pair(values: Sequence[int], default: int) -> Pair:
     """Return the values for both axes of maps; with one axis, the other has the default."""
@@ -31,6 +34,7 @@ def convolution(call: Call) -> Tensor:
         call.shared_place(k)
     groups, attrs = call.integer("num_group", 1) or 1, (("stride", 1), ("dilate", 1), ("pad", 0))
     stride, dilate, pad = (_pair(call.integers(name), default) for name, default in attrs)
+    require(min(pad) >= 0, "its padding is negative")
     maps = Maps.of_sizes(
         images,
         groups,
@@ -110,8 +114,11 @@ def pooling(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("pool_type", "max")
     require(call.flag("global_pool"), "it reduces parts of maps")
     require(kind in ("max", "avg", "sum"), f"not for pool_type={kind}")
-    layout = call.attrs.get("layout", "None")
-    require(layout in ("None", "NCW", "NCHW", "NCDHW"), "channels come last")
+    # MXNet checks the windows that it does not need when it runs the operator.
+    axes, layout = len(x.shape) - 2, call.attrs.get("layout", "None")
+    require(layout in ("None", LAYOUTS[axes]), "channels come last, or there are other axes")
+    for name in ("kernel", "stride", "pad"):
+        require(len(call.integers(name)) in (0, axes), f"its {name} has another number of axes")
     outer, size = prod(x.shape[:2]), prod(x.shape[2:])
     shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
     if kind != "max":

@@ -108,11 +108,12 @@ class SegmentKernels:
         self._backward: Dict[Wanted, Kernel] = {}
         self._recipes: Dict[Any, assembling.Recipe] = {}
 
-    def recipe(self, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
+    def recipe(self, backward: Optional[Kernel], matrices: int) -> assembling.Recipe:
         """Return the recipe of the kernels, made on first use; see `make_recipe`."""
-        recipe = self._recipes.get((backward, few))
+        key = backward, matrices
+        recipe = self._recipes.get(key)
         if recipe is None:
-            recipe = self._recipes[backward, few] = make_recipe(self.forward, backward, few)
+            recipe = self._recipes[key] = make_recipe(self.forward, backward, matrices)
         return recipe
 
     def backward(self, wanted: Wanted) -> Kernel:

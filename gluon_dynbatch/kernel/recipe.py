@@ -24,15 +24,15 @@ Numbers = Dict[Any, int]
 Fields = Dict[str, Any]
 
 
-def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
-    """Return the recipe of kernels; `few` as for `Kernel.native`."""
+def make_recipe(forward: Kernel, backward: Optional[Kernel], matrices: int) -> assembling.Recipe:
+    """Return the recipe of kernels; `matrices` as for `Kernel.native`."""
     last = backward or forward
     used: FrozenSet[Slot] = frozenset()
     wanted = Wanted((), (), ())
     if backward is not None:
         assert backward.wanted is not None
         used, wanted = backward.used, backward.wanted
-    natives = [with_endings(forward, used).native(few)]
+    natives = [with_endings(forward, used).native(matrices)]
     if backward is not None:
         natives.append(backward.native())
     use = KEPT if backward is None else SAVED
@@ -64,7 +64,7 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         gathers=gathers,
         table_rows=_table_rows(forward) if gathers else 0,
         single=single,
-        products=products and _products(products, last, few, use, numbers),
+        products=products and _products(products, last, matrices, use, numbers),
     )
 
 
@@ -119,10 +119,10 @@ def _backward(
 
 
 def _products(
-    found: InputProducts, last: Kernel, few: bool, use: int, numbers: Numbers
+    found: InputProducts, last: Kernel, matrices: int, use: int, numbers: Numbers
 ) -> Optional[assembling.Products]:
     """Return what a recipe says of the products of one input, None if copies take as long."""
-    native, moved = found.forward.native(few), (found.input, *found.results)
+    native, moved = found.forward.native(matrices), (found.input, *found.results)
     if native.work < WORTH * sum(last.row_bytes[slot] for slot in moved):
         return None
 
@@ -145,7 +145,7 @@ def _products(
     repeated = entries(executing.REPEAT, found.results, TEMPORARY)
     return assembling.Products(
         direction(native, *picked, *repeated),
-        direction(found.rest.native(few)),
+        direction(found.rest.native(matrices)),
         *backward,
         input=numbers[found.input],
         results=[numbers[slot] for slot in found.results],

@@ -36,6 +36,9 @@ from .layout import (
 #: Kinds of steps, modes of indices, and patterns of accesses, by the numbers that
 #: `native/c/steps.h` gives them.
 LOOP, PRODUCT, GATHER, DOTS, CONVOLVED, INDEXED, RANKED = range(7)
+#: What matrices are when products begin, by the numbers of `native/c/steps.h`: packed before; as in
+#: memory, for one product; as in memory, for few rows.
+PACKED, PANELS, FEW = range(3)
 MODES = (CLIP, WRAP, CHECKED, TRUNCATED, STRICT)
 PATTERNS = ("row", "broadcast", "permuted", "iota", "sum", "max", "index", "uniform", "prod")
 
@@ -72,17 +75,18 @@ class Product(NamedTuple):
     parts: int
     dtype: str
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         weight = self.weight
-        # Packing a matrix does not pay for few rows.
-        unpacked = few and weight.transposed
-        matrix = slots.encode(weight.place) if weight.gathered or unpacked else (slots[weight], 0)
+        if matrices == FEW and not (weight.transposed and self.parts == 1):
+            matrices = PANELS
+        as_it_is = weight.gathered or matrices != PACKED
+        matrix = slots.encode(weight.place) if as_it_is else (slots[weight], 0)
         return _step(
             GATHER if weight.gathered else PRODUCT, self.dtype,
             *slots.encode(self.left), *matrix, *slots.encode(self.result), *slots.encode(self.bias),
-            weight.rows, weight.inputs, weight.units, self.parts, self.adds, unpacked,
-            MODES.index(weight.gathered or CLIP),
+            weight.rows, weight.inputs, weight.units, self.parts, self.adds, matrices,
+            weight.transposed, MODES.index(weight.gathered or CLIP),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -100,7 +104,7 @@ class Dots(NamedTuple):
     dot: Dot
     dtype: str
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         d = self.dot
         places = map(slots.encode, (self.left, self.right, self.result))
@@ -133,7 +137,7 @@ class Convolved(NamedTuple):
     #: Whether the next step, a convolution, reads the result, and nothing else does.
     passes_on: bool = False
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         places = self.left, self.right, self.result, self.bias, self.added
         m = self.maps
@@ -162,7 +166,7 @@ class Indexed(NamedTuple):
     operation: int
     dtype: str
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.source, self.chosen, self.result))
         outer, sizes, number, inner, mode, each, lenient = self.positions
@@ -183,7 +187,7 @@ class Ranked(NamedTuple):
     ranking: Ranking
     dtype: str
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         places = map(slots.encode, (self.source, self.result))
         outer, size, inner, number, order = self.ranking
@@ -241,7 +245,7 @@ class Pointwise(NamedTuple):
     stores: Tuple[Access, ...]
     parts: int = 1
 
-    def words(self, slots: Slots, few: bool) -> List[int]:
+    def words(self, slots: Slots, matrices: int) -> List[int]:
         """Encode the step for native code."""
         accesses, orders = (*self.loads, *self.stores), array("i")
         words = [self.width, self.parts, self.registers]
@@ -320,15 +324,15 @@ class Kernel:
     arrays: Dict[Slot, SlotArray]
     sums: Tuple[Sum, ...] = ()
     wanted: Optional[Wanted] = None
-    _native: Dict[bool, executing.NativeKernel] = field(default_factory=dict)
+    _native: Dict[int, executing.NativeKernel] = field(default_factory=dict)
 
-    def native(self, few: bool = False) -> executing.NativeKernel:
-        """Return the native kernel, which packs no transposed matrices if there are `few` rows."""
-        if few not in self._native:
+    def native(self, matrices: int = PACKED) -> executing.NativeKernel:
+        """Return the native kernel, given what `matrices` are when it begins."""
+        if matrices not in self._native:
             slots = Slots()
-            steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
-            self._native[few] = executing.NativeKernel(steps, tuple(slots), self.arrays)
-        return self._native[few]
+            steps = array("q", chain(*(step.words(slots, matrices) for step in self.steps)))
+            self._native[matrices] = executing.NativeKernel(steps, tuple(slots), self.arrays)
+        return self._native[matrices]
 
     @property
     def draws(self) -> bool:

@@ -33,8 +33,15 @@ cdef enum:
     #: The number of kinds.
     TYPES = 4
     ALIGNMENT = 64
-    #: Up to so many rows, multiplying with a matrix as it is takes less time than packing it.
-    FEW = 8
+    #: What matrices are when a product begins: see `kernel.step.PACKED`.
+    PACKED = 0
+    PANELS = 1
+    FEW = 2
+    #: Up to so many rows, dot products with a matrix as it is take less time than packing it.
+    FEW_ROWS = 8
+    #: Up to so many rows of one launch, packing a matrix panel by panel takes less time than packing
+    #: it before: the panels stay in the cache.
+    ROWS_OF_PANELS = 64
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 1000000000
     #: Bytes of an external array that are copied in the time in which the engine is told of one.

@@ -11,8 +11,8 @@ cdef class Forward(DistinctRows):
     #: backward kernel of each part.
     cdef tuple kernels
     cdef dict trained
-    #: Per segment, the number of its parts, and the rows of all launches of its family.
-    cdef const int64_t[::1] uses, family_rows
+    #: Per segment, the number of its parts; and of all parts of its family the number, and the rows.
+    cdef const int64_t[::1] uses, family_uses, family_rows
     #: By number of a segment, and backward kernel: a run with the spots that all its launches share.
     #: Segments of one part have none.
     cdef dict templates
@@ -37,7 +37,7 @@ cdef class Forward(DistinctRows):
         super().__init__(plan, on_host, kept, unread)
         self.kernels, self.trained = plan.kernels, trained
         self.templates, self.copies = {}, {}
-        self.asked = None, None, False
+        self.asked = None, None, -1
         self.parameter_bases = Code()
         self.parameter0 = clone(LONG, len(self.briefs), False)
         self.parameter0[:] = -1
@@ -46,10 +46,10 @@ cdef class Forward(DistinctRows):
         self.count_parts()
 
     cdef int count_parts(self) except -1:
-        """Count the parts of each segment, and the rows of each family."""
+        """Count the parts of each segment, and the parts and rows of each family."""
         cdef Py_ssize_t count = len(self.briefs), k
-        cdef int64_t[::1] uses = clone(LONG, count, True), rows = clone(LONG, count, True)
-        cdef int64_t[::1] total = clone(LONG, count, True)
+        cdef int64_t[::1] uses = clone(LONG, count, True)
+        cdef int64_t[::1] family_uses = clone(LONG, count, True), rows = clone(LONG, count, True)
         cdef int64_t *number
         cdef SegmentBrief brief
         cdef dict families = {}
@@ -60,11 +60,20 @@ cdef class Forward(DistinctRows):
             number[k] = families.setdefault(brief.family, k)
         for k in range(self.part_segment.shape[0]):
             uses[self.part_segment[k]] += 1
+            family_uses[number[self.part_segment[k]]] += 1
             rows[number[self.part_segment[k]]] += self.part_rows[k]
-        for k in range(count):
-            total[k] = rows[number[k]]
-        self.uses, self.family_rows = uses, total
+        for k in range(count):  # the first of a family comes first
+            family_uses[k], rows[k] = family_uses[number[k]], rows[number[k]]
+        self.uses, self.family_uses, self.family_rows = uses, family_uses, rows
         return 0
+
+    cdef int matrices_of(self, int64_t segment) noexcept:
+        """Return what matrices are when products of a segment begin: see `kernel.step.PACKED`."""
+        if self.family_rows[segment] <= FEW_ROWS:
+            return FEW
+        if self.family_uses[segment] == 1 and self.family_rows[segment] <= ROWS_OF_PANELS:
+            return PANELS
+        return PACKED
 
     cdef bint is_native(self, int64_t launch) except -1:
         return not isinstance(self.kernels[self.part_segment[self.part0[launch]]], str)
@@ -136,6 +145,7 @@ cdef class Forward(DistinctRows):
     cdef list begin(self, int64_t launch):
         """Return the runs of the parts of a launch, with the spots of their parameters."""
         cdef Run run
+        cdef Recipe recipe
         cdef int64_t k, number
         cdef bint once
         cdef list runs = []
@@ -147,19 +157,19 @@ cdef class Forward(DistinctRows):
             key = number if once or kernel is None else (number, kernel)
             run = None if once else self.templates.get(key)
             if run is None:
-                few = self.family_rows[number] <= FEW
-                run = Run(self.recipe(self.kernels[number], kernel, few), self.part_rows[k])
+                recipe = self.recipe(self.kernels[number], kernel, self.matrices_of(number))
+                run = Run(recipe, self.part_rows[k])
                 self.place_parameters(number, run)
                 if not once:
                     self.templates[key] = run
             runs.append(run if once else run.resized(self.part_rows[k]))
         return runs
 
-    cdef Recipe recipe(self, kernels, kernel, bint few):
+    cdef Recipe recipe(self, kernels, kernel, int matrices):
         """Return the recipe of kernels; many segments in a row may have the same ones."""
-        if self.asked[0] is not kernels or self.asked[1] is not kernel or self.asked[2] != few:
-            self.asked = kernels, kernel, few
-            self.answered = kernels.recipe(kernel, few)
+        if self.asked[0] is not kernels or self.asked[1] is not kernel or self.asked[2] != matrices:
+            self.asked = kernels, kernel, matrices
+            self.answered = kernels.recipe(kernel, matrices)
         return self.answered
 
     cdef int place_parameters(self, int64_t number, Run run) except -1:

@@ -168,10 +168,10 @@ class Rounds(Fibers):
         self._blocked.discard(fiber)
         return True
 
-    def flush(self, queued: bool = False) -> Optional[BaseException]:
+    def flush(self, awaited: bool = True) -> Optional[BaseException]:
         """Compute what requests wait for, and results; return the exception if this fails."""
         try:
-            error = super().flush(queued)
+            error = super().flush(awaited)
             if error is None and self._answers.returned:
                 self._scope.flush()
         except BaseException as other:  # such as an exit in a custom operator
@@ -194,7 +194,7 @@ class Rounds(Fibers):
         waiting = self.waiting()
         # Before others join: the engine runs this meanwhile, and what each of the two flushes
         # computes is more often known than it would be for all together.
-        error = self._flush(cohort, queued=waiting > FEW)
+        error = self._flush(cohort, awaited=waiting <= FEW)
         requests, cohort.again = cohort.again, []
         if cohort is self._common and error is None and self._office.look():
             requests += self._office.begin(self.room)
@@ -274,10 +274,10 @@ class Rounds(Fibers):
         first = set(chosen)
         return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
 
-    def _flush(self, cohort: Cohort, queued: bool = False) -> Optional[BaseException]:
+    def _flush(self, cohort: Cohort, awaited: bool = True) -> Optional[BaseException]:
         """Compute what requests of a cohort wait for; return the exception if this fails."""
         cohort.shared |= len(cohort.parked) + len(self._answers.returned) > 1
-        return self.flush(queued)
+        return self.flush(awaited)
 
     def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
         """Begin requests with a flush; return the exception if this fails."""

@@ -311,6 +311,8 @@ def _entry(
         mode &= RECORDING | TRAINING
         entry = Entry(callee, mode, program, types, places, where, results)
     out = entry.out_array_types
+    if not all(entry.shapes.values()):
+        return "MXNet takes an array of mx.nd without axes for one of unknown shape"
     if max(len(array.shape) for array in (*entry.in_types, *out)) > rules.MOST_DIMS:
         return f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
     if sum(elements(t.shape) * np.dtype(t.dtype).itemsize for t in out) > MOST_RESULT_BYTES:

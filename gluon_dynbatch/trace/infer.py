@@ -13,7 +13,7 @@ from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, Uninit
 from ..record.types import ArrayType, name_of
 from ..rules.site import Ref, Shape
 from .program import CallProgram
-from .symbols import VARIABLE
+from .symbols import VARIABLE, Op
 
 #: Shapes and dtypes of the visible values of a program.
 Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
@@ -80,15 +80,24 @@ def infer_shapes(program: CallProgram, types: Sequence[ArrayType]) -> Dict[Ref, 
     if partly and any(shape is None or -1 in shape for shape in shape_of.values()):
         raise IncompleteError(INCOMPLETE)
     for op in program.ops:
-        # MXNet checks these only when it runs the operator.
-        if op.op in ("stack", "_npi_stack") and len({shape_of[ref] for ref in op.inputs}) > 1:
-            raise MXNetError("stack takes arrays of one shape")
-        if op.op == "norm" and op.attrs.get("ord", "2") not in ("1", "2"):
-            raise MXNetError("norm takes ord=1 or ord=2")
+        refused = _why_not_run(op, [shape_of[ref] for ref in op.inputs])
+        if refused:
+            raise MXNetError(refused)
     for parameter in [p for p in parameters if p._deferred_init]:
         parameter.shape = shapes[parameter.name]
         parameter._finish_deferred_init()
     return shape_of
+
+
+def _why_not_run(op: Op, inputs: Sequence[Shape]) -> str:
+    """Return what MXNet checks only when it runs an operator; empty if it runs."""
+    if op.op in ("stack", "_npi_stack") and len(set(inputs)) > 1:
+        return "stack takes arrays of one shape"
+    if op.op == "norm" and op.attrs.get("ord", "2") not in ("1", "2"):
+        return "norm takes ord=1 or ord=2"
+    if op.op == "FullyConnected" and any(len(shape) != 1 for shape in inputs[2:]):
+        return f"the bias of FullyConnected has one axis, not the shape {inputs[2]}"
+    return ""
 
 
 def infer(

@@ -13,6 +13,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.serve import rounds
 from tests.cells import equal
 from tests.continuous.walking import LENGTHS, as_array, serving, settled, vector
+from tests.inside import clock_of_batchers
 from tests.test_serving import FOREVER, PATIENCE
 
 
@@ -143,15 +144,18 @@ def test_a_request_that_is_cancelled_under_way_takes_part_in_no_later_flush(walk
         assert all(futures[n].result(PATIENCE).shape == (1, 4) for n in (0, 2))
 
 
-def test_requests_that_take_too_long_end(walk):
+def test_requests_that_take_too_long_end(walk, monkeypatch):
+    ahead = clock_of_batchers(monkeypatch)
     with serving(walk.yielding, 2, FOREVER) as batcher:
         waiting = batcher.submit((0, 1), timeout_s=0.01)  # for others
         assert isinstance(waiting.exception(PATIENCE), gdb.RequestTimeoutError)
         assert not walk.begun
-        future = batcher.submit((1, None), timeout_s=0.05)
-        stream = batcher.stream((2, None), timeout_s=0.05)
+        future = batcher.submit((1, None), timeout_s=PATIENCE)
+        stream = batcher.stream((2, None), timeout_s=PATIENCE)
         queued = batcher.submit((3, 1), timeout_s=0.01)
-        with pytest.raises(TimeoutError, match=r"within 0\.05 seconds"):
+        assert settled(lambda: len(walk.begun) == 2)
+        ahead[0] = PATIENCE
+        with pytest.raises(TimeoutError, match=f"within {PATIENCE} seconds"):
             list(stream)
         assert list(stream) == []
         for late in (future, queued):

@@ -85,7 +85,7 @@ def test_clients_of_several_connections_and_of_this_process_share_flushes(walk, 
             walk.released.set()
             return await asyncio.gather(*map(read, streams))
 
-    with serving(walk.yielding, 8, 0, stream_buffer=99) as batcher:
+    with serving(walk.yielding, 8, 0, stream_buffer=10_000) as batcher:  # none is blocked
         batcher.listen(path)
         for number, states in enumerate(asyncio.run(use()), 1):
             equal(states, oracle(number, len(states) + 1)[1:], 1e-4, 1e-5)

@@ -93,7 +93,7 @@ class Work:
 
 
 def run(team, seconds):
-    """Let a team work for some seconds; return the number of turns of each thread."""
+    """Let a team work for some seconds; return the number of turns of each thread, at least one."""
     net = stack()
     wanted = Work(net).call()
     deadline, turns, failures = time.monotonic() + seconds, [0] * len(team), []
@@ -104,7 +104,7 @@ def run(team, seconds):
         trains = any(name.startswith("train") for name in team)
         try:
             start.wait()
-            while time.monotonic() < deadline and not failures:
+            while (time.monotonic() < deadline or not turns[number]) and not failures:
                 results = method()
                 if not trains:
                     np.testing.assert_allclose(results, wanted, rtol=1e-5, atol=1e-6)

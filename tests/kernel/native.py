@@ -3,7 +3,7 @@
 import numpy as np
 
 from gluon_dynbatch.kernel.layout import Slot, Weight
-from gluon_dynbatch.kernel.step import Kernel, SlotArray
+from gluon_dynbatch.kernel.step import PACKED, Kernel, SlotArray
 from gluon_dynbatch.native import executing
 
 
@@ -48,11 +48,12 @@ def pitch(array):
     return array.strides[0] // array.itemsize
 
 
-def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, executing.REPEAT)):
+def launch(steps, arrays, rows, matrices=PACKED, keys=(), equal=(executing.PICK, executing.REPEAT)):
     """Run steps on matrices, which have one row per member, and vectors, which all members share.
 
-    `keys` are pairs of a table and row numbers in it, which identify rows of the first input.
-    Then `equal` has the records that handle its equal rows, and those of the first result.
+    `matrices` are as for `Kernel.native`.  `keys` are pairs of a table and row numbers in it, which
+    identify rows of the first input.  Then `equal` has the records that handle its equal rows, and
+    those of the first result.
     """
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     shared = {slot: array.ndim == 1 for slot, array in arrays.items()}
@@ -60,7 +61,7 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
         slot: SlotArray(len(array) if every else pitch(array), array.dtype.name, every)
         for (slot, array), every in zip(arrays.items(), shared.values())
     }
-    native, program = Kernel(tuple(steps), operands).native(few), Code()
+    native, program = Kernel(tuple(steps), operands).native(matrices), Code()
     places = []
     for slot in native.slots:
         if isinstance(slot, Weight):

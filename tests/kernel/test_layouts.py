@@ -18,6 +18,7 @@ from gluon_dynbatch.kernel.layout import (
     Weight,
 )
 from gluon_dynbatch.kernel.step import (
+    PACKED,
     RECTIFIED,
     Access,
     Convolved,
@@ -45,13 +46,13 @@ STEPS = [
         Product(LEFT, WEIGHT, RESULT, BIAS, adds=True, parts=7, dtype="float64"),
         "product",
         dict(left=LEFT, matrix=(4, 0), result=RESULT, bias=BIAS, table_rows=31, inputs=32, units=31,
-             parts=7, accumulate=1, unpacked=0, mode=0),
+             parts=7, accumulate=1, matrix_is=0, transposed=1, mode=0),
     ),
     (
         Product(LEFT, TABLE, RESULT, None, adds=False, parts=5, dtype="float32"),
         "product",
         dict(left=LEFT, matrix=RIGHT, result=RESULT, bias=(-1, 0), table_rows=33, inputs=1,
-             units=34, parts=5, accumulate=0, unpacked=0, mode=1),
+             units=34, parts=5, accumulate=0, matrix_is=0, transposed=0, mode=1),
     ),
     (
         Dots(LEFT, RIGHT, RESULT, Dot(41, 42, 43, 44, (True, False), 1), "float32"),
@@ -103,7 +104,7 @@ def end_of(struct):
 
 @pytest.mark.parametrize(("step", "struct", "values"), STEPS)
 def test_members_of_steps_are_where_c_has_them(step, struct, values):
-    words = step.words(numbered(), few=False)
+    words = step.words(numbered(), matrices=PACKED)
     assert read(words, struct) == {name: PLACES.get(x, x) for name, x in values.items()}
     head = read(words, "step")
     assert (head["words"], head["dtype"]) == (len(words), DTYPES[step.dtype])
@@ -116,7 +117,7 @@ def test_the_parts_of_a_loop_are_where_c_has_them():
     stores = (Access(7, RESULT, Order([2, 0, 1])),)
     instructions = (Instruction("clip", 7, (5,), (-1.0, 1.0)),)
     step = Pointwise(3, "float32", 8, loads, instructions, stores, parts=2)
-    words = step.words(numbered(), few=False)
+    words = step.words(numbered(), matrices=PACKED)
     counts = dict(width=3, parts=2, registers=8, n_loads=2, n_stores=1, n_instructions=1)
     assert read(words, "loop") == counts
     at = end_of("loop")

@@ -166,3 +166,23 @@ def test_sums_of_products_with_constants_equal_the_loop(subscripts, constant):
         net = cell(lambda F, x: F.np.einsum(subscripts, getattr(F.np, constant)(x), F.np.tanh(x)))
         samples = attached([mx.np.random.normal(size=(3, 3)) for _ in range(4)])
         check_against_loop(net, samples, granularity="operator")
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("rows", [8, 9, 64, 65])
+def test_products_of_few_and_of_many_rows_equal_the_loop(rows, steps):
+    """The number of rows, and of launches, decides when a matrix is packed, if at all."""
+    dense = nn.Dense(50, in_units=50, activation="tanh")
+    dense.initialize(mx.init.Normal(0.1))
+    net = cell(lambda F, x, w: F.dot(F.tanh(dense(x)), w), dense)
+    (weight,) = attached([mx.nd.eye(50) / 2])
+    samples = [(mx.nd.random.normal(shape=(1, 50)), weight) for _ in range(rows)]
+
+    def run(x, w):
+        for _ in range(steps):
+            x = net(x, w)
+        return x
+
+    check_against_loop(run, samples, [dense.weight, dense.bias])
+    weight.attach_grad("null")
+    check_against_loop(run, samples)

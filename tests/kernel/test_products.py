@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.kernel.layout import Columns, Dot, Slot, Weight
-from gluon_dynbatch.kernel.step import Dots, Product
+from gluon_dynbatch.kernel.step import FEW, PACKED, PANELS, Dots, Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch
 
@@ -53,14 +53,14 @@ def as_term(array):
     return np.eye(array.shape[0]), array
 
 
-def multiply(a, b, c, bias=None, accumulate=False, transposed=False, few=False):
+def multiply(a, b, c, bias=None, accumulate=False, transposed=False, matrices=PACKED):
     """Write the product of `a` and `b`, plus a bias, to `c`, or add it to `c`."""
     left, weight, vector, result = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
     arrays = {left: a, weight: b.ravel(), result: c, vector: bias}
     factor = Weight(Columns(weight), *b.shape, transposed)
     bias_at = None if bias is None else Columns(vector)
     step = Product(Columns(left), factor, Columns(result), bias_at, accumulate, 1, a.dtype.name)
-    launch([step], arrays, len(a), few)
+    launch([step], arrays, len(a), matrices)
 
 
 @pytest.mark.parametrize("m, n, k", SIZES)
@@ -74,12 +74,15 @@ def test_products_equal_numpy(m, n, k, transposed, dtype):
         for accumulate in (False, True):
             terms = [(a, b.T if transposed else b)] + [as_term(rows)] * (vector is not None)
             terms += [as_term(before)] * accumulate
-            for few in (False, True)[: 1 + transposed]:
+            results = []
+            for matrices in (PACKED, PANELS, FEW):
                 # If `c` is overwritten, its old contents must not matter.
                 c, whole = within(before if accumulate else np.full_like(before, np.nan))
-                multiply(a, b, c, vector, accumulate, transposed, few)
+                multiply(a, b, c, vector, accumulate, transposed, matrices)
                 check(c, terms, k + 1)
                 assert surrounded(whole)
+                results.append(c)
+            assert (results[0] == results[1]).all()
 
 
 def test_rows_do_not_depend_on_how_many_there_are(dtype):
@@ -102,13 +105,14 @@ def test_products_with_a_matrix_for_each_row_equal_numpy(m, k, n, transposed, dt
         check(row.reshape(m, n), [(left, right)], k)
 
 
-@pytest.mark.parametrize("transposed, few", [(False, False), (True, False), (True, True)])
-def test_infinities_and_nans_appear_where_they_do_in_numpy(transposed, few, dtype):
+@pytest.mark.parametrize("matrices", [PACKED, PANELS, FEW])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_infinities_and_nans_appear_where_they_do_in_numpy(transposed, matrices, dtype):
     a, b = draw(1, dtype, 9, 20), draw(2, dtype, 20, 53)
     a[1, 3], a[2, 4], a[4, 5], a[6, 6], a[:, 0] = np.inf, np.nan, 0, -np.inf, 0
     b[7, 50], b[8, 1], b[5, 9], b[0, 2] = np.inf, np.nan, np.inf, -np.inf
     got = np.empty((9, 53), dtype)
-    multiply(a, b.T if transposed else b, got, transposed=transposed, few=few)
+    multiply(a, b.T if transposed else b, got, transposed=transposed, matrices=matrices)
     with np.errstate(invalid="ignore"):
         wanted = a @ b
     predicates = [np.isnan, np.isposinf, np.isneginf]

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_dynbatch.kernel.layout import CLIP, STRICT, WRAP, Columns, Slot, Weight
-from gluon_dynbatch.kernel.step import MODES, Kernel, Product, SlotArray
+from gluon_dynbatch.kernel.step import (
+    FEW,
+    MODES,
+    PACKED,
+    PANELS,
+    Kernel,
+    Product,
+    SlotArray,
+)
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
 from tests.common import output_of
@@ -20,6 +28,8 @@ from tests.kernel.native import Code, add_up, launch, pack
 THREADS = (1, 2, 3, 5, 8, 16)
 DTYPES = st.sampled_from(["float32", "float64"])
 SEEDS = st.integers(0, 2**32 - 1)
+#: Whether the transpose of a matrix is in memory, and what the matrix is.
+MATRICES = st.tuples(st.booleans(), st.sampled_from([PACKED, PANELS, FEW]))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,16 +57,18 @@ def assert_equal_bits(compute):
         assert got.tobytes() == wanted.tobytes(), f"{threads} threads"
 
 
-@given(SEEDS, DTYPES, st.integers(0, 400), st.integers(1, 400), st.integers(1, 300), st.booleans())
-def test_products_have_equal_bits(seed, dtype, rows, units, inputs, few):
+@given(SEEDS, DTYPES, st.integers(0, 400), st.integers(1, 400), st.integers(1, 300), MATRICES)
+def test_products_have_equal_bits(seed, dtype, rows, units, inputs, matrices):
+    transposed, matrices = matrices
     a, w, b = draw(seed, dtype, rows, inputs), draw(1, dtype, units, inputs), draw(2, dtype, units)
     left, weight, bias, out = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
-    factor = Weight(Columns(weight), units, inputs, True)
+    shape = (units, inputs) if transposed else (inputs, units)
+    factor = Weight(Columns(weight), *shape, transposed)
     step = Product(Columns(left), factor, Columns(out), Columns(bias), False, 1, dtype)
 
     def compute():
         c = np.full((rows, units), np.nan, dtype)
-        launch([step], {left: a, weight: w.ravel(), bias: b, out: c}, rows, few)
+        launch([step], {left: a, weight: w.ravel(), bias: b, out: c}, rows, matrices)
         return c
 
     assert_equal_bits(compute)
@@ -297,7 +309,7 @@ def processor_time():
 
 
 def wide_product():
-    test_products_have_equal_bits.hypothesis.inner_test(1, "float32", 400, 400, 300, False)
+    test_products_have_equal_bits.hypothesis.inner_test(1, "float32", 400, 400, 300, (True, PACKED))
     executing.use_threads(3, 3)
 
 
@@ -317,7 +329,7 @@ def test_a_process_that_may_use_one_processor_has_no_team():
     executing.use_threads(8)
     test_team.THREADS = ()
     products = test_team.test_products_have_equal_bits.hypothesis.inner_test
-    products(1, "float32", 400, 400, 300, False)
+    products(1, "float32", 400, 400, 300, (True, test_team.PACKED))
     print(len(test_team.members()))
     """
     assert output_of(program).split() == ["0"]

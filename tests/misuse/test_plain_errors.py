@@ -203,6 +203,7 @@ OPERATORS_AND_ARRAYS = {
     "take of a number": lambda b, h: mx.nd.take(h, 1),
     "take, mode": lambda b, h: mx.nd.take(h, wide(1), mode="none"),
     "weight left out": lambda b, h: mx.nd.FullyConnected(h, num_hidden=2),
+    "bias's shape": lambda b, h: mx.nd.FullyConnected(h, wide(2, 3), wide(2, 1), num_hidden=2),
     "weight's shape": lambda b, h: mx.nd.FullyConnected(h, wide(2, 4), wide(2), num_hidden=2),
     "activation's name": lambda b, h: mx.nd.Activation(h, act_type="none"),
     "dtype": lambda b, h: h.astype("none"),

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 #: Seconds until a module must have been imported.
 IMPORT_SECONDS = 120.0
-#: On this signal, a worker writes the stacks of its threads.
-SHOW_STACKS = signal.SIGUSR1
+#: On this signal, a worker writes the stacks of its threads; at most so many seconds later.
+SHOW_STACKS, STACKS_SECONDS = signal.SIGUSR1, 30.0
 #: Characters of a crashed process's last output that are kept.
 TAIL = 1500
 
@@ -86,14 +86,22 @@ class Worker:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 if not selector.select(deadline - time.monotonic()):
-                    self._process.send_signal(SHOW_STACKS)
-                    time.sleep(0.5)  # for it to write them
+                    self._show_stacks()
                     raise EndedError("hangs")
                 read = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not read:
                     raise EndedError(f"crashes ({_name(self._process.wait())})")
                 line += read
         return json.loads(line)
+
+    def _show_stacks(self):
+        """Let the process write where its threads are, and wait until it has."""
+        size, before = self._log.stat().st_size, -1
+        begun, end = size, time.monotonic() + STACKS_SECONDS
+        self._process.send_signal(SHOW_STACKS)
+        while (size == begun or size > before) and time.monotonic() < end:
+            time.sleep(0.2)
+            size, before = self._log.stat().st_size, size
 
     def _last_output(self):
         text = self._log.read_text(encoding="utf-8", errors="replace")

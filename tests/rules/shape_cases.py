@@ -155,6 +155,7 @@ def reductions(a, b, c):
         yield case(op, vector, axis=0, exclude=True)
         yield case(op, vector, rows="")
         yield case(op, Array((2, 2, 2, 2, 2)), axis=(0, 2, 4), **NEVER)
+        yield case(op, Array((2, 1, 2, 2, 2)), axis=(0, 2, 4), rows="")  # four groups of axes
         yield case(op, Array((2, 2, 2, 2, 2)), axis=(0, 1))
         yield case(op, Array((R, 2, 2, 2, 2)), axis=(1, 3))
     for order in (1, 2):

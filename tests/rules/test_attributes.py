@@ -83,6 +83,21 @@ def test_some_attributes_equal_the_loop(front, op):
         assert attributes.compare(case, attrs, front) is None, attrs
 
 
+WINDOWS = {"kernel", "stride", "dilate", "pad", "layout"}
+
+
+@pytest.mark.parametrize("op, whole", [("Convolution", {}), ("Pooling", {"global_pool": "True"})])
+def test_windows_equal_the_loop(op, whole):
+    """MXNet checks some of them only when it runs the operator, even if it needs no window."""
+    calls = [
+        (case, {**attrs, **whole})
+        for case, attrs in attributes.changed(op)
+        if any(attrs.get(name) != case.attrs.get(name) for name in WINDOWS)
+    ]
+    for case, attrs in random.Random(op).sample(calls, 60):
+        assert attributes.compare(case, attrs) is None, attrs
+
+
 def test_every_attribute_has_values():
     """Fails if MXNet describes an attribute by a type that is unknown to `attributes`."""
     operators = {*rules.TABLE, *(case.op for case in attributes.cases("np"))}

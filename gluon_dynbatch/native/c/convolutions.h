@@ -312,7 +312,7 @@ static void F(convolve)(const gdb_link *links, int64_t count, int64_t rows, cons
 
 static const gdb_kernels F(kernels) = {
     F(functions), F(accumulate_sums), F(accumulate_maxima), F(accumulate_products), MR, NR, F(packed_elements), F(pack),
-    F(multiply), F(multiply_small), F(multiply_few), F(is_zero), F(packed_pairs),
+    F(multiply), F(panel_elements), F(multiply_panels), F(multiply_few), F(is_zero), F(packed_pairs),
     F(multiply_pairs), F(add_columns), F(bias_gradient), F(chain_length), F(convolve_scratch),
     F(convolve), F(uniform),
 };

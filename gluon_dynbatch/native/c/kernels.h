@@ -86,10 +86,15 @@ typedef struct {
                      int64_t a_column, const void *packed, void *c, int64_t c_row, const void *bias,
                      int accumulate);
 
-    /* C = A B for a small B that is not packed; rows of B and of C are contiguous. Return 0 if B
-     * has to be packed instead. */
-    int (*multiply_small)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
-                          int64_t a_column, const void *b, void *c);
+    /* Return the elements of scratch of `multiply_panels`. */
+    int64_t (*panel_elements)(int64_t k, int64_t n);
+
+    /* The same as `multiply`, with the same bits, for a B that is not packed, with strides between rows
+     * and between columns: each panel of it is packed into `panel` when it is its turn. That is for
+     * rows that only one product has. */
+    void (*multiply_panels)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
+                            int64_t a_column, const void *b, int64_t b_row, int64_t b_column,
+                            void *c, int64_t c_row, const void *bias, int accumulate, void *panel);
 
     /* The same as `multiply` for few rows and B = W^T, where W is n x k and not packed: packing it
      * would take longer than the product. */

@@ -96,9 +96,8 @@ typedef struct {
 static void run_columns(void *context, int64_t number, char *scratch) {
     const block *b = context;
     const gdb_product *p = (const gdb_product *)b->step;
-    (void)scratch;
     gdb_run_product(p, b->slots, b->rows, number * b->size,
-                    smaller((number + 1) * b->size, p->units));
+                    smaller((number + 1) * b->size, p->units), scratch);
 }
 
 static void run_step_rows(void *context, int64_t number, char *scratch) {
@@ -127,7 +126,8 @@ static void share_block(const gdb_run *r, const gdb_kernel *kernel, const int64_
         const int64_t tasks = tasks_for(r, rows * gdb_work_of(b.step));
         const gdb_product *p = (const gdb_product *)b.step;
         if (b.step->kind == GDB_PRODUCT) {
-            const int64_t unit = p->unpacked ? GDB_LINE : gdb_kernels_of(p->step.dtype)->panel_columns;
+            const int64_t panel = gdb_kernels_of(p->step.dtype)->panel_columns;
+            const int64_t unit = p->matrix_is == GDB_FEW ? GDB_LINE : panel;
             b.size = size_of_parts(p->units, tasks, unit);
             gdb_share(r->crew, run_columns, &b, parts_of(p->units, b.size));
         } else {

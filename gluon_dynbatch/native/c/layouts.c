@@ -12,7 +12,7 @@ const gdb_layout gdb_layouts[] = {
     M(step, kind), M(step, words), M(step, dtype),
     M(product, left), M(product, matrix), M(product, result), M(product, bias),
     M(product, table_rows), M(product, inputs), M(product, units), M(product, parts),
-    M(product, accumulate), M(product, unpacked), M(product, mode),
+    M(product, accumulate), M(product, matrix_is), M(product, transposed), M(product, mode),
     M(dots, left), M(dots, right), M(dots, result), M(dots, matrices), M(dots, m), M(dots, k),
     M(dots, n), M(dots, transpose_left), M(dots, transpose_right), M(dots, gradient),
     M(convolved, left), M(convolved, right), M(convolved, result), M(convolved, bias),

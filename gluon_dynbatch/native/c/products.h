@@ -2,7 +2,8 @@
  *
  * The algorithm is that of Goto and van de Geijn, "Anatomy of high-performance matrix
  * multiplication" (2008), except that A is not packed: it has few rows, and each load of one of its
- * elements serves NV vectors.
+ * elements serves NV vectors. B is packed before, for many products; or, for one, panel by panel; or
+ * not at all, for few rows.
  */
 
 #define DEPTH 256           /* products at most that a tile sums up before it is stored */
@@ -11,10 +12,12 @@
 #define SMALL_BYTES 16384   /* size at most of a B that fits into the L1 cache */
 #define PREFETCH_BYTES 1024 /* distance of prefetches from B, which is in the L2 cache or beyond */
 #define FEW_BYTES 4096      /* distance of prefetches from a matrix that is not packed */
+#define DOT_COLUMNS 4       /* of a tile of dot products */
 
 /* Rows, and vectors per row, of a tile of C in registers. */
 #define MR GDB_TILE_ROWS
 #define NV GDB_TILE_VECTORS
+#define DOT_ROWS (MR * NV / DOT_COLUMNS) /* of a tile of dot products */
 #define LANES ((int)(GDB_BYTES / sizeof(T)))
 #define NR (NV * LANES)
 #define VECTOR F(vector)
@@ -83,10 +86,12 @@ INLINE void F(transpose_block)(const T *b, int64_t column_stride, T *to, int64_t
 }
 
 /* Pack columns whose elements are contiguous, a cache line of each at a time; four columns together
- * where a vector has at least four elements. */
+ * where a vector has at least four elements. Meanwhile, the next columns are fetched in the order of
+ * memory: no processor foresees so many streams. */
 static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int count,
                             int width, T *to) {
     enum { STEP = LINE / sizeof(T), FOUR = sizeof(QUAD) <= GDB_BYTES ? 4 : 1 };
+    const char *ahead = (const char *)(b + width * column_stride);
     for (int64_t from = 0; from < k; from += STEP)
         for (int j = 0, columns; j < width; j += columns) {
             const int64_t stop = from + STEP < k ? from + STEP : k;
@@ -94,6 +99,7 @@ static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int co
             int64_t p = from;
             T *out = to + j;
             columns = j + FOUR <= count ? FOUR : 1;
+            for (int i = 0; i < columns; i++, ahead += LINE) __builtin_prefetch(ahead);
             for (; columns == 4 && p + 4 <= stop; p += 4)
                 F(transpose_block)(column + p, column_stride, out + p * width, width);
             for (int i = 0; i < columns; i++)
@@ -216,12 +222,18 @@ static void F(multiply_block)(int64_t m, int64_t n, int64_t k, const T *a, int64
         }
 }
 
+/* Return how many products a tile sums up before it is stored. */
+INLINE int64_t F(depth_of)(int64_t k) {
+    const int64_t parts = k > DEPTH ? (k + DEPTH - 1) / DEPTH : 1;
+    return (k + parts - 1) / parts;
+}
+
 static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                         int64_t a_column, const void *packed, void *to, int64_t c_row,
                         const void *bias, int accumulate) {
     const T *a = left;
     T *c = to;
-    int64_t parts = k > DEPTH ? (k + DEPTH - 1) / DEPTH : 1, depth = (k + parts - 1) / parts;
+    const int64_t depth = F(depth_of)(k);
     int64_t p = 0;
     do {
         F(multiply_block)(m, n, k - p < depth ? k - p : depth, a + p * a_column, MR * a_row, a_row,
@@ -230,11 +242,33 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     } while (p < k);
 }
 
-static int F(multiply_small)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
-                             int64_t a_column, const void *right, void *to) {
-    if (n < LANES || k * n * (int64_t)sizeof(T) > SMALL_BYTES) return 0;
-    F(multiply_block)(m, n, k, left, MR * a_row, a_row, a_column, right, n, 0, 0, to, n, NULL, 0);
-    return 1;
+static int64_t F(panel_elements)(int64_t k, int64_t n) {
+    return F(packed_elements)(F(depth_of)(k), n < NR ? n : NR);
+}
+
+/* The tiles are those of `multiply`, so the results have the same bits. A panel is in the cache when it
+ * has been packed. */
+static void F(multiply_panels)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
+                               int64_t a_column, const void *right, int64_t b_row, int64_t b_column,
+                               void *to, int64_t c_row, const void *bias, int accumulate,
+                               void *panel) {
+    const int64_t depth = F(depth_of)(k);
+    const int64_t bytes = k * b_row * (int64_t)sizeof(T);
+    const T *a = left, *b = right;
+    /* Vectors that overlap would be accumulated twice. */
+    if (b_column == 1 && bytes <= SMALL_BYTES && n >= LANES && !accumulate) {
+        F(multiply_block)(m, n, k, a, MR * a_row, a_row, a_column, b, b_row, 0, 0, to, c_row, bias, 0);
+        return;
+    }
+    for (int64_t j = 0, p = 0; j < n; j += NR, p = 0)
+        do {
+            const int64_t rows = k - p < depth ? k - p : depth, columns = n - j < NR ? n - j : NR;
+            F(pack)(b + p * b_row + j * b_column, b_row, b_column, rows, columns, panel);
+            F(multiply_block)(m, columns, rows, a + p * a_column, MR * a_row, a_row, a_column, panel,
+                              0, rows, 0, (T *)to + j, c_row, bias && !p ? (const T *)bias + j : NULL,
+                              p || accumulate);
+            p += depth;
+        } while (p < k);
 }
 
 /* Return the sum of the elements of a vector. */
@@ -260,53 +294,77 @@ INLINE void F(sum_four)(const VECTOR *vectors, T *sums) {
     *(QUAD *)sums = SHUFFLE(first, last, 0, 1, 4, 5) + SHUFFLE(first, last, 2, 3, 6, 7);
 }
 
-/* Compute the dot products of `a` with `count` rows of W. The last of several vectors overlaps the
- * one before: the bits of `tail_mask` are ones for the elements that only the last one has. */
-INLINE void F(dot_products)(const int count, int64_t k, BIT_VECTOR tail_mask, const T *a,
-                            const T *w, int64_t w_row, T *total) {
-    VECTOR sum[4];
-    int64_t whole = k / LANES * LANES, last = k - LANES;
-    UNROLL for (int u = 0; u < count; u++) sum[u] = (VECTOR){0};
-    for (int64_t p = 0; p < whole; p += LANES)
-        UNROLL for (int u = 0; u < count; u++) sum[u] += LOAD(a + p) * LOAD(w + u * w_row + p);
-    if (whole && whole < k) {
-        VECTOR end = (VECTOR)((BIT_VECTOR)LOAD(a + last) & tail_mask);
-        UNROLL for (int u = 0; u < count; u++)
-            sum[u] += end * (VECTOR)((BIT_VECTOR)LOAD(w + u * w_row + last) & tail_mask);
+/* Compute a tile of C = A W^T + bias, or C += A W^T + bias if `accumulate`, whose columns are the dot
+ * products of rows of A with `count` rows of W. The last of several vectors overlaps the one before:
+ * the bits of `tail_mask` are ones for the elements that only the last one has. `rows` and `count` are
+ * constants wherever this is inlined. */
+INLINE void F(dot_tile)(const int rows, const int count, int64_t k, BIT_VECTOR tail_mask, const T *a,
+                        int64_t a_row, const T *w, int64_t w_row, T *c, int64_t c_row,
+                        const T *bias, int accumulate) {
+    VECTOR sum[DOT_ROWS][DOT_COLUMNS], row[DOT_ROWS];
+    const int64_t whole = k / LANES * LANES, last = k - LANES;
+    T total[DOT_COLUMNS];
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int u = 0; u < count; u++) sum[i][u] = (VECTOR){0};
+    for (int64_t p = 0; p < whole; p += LANES) {
+        UNROLL for (int i = 0; i < rows; i++) row[i] = LOAD(a + i * a_row + p);
+        UNROLL for (int u = 0; u < count; u++) {
+            const VECTOR column = LOAD(w + u * w_row + p);
+            UNROLL for (int i = 0; i < rows; i++) sum[i][u] += row[i] * column;
+        }
     }
-    if (count == 4 && LANES >= 4)
-        F(sum_four)(sum, total);
-    else
-        for (int u = 0; u < count; u++) total[u] = F(sum_vector)(sum[u]);
-    for (int u = 0; u < count; u++) {
-        for (int64_t p = 0; p < k && !whole; p++) total[u] += a[p] * w[u * w_row + p];
+    if (whole && whole < k)
+        UNROLL for (int u = 0; u < count; u++) {
+            const VECTOR column = (VECTOR)((BIT_VECTOR)LOAD(w + u * w_row + last) & tail_mask);
+            UNROLL for (int i = 0; i < rows; i++)
+                sum[i][u] += (VECTOR)((BIT_VECTOR)LOAD(a + i * a_row + last) & tail_mask) * column;
+        }
+    UNROLL for (int i = 0; i < rows; i++, a += a_row, c += c_row) {
+        if (count == 4 && LANES >= 4)
+            F(sum_four)(sum[i], total);
+        else
+            UNROLL for (int u = 0; u < count; u++) total[u] = F(sum_vector)(sum[i][u]);
+        for (int64_t p = 0; p < k && !whole; p++)
+            UNROLL for (int u = 0; u < count; u++) total[u] += a[p] * w[u * w_row + p];
+        UNROLL for (int u = 0; u < count; u++)
+            c[u] = total[u] + (bias ? bias[u] : 0) + (accumulate ? c[u] : 0);
     }
 }
+
+#define DOT_TILE(r, count)                                                                         \
+    case r:                                                                                        \
+        if (r <= DOT_ROWS)                                                                         \
+            F(dot_tile)(r < DOT_ROWS ? r : DOT_ROWS, count, k, tail_mask, a, a_row, w, w_row, c,   \
+                        c_row, b, accumulate);                                                     \
+        break;
+#define DOT_TILES(count)                                                                           \
+    switch (rows) {                                                                                \
+        DOT_TILE(1, count) DOT_TILE(2, count) DOT_TILE(3, count)                                   \
+        DOT_TILE(4, count) DOT_TILE(5, count) DOT_TILE(6, count)                                   \
+    }
 
 /* Four rows of W at a time stay in the L1 cache for all rows of A. W is in memory or far caches, and
  * each of its pages starts the processor's own prefetches anew. */
 static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                             const void *weight, int64_t w_row, void *to, int64_t c_row,
                             const void *bias, int accumulate) {
-    const T *b = bias;
+    const int64_t ahead = FEW_BYTES / (int64_t)sizeof(T) / (w_row + 1) + DOT_COLUMNS;
     BIT_VECTOR tail_mask;
     for (int i = 0; i < LANES; i++) tail_mask[i] = i < LANES - k % LANES ? 0 : ~(BITS)0;
-    int64_t ahead = FEW_BYTES / (int64_t)sizeof(T) / (w_row + 1) + 4;
-    for (int64_t j = 0; j < n; j += 4) {
-        const T *w = (const T *)weight + j * w_row;
-        int count = n - j < 4 ? (int)(n - j) : 4;
-        for (int64_t p = 0; p < 4 * w_row && j + ahead + 4 <= n; p += LINE / (int64_t)sizeof(T))
+    for (int64_t j = 0, columns; j < n; j += columns) {
+        const T *a = left, *w = (const T *)weight + j * w_row, *b = bias ? (const T *)bias + j : NULL;
+        T *c = (T *)to + j;
+        columns = n - j < DOT_COLUMNS ? 1 : DOT_COLUMNS;
+        for (int64_t p = 0; p < DOT_COLUMNS * w_row && j + ahead + DOT_COLUMNS <= n;
+             p += LINE / (int64_t)sizeof(T))
             __builtin_prefetch(w + ahead * w_row + p);
-        for (int64_t i = 0; i < m; i++) {
-            const T *a = (const T *)left + i * a_row;
-            T *c = (T *)to + i * c_row + j, total[4];
-            if (count == 4)
-                F(dot_products)(4, k, tail_mask, a, w, w_row, total);
-            else
-                for (int u = 0; u < count; u++)
-                    F(dot_products)(1, k, tail_mask, a, w + u * w_row, 0, total + u);
-            for (int u = 0; u < count; u++)
-                c[u] = total[u] + (b ? b[j + u] : 0) + (accumulate ? c[u] : 0);
+        for (int64_t i = 0, rows; i < m; i += rows, a += rows * a_row, c += rows * c_row) {
+            rows = m - i < DOT_ROWS ? m - i : DOT_ROWS;
+            if (columns == 1) {
+                DOT_TILES(1)
+            } else {
+                DOT_TILES(DOT_COLUMNS)
+            }
         }
     }
 }

@@ -25,21 +25,26 @@ static inline char *address_of_slot(const gdb_array *slots, gdb_place place, int
 
 /* The parts of a row are contiguous. */
 void gdb_run_product(const gdb_product *p, const gdb_array *slots, int64_t rows, int64_t first,
-                     int64_t last) {
+                     int64_t last, char *scratch) {
     const gdb_kernels *kernels = gdb_kernels_of(p->step.dtype);
     const int64_t m = rows * p->parts, n = last - first, k = p->inputs;
     const int64_t size = gdb_size_of(p->step.dtype);
     const int64_t a_row = p->parts > 1 ? k : slots[p->left.slot].pitch;
     const int64_t c_row = p->parts > 1 ? p->units : slots[p->result.slot].pitch;
     const char *a = address_of_slot(slots, p->left, 0);
-    /* Panels of a packed matrix, and rows of a matrix that is not packed, take `k` per column. */
-    const char *matrix = address_of_slot(slots, p->matrix, 0) + first * k * size;
+    /* Panels of a packed matrix, and rows of its transpose, take `k` per column. */
+    const int64_t row = p->transposed ? 1 : p->units, column = p->transposed ? k : 1;
+    const int64_t before = first * (p->matrix_is == GDB_PACKED ? k : column);
+    const char *matrix = address_of_slot(slots, p->matrix, 0) + before * size;
     const char *bias = p->bias.slot < 0 ? NULL : address_of_slot(slots, p->bias, 0) + first * size;
     char *c = address_of_slot(slots, p->result, 0) + first * size;
-    if (p->unpacked)
+    if (p->matrix_is == GDB_PACKED)
+        kernels->multiply(m, n, k, a, a_row, 1, matrix, c, c_row, bias, p->accumulate);
+    else if (p->matrix_is == GDB_FEW)
         kernels->multiply_few(m, n, k, a, a_row, matrix, k, c, c_row, bias, p->accumulate);
     else
-        kernels->multiply(m, n, k, a, a_row, 1, matrix, c, c_row, bias, p->accumulate);
+        kernels->multiply_panels(m, n, k, a, a_row, 1, matrix, row, column, c, c_row, bias,
+                                 p->accumulate, scratch);
 }
 
 /* Multiply the matrices of each row. Where a gradient is zero, so is the product, even if the other
@@ -59,10 +64,9 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
                 memset(result, 0, m * n * size);
             } else if (m == 1 && d->transpose_right) {
                 kernels->multiply_few(m, n, k, left, k, right, k, result, n, NULL, 0);
-            } else if (d->transpose_right
-                       || !kernels->multiply_small(m, n, k, left, a_row, a_column, right, result)) {
-                kernels->pack(right, b_row, b_column, k, n, scratch);
-                kernels->multiply(m, n, k, left, a_row, a_column, scratch, result, n, NULL, 0);
+            } else {
+                kernels->multiply_panels(m, n, k, left, a_row, a_column, right, b_row, b_column,
+                                         result, n, NULL, 0, scratch);
             }
             left += m * k * size, right += k * n * size, result += m * n * size;
         }
@@ -179,10 +183,14 @@ int64_t gdb_work_of(const gdb_step *step) {
 static int64_t scratch_of(const gdb_step *step, const gdb_step *end) {
     gdb_link links[GDB_MOST_LINKS];
     const gdb_dots *d = (const gdb_dots *)step;
+    const gdb_product *p = (const gdb_product *)step;
+    const int64_t size = gdb_size_of(step->dtype);
     switch (step->kind) {
     case GDB_LOOP: return gdb_loop_scratch((const gdb_loop *)step);
-    case GDB_DOTS:
-        return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype);
+    case GDB_DOTS: return gdb_kernels_of(step->dtype)->panel_elements(d->k, d->n) * size;
+    case GDB_PRODUCT:
+        return p->matrix_is != GDB_PANELS
+            ? 0 : gdb_kernels_of(step->dtype)->panel_elements(p->inputs, p->units) * size;
     case GDB_CONVOLVED:
         return gdb_kernels_of(step->dtype)->convolve_scratch(links, find_links(step, end, links));
     default: return 0;
@@ -252,8 +260,10 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
         kernel->work += gdb_work_of(step);
         mark_written(step, kernel->slots);
         if (step->kind == GDB_PRODUCT) {
+            const int by_panels = ((const gdb_product *)step)->matrix_is == GDB_PANELS;
+            const int64_t rows = gdb_kernels_of(step->dtype)->tile_rows;
             multiple = GDB_ROWS_AT_ONCE;
-            kernel->tile_rows = gdb_kernels_of(step->dtype)->tile_rows;
+            kernel->tile_rows = larger(kernel->tile_rows, by_panels ? GDB_ROWS_OF_PANELS : rows);
         }
     }
     scratch = keep_factors(kernel, larger(scratch, lines(1)));
@@ -297,7 +307,7 @@ const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gd
     case GDB_INDEXED: gdb_run_indexed((const gdb_indexed *)step, slots, rows); break;
     case GDB_RANKED: gdb_run_ranked((const gdb_ranked *)step, slots, rows); break;
     case GDB_GATHER: run_gather(p, slots, rows); break;
-    default: gdb_run_product(p, slots, rows, 0, p->units);
+    default: gdb_run_product(p, slots, rows, 0, p->units, scratch);
     }
     return gdb_next_step(step);
 }

@@ -80,14 +80,16 @@ typedef struct {
     int64_t kind, words, dtype;
 } gdb_step;
 
-/* GDB_PRODUCT: rows times a matrix, which is packed unless `unpacked`. A row of the launch has
- * `parts` rows of the product.
+/* GDB_PRODUCT: rows times a matrix; `matrix_is` says whether it is packed (GDB_PACKED), or how it is
+ * multiplied as it is: GDB_PANELS, packed panel by panel; GDB_FEW, by dot products, if its transpose is
+ * in memory. A row of the launch has `parts` rows of the product.
  * GDB_GATHER: rows of the matrix, a table of `table_rows`, at `parts` indices per row; `mode` says
  * what those beyond either end choose, see gdb_indexed. */
+enum { GDB_PACKED, GDB_PANELS, GDB_FEW };
 typedef struct {
     gdb_step step;
     gdb_place left, matrix, result, bias; /* no bias: slot -1 */
-    int64_t table_rows, inputs, units, parts, accumulate, unpacked, mode;
+    int64_t table_rows, inputs, units, parts, accumulate, matrix_is, transposed, mode;
 } gdb_product;
 
 /* Products of matrices of which each row has its own: see `kernel.layout.Dot`. */
@@ -245,9 +247,10 @@ typedef struct {
 } gdb_layout;
 extern const gdb_layout gdb_layouts[];
 
-/* Blocks of kernels with products are multiples of this many rows: of the tiles of every instruction
- * set. */
-enum { GDB_ROWS_AT_ONCE = 24 };
+/* Blocks of kernels with products are multiples of GDB_ROWS_AT_ONCE rows: of the tiles of every
+ * instruction set. Threads do not share fewer rows than GDB_ROWS_OF_PANELS if each of them would pack
+ * the same panels. */
+enum { GDB_ROWS_AT_ONCE = 24, GDB_ROWS_OF_PANELS = 48 };
 
 static inline const gdb_step *gdb_next_step(const gdb_step *step) {
     return (const gdb_step *)((const int64_t *)step + step->words);
@@ -269,12 +272,12 @@ void gdb_place_slots(const gdb_kernel *kernel, const int64_t *places, char **bas
 
 /* Run a step, or several before `end` at once, on the first rows of `slots`; return the next one. If it
  * runs `again`, the thread has run it before with the same shared arrays, and meanwhile nothing but steps
- * of the same kernel has used the scratch. Run a product on columns [first, last) only, `first` being a multiple of what the product computes at
- * once. */
+ * of the same kernel has used the scratch. Run a product on columns [first, last) only, `first` being a
+ * multiple of what the product computes at once. */
 const gdb_step *gdb_run_step(const gdb_step *step, const gdb_step *end, const gdb_array *slots,
                              int64_t rows, char *scratch, int again);
 void gdb_run_product(const gdb_product *product, const gdb_array *slots, int64_t rows, int64_t first,
-                     int64_t last);
+                     int64_t last, char *scratch);
 
 /* Run a kernel on rows [low, high), at most a block; for `again`, see `gdb_run_step`. */
 void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases, char *scratch,
