@@ -46,6 +46,9 @@ Result = TypeVar("Result")
 
 #: Limit on the bytes of arenas that hold values of an open scope; the oldest are evicted first.
 MOST_KEPT = 1 << 28
+#: Limit on the bytes of arenas of earlier scopes from which nothing is copied yet, as this takes as
+#: long as a quarter of a small scope; and what each counts at least.
+MOST_WAITING, LEAST_WAITING = 1 << 20, 1 << 14
 #: Referenced lazy arrays from which on collecting reference cycles before the last flush pays: that
 #: takes a tenth of a millisecond, and each array as a result of the flush a third of a microsecond.
 MANY_ARRAYS = 384
@@ -322,15 +325,21 @@ class OpenScope:
                 LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
-        """Compute pending calls, and copy values of the thread's scope before out of their arenas.
+        """Compute pending calls, and copy values of the thread's scopes before out of their arenas.
 
         By then, most have been dropped; of others, only the values were read, or a backward pass
-        started from them.  These never become arrays of MXNet.
+        started from them.  These never become arrays of MXNet.  A few small arenas may wait longer:
+        a result is often held until the next scope has the one that takes its place.
         """
-        for kept in _alive(STATE.waiting):
-            kept.hand_out()
+        kept = _alive(STATE.waiting)
+        small = [each for each in kept if not each.recorded]
+        while sum([max(each.bytes, LEAST_WAITING) for each in small]) > MOST_WAITING:
+            small.pop(0)
+        for each in kept:
+            if each not in small:
+                each.hand_out()
+        STATE.waiting[:] = map(weakref.ref, small)
         self._compute()
-        STATE.waiting.clear()
 
     def _holds_many(self) -> bool:
         """Return whether many pending arrays are referenced, perhaps by cycles alone."""

@@ -120,6 +120,7 @@ def gather(target, arrays, pieces):
 #: Limits that tests change, so that few calls reach them; and where they are.
 LIMITS = {
     "bytes of kept values": (scopes, "MOST_KEPT"),
+    "bytes of arenas of earlier scopes": (scopes, "MOST_WAITING"),
     "edges between callees": (expand, "MOST_EDGES"),
     "elements of a small chunk": (recording, "SMALLEST_CHUNK"),
     "elements of a large chunk": (recording, "LARGEST_CHUNK"),
