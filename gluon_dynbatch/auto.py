@@ -27,14 +27,15 @@ from .trace.symbols import count_operators
 #: A call that runs at once, and each operator in it.
 CALL, OPERATOR = (40, 120), (14, 21)
 #: A flush, a new plan, a recorded call, and a launch of native steps.
-FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (1300, 2600), (8, 16), (20, 40)
+FLUSH, PLAN, RECORDED, LAUNCH = (100, 700), (600, 900), (8, 16), (20, 40)
 #: Operations in products of a forward pass that take several times as long as what a flush costs,
 #: even if half of the rows are equal to others.
 WORK_AHEAD = (900_000_000, 4_500_000_000)
 #: Python's part of a call that is still to be recorded and planned, while the engine could work.
 TO_RECORD = 3
-#: How many times a flush has to take what it hides: its launches are narrower, too.
-WORTH_AHEAD = 2
+#: How many times what a flush costs it has to hide: its launches are narrower, its gradients are
+#: separate sums, and rows that are equal to rows of other parts are computed again.
+WORTH_AHEAD = 4
 #: Estimates are this far apart if it is plain which way takes less time.
 PLAIN = 1.5
 #: Places remembered per thread.

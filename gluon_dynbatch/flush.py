@@ -57,7 +57,13 @@ class ScopeWatch(Protocol):
     """What is told of each scope, flush and launch; see `explain/observe.py`."""
 
     def opened(self, scope: ThreadScope) -> None:
-        """Note a scope that has been opened."""
+        """Note a scope that is about to be opened."""
+
+    def time_makers(self) -> None:
+        """Wrap functions of MXNet that make arrays."""
+
+    def close(self) -> None:
+        """Put them back."""
 
     def settle(self, tape: Tape) -> None:
         """Do what comes before the flush of a tape."""

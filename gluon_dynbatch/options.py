@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import threading
+from operator import is_
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -133,6 +134,8 @@ def check_flags(given: Mapping[str, Any], are_known: bool) -> None:
 
 def check_options(options: Options) -> Options:
     """Return the options with their budget parsed; raise if one is invalid."""
+    if all(map(is_, options, DEFAULTS)):
+        return DEFAULTS
     check_choice("granularity", options.granularity, ("auto", *GRANULARITIES))
     check_choice("policy", options.policy, ("auto", *POLICIES))
     check_count("max_rows", options.max_rows)

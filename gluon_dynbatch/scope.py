@@ -46,6 +46,9 @@ Result = TypeVar("Result")
 
 #: Limit on the bytes of arenas that hold values of an open scope; the oldest are evicted first.
 MOST_KEPT = 1 << 28
+#: Limit on the bytes of arenas of earlier scopes from which nothing is copied yet, as this takes as
+#: long as a quarter of a small scope; and what each counts at least.
+MOST_WAITING, LEAST_WAITING = 1 << 20, 1 << 14
 #: Referenced lazy arrays from which on collecting reference cycles before the last flush pays: that
 #: takes a tenth of a millisecond, and each array as a result of the flush a third of a microsecond.
 MANY_ARRAYS = 384
@@ -114,16 +117,23 @@ class OpenScope:
         self._thread_state: Dict[str, Any] = vars(STATE)
         #: The account by which "auto" decides; None if all calls are recorded.
         self._account = self._open_account()
-        watch = Watch() if self.options.debug else None
-        self.recorder = Recorder(RUNTIME.library, self, self.report, self.options.strict, watch)
+        #: See `recorder`.
+        self._recorder: Optional[Recorder] = None
         #: Flushes that are not yet part of MXNet's tape.
         self._chain = Chain()
         #: Notices of the thread's last flush before the scope, and of its backward passes.
         self._earlier = FLIGHT.last
         #: Weak references to the arenas that hold values of earlier flushes, oldest first.
         self._kept: List[Any] = []
-        #: Whether calls were ever recorded: until then, no function of MXNet is replaced.
-        self._records = False
+
+    @property
+    def recorder(self) -> Recorder:
+        """The recorder, made for the first call that is recorded: that takes as long as a call."""
+        if self._recorder is None:
+            watch = Watch() if self.options.debug else None
+            strict = self.options.strict
+            self._recorder = Recorder(RUNTIME.library, self, self.report, strict, watch)
+        return self._recorder
 
     @staticmethod
     def hybridizing_helps(library: Library, cell: IdleCell) -> bool:
@@ -147,10 +157,12 @@ class OpenScope:
             RUNTIME.observer.opened(self)
         self.report.is_open = True
         at_once = self._account is not None and self._account.begins_at_once
-        if at_once:
-            self._thread_state.update(scope=self, recorder=None, at_once=True)
-        else:
+        if not at_once:
             self._record()
+            return
+        if RUNTIME.observer is not None:
+            RUNTIME.observer.time_makers()
+        self._thread_state.update(scope=self, recorder=None, at_once=True)
 
     def _record(self) -> None:
         """Record the calls from here on.
@@ -158,9 +170,13 @@ class OpenScope:
         As long as calls run at once, the replacements would only call the originals; and to install
         them makes Python forget what it knows of the classes of arrays.
         """
-        self._records = True
+        recorder, observer = self.recorder, RUNTIME.observer
+        if observer is not None:
+            observer.close()  # what it wraps are no originals
         HOOKS.acquire(self)
-        self._thread_state.update(scope=self, recorder=self.recorder, at_once=False)
+        if observer is not None:
+            observer.time_makers()
+        self._thread_state.update(scope=self, recorder=recorder, at_once=False)
 
     def end(self, member: Any, error_type: Any, error: Any) -> None:
         """Compute pending calls, if the end of a member's last statement requires it."""
@@ -178,7 +194,8 @@ class OpenScope:
                 # cycles are in an older generation, which takes ten times as long.
                 gc.collect(0)
             # The collector may run code before the scope is closed: its calls run at once.
-            self.unrecorded(self._hand_out, ends=True)
+            if self._recorder is not None or self._thread_state["waiting"]:
+                self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
                 self._account.close(self.report)
         elif len(self.members) > 1 and (oldest or suspended and not failed):
@@ -195,10 +212,10 @@ class OpenScope:
             return
         if self._is_in_place():
             self._thread_state.update(recorder=None, at_once=False)
-        if self._records:
+        if self._recorder is not None:
             HOOKS.release(self)
+            self._recorder.close(self.reason)
         self.report.is_open = False
-        self.recorder.close(self.reason)
         # What was computed before an exception has its values and gradients.
         self._chain.close()
         waiting = self._thread_state["waiting"]
@@ -289,7 +306,9 @@ class OpenScope:
 
         The thread may wait for the values (`awaited`), and with it samples that are `waiting`.
         """
-        recorder = self.recorder
+        recorder = self._recorder
+        if recorder is None:
+            return
         recorder.refuse("it flushes the scope")
         tape, mode = recorder.tape, current_mode()
         try:
@@ -322,19 +341,27 @@ class OpenScope:
                 LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
-        """Compute pending calls, and copy values of the thread's scope before out of their arenas.
+        """Compute pending calls, and copy values of the thread's scopes before out of their arenas.
 
         By then, most have been dropped; of others, only the values were read, or a backward pass
-        started from them.  These never become arrays of MXNet.
+        started from them.  These never become arrays of MXNet.  A few small arenas may wait longer:
+        a result is often held until the next scope has the one that takes its place.
         """
-        for kept in _alive(STATE.waiting):
-            kept.hand_out()
+        kept = _alive(STATE.waiting)
+        small = [each for each in kept if not each.recorded]
+        while sum([max(each.bytes, LEAST_WAITING) for each in small]) > MOST_WAITING:
+            small.pop(0)
+        for each in kept:
+            if each not in small:
+                each.hand_out()
+        STATE.waiting[:] = map(weakref.ref, small)
         self._compute()
-        STATE.waiting.clear()
 
     def _holds_many(self) -> bool:
         """Return whether many pending arrays are referenced, perhaps by cycles alone."""
-        tape = self.recorder.tape
+        if self._recorder is None:
+            return False
+        tape = self._recorder.tape
         return len(tape.lazies) >= MANY_ARRAYS and len(tape.held()) >= MANY_ARRAYS
 
     def _register_kept(self, kept: Kept) -> None:

@@ -194,6 +194,8 @@ def _waits(graph: Dependencies, units: Array) -> Array:
         front = graph.preds[np.repeat(begins, sizes) + np.arange(len(owner))]
         waits[owner[front == units[owner]]] = True
         between = (front > units[owner]) & ~waits[owner]  # all units on the way have such numbers
+        if not between.any():
+            break
         owner, front = owner[between], front[between]
     return waits
 

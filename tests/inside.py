@@ -120,12 +120,13 @@ def gather(target, arrays, pieces):
 #: Limits that tests change, so that few calls reach them; and where they are.
 LIMITS = {
     "bytes of kept values": (scopes, "MOST_KEPT"),
+    "bytes of arenas of earlier scopes": (scopes, "MOST_WAITING"),
     "edges between callees": (expand, "MOST_EDGES"),
     "elements of a small chunk": (recording, "SMALLEST_CHUNK"),
     "elements of a large chunk": (recording, "LARGEST_CHUNK"),
     "units of a plan with a bound": (handle, "MANY_UNITS"),
     "work that runs ahead": (auto, "WORK_AHEAD"),
-    "calls before structures are rare": (pieces, "CALLS_PER_COUNT"),
+    "runs that may be lost by traces": (pieces, "MOST_LOST"),
     "seconds for slow readers": (wires, "PATIENCE_S"),
 }
 #: What copies and computes values in ways of its own in memory that native code cannot reach: what

@@ -90,7 +90,7 @@ def test_calls_of_wide_launches_are_recorded_at_any_size(net):
 
 
 def test_the_cost_of_plans_that_are_never_reused_counts(net):
-    """Twelve calls pay for a flush, but not for a new plan each time."""
+    """Eight calls pay for a flush, but not for a new plan each time."""
 
     def chains(steps):
         with gdb.batching() as batch:
@@ -99,8 +99,8 @@ def test_the_cost_of_plans_that_are_never_reused_counts(net):
                     x = net(x)
         return batch.report.at_once
 
-    assert [chains(6) for _ in range(4)] == [0, 0, 0, 0]
-    assert chains(7) == 0 and chains(7) == 14
+    assert [chains(4) for _ in range(4)] == [0, 0, 0, 0]
+    assert chains(5) == 0 and chains(5) == 10
 
 
 def test_launches_that_mxnet_runs_save_less_than_native_ones():

@@ -22,7 +22,7 @@ from gluon_dynbatch.run.direct import free_ones
 from tests.cells import attached, cell, dense, equal, inputs
 from tests.common import FIXED
 from tests.depth import examples
-from tests.inside import kept_heads, owner_of
+from tests.inside import kept_heads, limit, owner_of
 
 NET = cell(lambda F, x, w: F.tanh(F.FullyConnected(x, w, num_hidden=4, no_bias=True)))
 
@@ -194,6 +194,12 @@ def test_a_graph_is_freed_after_its_backward_pass():
     equal([other.grad, weights[0].grad], [losses[0], mx.nd.full((4, 4), 7)])
 
 
+@pytest.fixture
+def no_arena_is_small(monkeypatch):
+    limit(monkeypatch, "bytes of arenas of earlier scopes", 0)
+
+
+@pytest.mark.usefixtures("no_arena_is_small")
 def test_values_stay_in_arenas_until_the_next_scope_ends():
     """Then they are copied out, those that are left; and dropped results free the arenas."""
     weights, samples = attached([mx.nd.ones((4, 4))]), inputs(3)
@@ -212,6 +218,21 @@ def test_values_stay_in_arenas_until_the_next_scope_ends():
     arenas = weakref.ref(owner_of(others[0]))
     del others
     assert arenas() is None  # without a backward pass, and without Python's collector
+
+
+def test_values_of_small_arenas_stay_there_for_some_scopes():
+    weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(1)
+    wanted, held = in_a_loop(weights, samples)[0].asnumpy(), []
+    for _ in range(100):
+        held += losses_of(weights, samples)
+        autograd.backward(held[-1:])
+    stay = [recording.is_unrealised(loss) for loss in held]
+    assert 60 < sum(stay) < 70 and all(stay[-60:])
+    equal(held, 100 * [wanted])
+    with autograd.record(), gdb.batching(**FIXED):
+        again = sum(loss + weights[0].sum() for loss in held)
+    again.backward()
+    equal([weights[0].grad], [np.full((4, 4), 100, np.float32)])
 
 
 def test_two_threads_ask_for_arrays_of_a_closed_scope():
@@ -390,6 +411,7 @@ def test_a_gradient_that_is_given_may_be_sparse(kind, after, monkeypatch):
     equal(outcomes[1], outcomes[0])
 
 
+@pytest.mark.usefixtures("no_arena_is_small")
 def test_what_was_computed_before_an_exception_goes_backward_and_is_handed_out(nodes):
     weights, samples = attached([mx.nd.ones((4, 4)) / 3]), inputs(2)
     wanted = in_a_loop(weights, samples)

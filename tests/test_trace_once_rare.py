@@ -34,7 +34,7 @@ class Repeated(gdb.DynamicHybridBlock):
 
 @pytest.fixture(autouse=True)
 def few_are_asked(monkeypatch):
-    inside.limit(monkeypatch, "calls before structures are rare", ASKED)
+    inside.limit(monkeypatch, "runs that may be lost by traces", ASKED)
 
 
 def repeated(cells=2, warm=True):

@@ -247,14 +247,16 @@ class Observer:
         if len(sites) < 2:
             sites.append(ScopeSite(compiles=not sites))
         sites[-1].reports.append(scope.report)
-        # Again for each scope, which has replaced some of them.
+
+    def time_makers(self) -> None:
+        """Wrap functions that make arrays, again when a scope has replaced some of them."""
         for module, prefix, name in MAKERS:
             make = getattr(module, name)
             if not hasattr(make, "timed"):
                 setattr(module, name, self._timed(make, f"{prefix}.{name}"))
 
     def close(self) -> None:
-        """Put the functions back that `opened` has wrapped."""
+        """Put the functions back that `time_makers` has wrapped."""
         for module, _, name in MAKERS:
             make = getattr(module, name)
             setattr(module, name, getattr(make, "timed", make))

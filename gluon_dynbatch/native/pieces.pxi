@@ -242,17 +242,17 @@ cdef class Known:
     #: A `SizedCache` of pieces, by structure of the arguments, with the number of the state of the
     #: block.
     cdef public Recency held
-    #: How many calls found a piece since `rare` last looked; and how many run ``forward`` without
-    #: looking for one.
-    cdef public Py_ssize_t reused, paused
+    #: How many calls found a piece since the last trace; and how many run ``forward`` without looking
+    #: for one.
+    cdef public Py_ssize_t found, resting
 
     cdef object call(self, Calls recorder, block, tuple args):
         """Record the calls of ``block.forward(*args)`` and return its result."""
         cdef Structure arguments, seen
         cdef Piece piece
         cdef FlatTape tape = None
-        if self.paused and recorder.watch is None:
-            self.paused -= 1
+        if self.resting and recorder.watch is None:
+            self.resting -= 1
             recorder.report.traced.left += 1
             return block.forward(*args)
         while tape is not recorder.tape:  # again if calls go to another tape now
@@ -273,11 +273,8 @@ cdef class Known:
                 result = piece.append(tape, arguments.leaves, seen.leaves, recorder)
                 if result is not NotImplemented:
                     recorder.report.traced.known += 1
-                    self.reused += 1
+                    self.found += 1
                     if piece.bare and recorder.tracing is not None:
                         recorder.tracing.see_bare_view(-1)
                     return result
-        if piece is None and recorder.watch is None and self.rare(key):
-            recorder.report.traced.left += 1
-            return block.forward(*args)
         return self.trace(recorder, block, args, arguments.leaves, (seen, key), piece)

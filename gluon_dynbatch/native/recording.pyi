@@ -307,8 +307,8 @@ class Piece:
 class Known:
     seen: Any
     held: Recency
-    reused: int
-    paused: int
+    found: int
+    resting: int
 
 _Statement = TypeVar("_Statement", bound=Statements)
 

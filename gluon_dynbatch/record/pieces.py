@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any, List, Optional, Tuple
 
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
@@ -30,15 +30,12 @@ from .where import user_line
 PIECE_BYTES, MOST_PIECE_BYTES = 32 << 20, 256 << 20
 #: A block with so many more refusals than pieces is no longer traced.
 PATIENCE = 16
-#: After so many calls without a piece, those that came again are counted: if they are fewer than
-#: this share, structures are rare.
-CALLS_PER_COUNT, SHARE = 4096, 4
-#: A block whose attributes have been read so often, and more often than a piece was used, runs some
-#: calls without a look: its children may still be compiled, which changes them.
-MANY_LOOKS, UNSEEN = 16, 8
-#: The most calls that then run without being looked at; and of how many structures it is noted that
-#: they have come.
-MOST_PAUSED, MOST_NOTED = 1 << 16, 1 << 17
+#: What may be lost by traces whose pieces are not found, in runs of ``forward``, before most calls
+#: are not traced; what a piece that is found gains; and how many times as long as a trace these
+#: calls take.
+MOST_LOST, GAIN, REST = 8192, 4, 32
+#: So many attributes are compared in the time of one recorded call.
+COMPARED = 16
 
 recording.describe, recording.number_of = describe, number_of
 recording.ignored, recording.names = IGNORED, NAMES
@@ -55,12 +52,9 @@ class Pieces(recording.Known):
     def __init__(self) -> None:
         self.held: SizedCache[recording.Piece] = SizedCache(PIECE_BYTES, MOST_PIECE_BYTES)
         self._refusals = 0
-        #: Whether structures hardly ever come again, and how many calls are not looked at next.
-        self._are_rare, self._next_pause = False, CALLS_PER_COUNT
-        #: Hashes of the structures that had no piece; and, since structures were last found rare or
-        #: not, the calls that had none, and those of them whose structure had come before.
-        self._noted: Set[int] = set()
-        self._asked = self._again = self._looks = 0
+        #: What is lost so far, and how many attributes were looked at since the last trace.
+        self._lost = 0.0
+        self._looked = 0
 
     def __reduce__(self) -> Any:
         return Pieces, ()
@@ -71,36 +65,11 @@ class Pieces(recording.Known):
         self._report(recorder, block, refusal)
         return block.forward(*args)
 
-    def rare(self, key: bytes) -> bool:
-        """Return whether a call without a piece is not to be traced.
-
-        If structures hardly ever come again, only one that has come before is traced; if they still
-        do not, some calls are not even looked at.
-        """
-        number = hash(key)
-        again = number in self._noted
-        if len(self._noted) >= MOST_NOTED:
-            self._noted.clear()
-        self._noted.add(number)
-        self._asked += 1
-        self._again += again
-        if self._asked == CALLS_PER_COUNT:
-            rare = SHARE * (self.reused + self._again) < CALLS_PER_COUNT
-            if rare and self._are_rare:
-                self.paused = self._next_pause
-            longer = min(2 * self._next_pause, MOST_PAUSED)
-            self._next_pause = longer if rare and self._are_rare else CALLS_PER_COUNT
-            self._are_rare, self.reused, self._asked, self._again = rare, 0, 0, 0
-        return self._are_rare and not again
-
     def look(self, recorder: Recorder, block: Any) -> Any:
         """Return the `Structure` of the block: its attributes and everything they refer to.
 
         Several threads may call this at once.  Each continues with its own result.
         """
-        self._looks += 1
-        if self._looks > max(MANY_LOOKS, self.reused):
-            self.paused = max(self.paused, UNSEEN * self._looks)
         seen = recording.Structure(None, True)
         try:
             attributes = seen.write(0, block)
@@ -116,6 +85,7 @@ class Pieces(recording.Known):
                 reason = f"{leaf.name} has hooks, which must run each time"
                 seen.against = seen.against or Refused(reason)
         self.seen = seen
+        self._looked += len(seen.leaves)
         return seen
 
     def trace(
@@ -135,6 +105,8 @@ class Pieces(recording.Known):
             if trace.refusal is None:
                 seen = self._see_the_same(recorder, block, args, key)
                 piece = trace.piece(seen, result)
+                if recorder.watch is None:
+                    self._account_for(trace.calls, len(seen.leaves))
                 trace.pending.append((self.held, key[1], piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = trace.refusal or refusal
@@ -153,6 +125,19 @@ class Pieces(recording.Known):
         if known is not None and recorder.watch is not None:
             _compare(block, known, piece)
         return result
+
+    def _account_for(self, calls: int, attributes: int) -> None:
+        """Add what a trace takes to what is lost; rest once that is too much.
+
+        A trace takes about as long as its calls, and comparing the attributes of the block; if some
+        of these have changed, all were looked at.  While the block rests, its calls run ``forward``
+        without being looked at, so structures that come again are found out more slowly.
+        """
+        took = 1 + (attributes / COMPARED + self._looked) / max(calls, 1)
+        self._lost = max(self._lost - GAIN * self.found, 0) + took
+        self._looked = self.found = 0
+        if self._lost > MOST_LOST:
+            self._lost, self.resting = MOST_LOST, round(REST * took)
 
     def _report(self, recorder: Recorder, block: Any, refusal: Any) -> None:
         """Report a refusal; after too many, refuse all calls."""

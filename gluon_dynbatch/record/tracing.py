@@ -110,6 +110,11 @@ class Trace:
                     self._ranges.setdefault(whole, []).append((leaf, leaf._offset, number))
         recorder.tracing = self
 
+    @property
+    def calls(self) -> int:
+        """Number of calls that were recorded so far."""
+        return len(self._tape.node_entry) - self._first[0]
+
     def give_up(self, reason: str, where: Optional[Where]) -> None:
         """End early without a piece; the line to blame is the current one unless given."""
         self.refusal = self.refusal or Refused(reason, where or user_line())

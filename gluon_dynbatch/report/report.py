@@ -93,9 +93,8 @@ class Report:
         return total
 
     def add_earlier(self, earlier: Iterable[Finding]) -> None:
-        """Add the findings of an earlier scope that this report does not have."""
-        known = self._all()
-        self._earlier = tuple(finding for finding in earlier if finding not in known)
+        """Add the findings of an earlier scope, of which those count that this report lacks."""
+        self._earlier = tuple(earlier)
         self.is_from_earlier = True
 
     def count_wait(self, milliseconds: float) -> None:
@@ -116,10 +115,10 @@ class Report:
         return sum(flush.launches for flush in self.flushes)
 
     def _all(self) -> Findings:
-        total = Findings().add(self.found).add(self._earlier)
+        total = Findings().add(self.found)
         for flush in self.flushes:
             total.add(flush.findings)
-        return total
+        return total.add([finding for finding in self._earlier if finding not in total])
 
     @property
     def findings(self) -> List[Finding]:
@@ -142,9 +141,9 @@ class Report:
         """Yield the findings that are about all calls, given those about some."""
         where = NO_LINE if self.place is None else self.place.where
         if self.at_once:
-            is_told = self._earlier and not self.flushes
+            is_told = any(finding not in self.found for finding in self._earlier)
             advice = FEW_CALLS if self.is_from_earlier and not causes else ""
-            reason = AT_ONCE + EARLIER * bool(is_told)
+            reason = AT_ONCE + EARLIER * (is_told and not self.flushes)
             yield Finding("at once", "", reason, self.at_once, where, advice)
         elif not (self.flushes or self.is_open or causes):
             yield Finding("none", "", "", 0, where)
