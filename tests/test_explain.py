@@ -1,5 +1,6 @@
 """``python -m gluon_dynbatch explain`` says which calls merge, which do not, and why."""
 
+import linecache
 import random
 import re
 import subprocess
@@ -46,6 +47,7 @@ def explained(tmp_path, monkeypatch, capsys):
     def run(program, *arguments, lines=pages.MOST_LINES):
         script = tmp_path / "script.py"
         script.write_text(MODEL + textwrap.dedent(program))
+        linecache.clearcache()  # all scripts have one name
         code = None
         try:
             pages.run_script("script.py", [*arguments], lines)

@@ -66,7 +66,7 @@ def exchange_reads(
     cdef const int32_t[::1] operand = reads.operand, region = reads.region
     cdef const int32_t[::1] target = reads.target, length = reads.length, element = reads.element
     #: Per operand its rank among the inputs, counted from 1; per rank, where its reads begin.
-    cdef int64_t[::1] rank = clone(LONG, operands, True)
+    cdef int64_t[::1] rank = clone(LONG, max(operands, 1), True)
     cdef int64_t[::1] first = clone(LONG, inputs.shape[0] + 2, True)
     cdef int64_t i, k, head, done, row, count = 0
     for i in range(inputs.shape[0]):

@@ -76,7 +76,7 @@ def worker(seed, path, count=ROUND, shrinks=True, front="nd"):
             raise
 
 
-def exit_code(script, patience=60):
+def exit_code(script, patience=300):
     """Run a script in a separate process and return its exit code; None if it hangs.
 
     The script is a file, as `map` reads the source of programs.

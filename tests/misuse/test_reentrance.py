@@ -26,9 +26,13 @@ COUNTDOWNS = range(1, 25)
 
 @pytest.fixture(autouse=True)
 def quick_collections():
-    """Let the collector leave alone all objects that exist before a test."""
+    """Let the collector leave alone all objects that exist before a test, and run when it says."""
+    before = gc.get_threshold()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(1_000_000)
+    yield
+    gc.set_threshold(*before)
 
 
 class Garbage:
