@@ -38,6 +38,7 @@ from .run.engine import FLIGHT
 from .run.gradient import forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
+from .samples.fibers import MAPPING
 from .trace.entry import Library
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -60,6 +61,7 @@ RUNTIME = Runtime()
 @atexit.register
 def _release_all() -> None:
     """Release compiled code and buffers at exit, while MXNet can still call back into Python."""
+    MAPPING.exit()
     try:
         mx.nd.waitall()
     finally:

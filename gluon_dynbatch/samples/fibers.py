@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
+import threading
+import time
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, List, Optional
+from typing import Any, Callable, Deque, Iterable, List, Optional, Set
 
 import greenlet
 import mxnet as mx
@@ -33,6 +36,48 @@ PER_THREAD = (
 )
 #: Limit on the idle fibers of a thread: to start and end one takes as long as several calls.
 MOST_RESTING = 512
+#: Seconds that other threads have to end their maps when Python exits, and between two requests.
+PATIENCE, AGAIN = 1.0, 0.1
+
+
+class Mapping:
+    """The threads that are within `map`.
+
+    Python ends daemon threads at exit wherever they are.  That crashes in the middle of a fiber.
+    """
+
+    def __init__(self) -> None:
+        self._threads: Set[int] = set()
+        self._exits = False
+
+    def enter(self, thread: int) -> bool:
+        """Note that a thread is within a map; return whether it was so before."""
+        if self._exits and threading.current_thread() is not threading.main_thread():
+            raise SystemExit
+        within = thread in self._threads
+        self._threads.add(thread)
+        return within
+
+    def leave(self, thread: int) -> None:
+        """Note that a thread has ended its outermost map."""
+        self._threads.discard(thread)
+
+    def exit(self) -> None:
+        """End the maps of all other threads by the exception that ends a thread."""
+        self._exits = True
+        self._threads.discard(threading.get_ident())
+        end, again = time.monotonic() + PATIENCE, 0.0
+        while self._threads and time.monotonic() < end:
+            if time.monotonic() >= again:
+                again = time.monotonic() + AGAIN
+                for thread in tuple(self._threads):
+                    raised = ctypes.c_ulong(thread), ctypes.py_object(SystemExit)
+                    if not ctypes.pythonapi.PyThreadState_SetAsyncExc(*raised):
+                        self._threads.discard(thread)  # it has ended
+            time.sleep(1e-3)
+
+
+MAPPING = Mapping()
 
 
 def _fiber_loop() -> None:
@@ -227,6 +272,8 @@ class MapFibers(Fibers):
 
     def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
+        thread = threading.get_ident()
+        is_within = MAPPING.enter(thread)
         try:
             self.start(self._concurrency)
             while self._parked:
@@ -240,6 +287,8 @@ class MapFibers(Fibers):
             self.end()
             # The traceback of an exception may hold this object.
             self._results = []
+            if not is_within:
+                MAPPING.leave(thread)
 
     def take(self) -> Any:
         """Return the next sample of the iterable."""

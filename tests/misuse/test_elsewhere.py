@@ -100,3 +100,43 @@ TRAINING = """
 def test_trainer_step_right_after_backward(engine):
     """Nothing is read in between: a backward pass that waited for the optimizer would hang."""
     assert output_of(TRAINING, MXNET_ENGINE_TYPE=engine).endswith("finite True True True\n")
+
+
+EXITING = """
+    import queue, threading
+
+    ready, never = threading.Barrier(4), queue.Queue()
+
+    def read(k):
+        while True:
+            mx.nd.ones((1, 2)).asnumpy()
+
+    def wait(k):
+        never.get()
+
+    def compute(k):
+        while True:
+            sum(range(100))
+
+    def sample(run, k):
+        try:
+            (mx.nd.ones((1, 2)) * k).asnumpy()  # waits for the other samples
+            if k == 2:
+                ready.wait()
+                run(k)
+        finally:
+            os.write(1, f"{run.__name__} {k}\\n".encode())
+
+    for run in read, wait, compute:
+        work = lambda run=run: gdb.map(lambda k: sample(run, k), [0, 1, 2, 3])
+        threading.Thread(target=work, daemon=True).start()
+    ready.wait()
+"""
+
+
+def test_daemon_threads_within_a_map_when_python_exits():
+    """Their samples end as at an exception, unless the thread waits for something else."""
+    ended = output_of(EXITING).splitlines()
+    ends = {f"{run} {k}" for run in ("read", "compute") for k in range(4)} | {"wait 0", "wait 1"}
+    # The exception may come just before the thread waits.
+    assert len(ended) == len(set(ended)) and set(ended) - {"wait 2", "wait 3"} == ends
