@@ -163,12 +163,7 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
         subclass = np.arange(len(members))
         if segment.layout != "unbatched":
             at = graph.term0[graph.input0[members][:, None] + segment.shared]
-<<<<<<< HEAD
-            arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
-            subclass = rank_rows(arrays)
-=======
-            subclass = _number_rows(np.concatenate([graph.term[at], graph.term_offset[at]], axis=1))
->>>>>>> one
+            subclass = rank_rows(np.concatenate([graph.term[at], graph.term_offset[at]], axis=1))
         counts[number] = subclass.max() + 1
         subdivided.append((members, subclass))
     first = np.array(list(accumulate(counts, initial=0)), dtype=np.int32)
@@ -176,13 +171,6 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     for members, subclass in subdivided:
         signature[members] += subclass.astype(np.int32)
     return signature
-
-
-def _number_rows(rows: Array) -> Array:
-    """Return a number per row, the same for equal ones: with few samples, most often all are."""
-    if (rows == rows[0]).all():
-        return np.zeros(len(rows), dtype=np.int64)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _steps(graph: Graph) -> Array:
