@@ -107,12 +107,21 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
                 "mx.autograd.backward(losses) once for all of them, or pass retain_graph=True",
             )
         if not failed:
+            _keep_results(arguments[1], *arguments[6:8])
             _note_backward(arguments[1], arguments[6])
             if started is not None and not (retain_graph or create_graph):
                 started.record_rest(record_function)
         return failed
 
     return backward
+
+
+def _keep_results(count: int, *results: Any) -> None:
+    """Copy what a backward pass returns, which MXNet keeps only until the next call of it."""
+    for result in results if count else ():
+        pointer = result._obj
+        copy = (pointer._type_ * count)(*pointer[:count])
+        pointer.contents = pointer._type_.from_buffer(copy)
 
 
 def _note_heads(count: int, heads: Any) -> Optional[Function]:

@@ -50,6 +50,8 @@ class Cell(NamedTuple):
     inputs: Tuple[Input, ...]
     #: Whether its last argument is a list of states, and its result a state.
     recursive: bool
+    #: The names of its parameters.
+    parameters: Tuple[str, ...] = ()
 
 
 class Program(NamedTuple):
@@ -176,7 +178,7 @@ class Author:
             results = f"dict(all=[{results}, None])"
         arguments = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
         return Cell(name, _class(name, attributes, arguments, [*body.lines, f"return {results}"]),
-                    tuple(inputs), recursive)  # fmt: skip
+                    tuple(inputs), recursive, tuple(parameters))  # fmt: skip
 
     # Functions of a sample
 
@@ -214,6 +216,9 @@ class Author:
             self.choose, environments, leading, self.dtype, self.front, add_input, compiled=False
         )
         body.inference = self.mode == "infer"
+        body.parameters = [
+            f"net.{cell.name.lower()}.{name}" for cell in self.cells for name in cell.parameters
+        ]
         body.fresh = lambda: self._text(Input((self.choose.count(1, 2), 3), "normal", 0))
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
@@ -225,7 +230,10 @@ class Author:
     def _add_step(self, body):
         choice, twice = self.choose.count(0, 12 if self._tame else 17), f"2 * {body.value().name}"
         if not self._tame and self.choose.count(0, 4) == 4:
-            self.choose.pick([steps.typed, steps.typed, steps.read, steps.hop, steps.made])(body)
+            self.choose.pick(
+                [steps.typed, steps.typed, steps.read, steps.hop, steps.made]
+                + [steps.descend, steps.part] * (not self._traced)
+            )(body)
         elif self.choose.count(0, 13) == 13:
             body.add(f"{body.value().name} {self.choose.pick(['+', '*', '-', '/'])} s['number']")
         elif choice < 9:

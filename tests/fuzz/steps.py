@@ -49,6 +49,18 @@ MADE = [
     "loss.L2Loss()({0}, {0})", "loss.L1Loss(weight=0.3)({}, {})",
     "changed(nn.ELU(0.3), _alpha=abs(s['number']))({})",
 ]  # fmt: skip
+#: Gradients that samples compute for themselves, of an array.
+SLOPES = [
+    "slope(lambda x: tanh(x) * x, {})", "{0} - 0.1 * slope(lambda x: tanh(x * 2), {0})",
+    "slope(lambda x: x * {0}.detach(), {0} * 2)", "slope(lambda x: x[0:1] + tanh(x[-1:]), {})",
+]  # fmt: skip
+#: Parts of a parameter.
+PARTS = [
+    "{}.data()[0:1]", "{}.data()[-1]", "{}.data()[0:1][0]", "2 * {}.data()[0]", "{}.data().T",
+    "{}.data().reshape((-1,))", "{}.data()[:, 0:1]", "{0}.data()[0] * {0}.data()",
+    "{}.data()[0, 1:]", "{}.data().detach()[0]",
+    "{0}.data()[0:2].asnumpy().sum() * {0}.data()[0:2]",
+]  # fmt: skip
 #: State of a program: an expression that reads it, and lines that change it to {}.
 STATES = [
     ("net.last", ["net.last = {}"]),
@@ -91,6 +103,22 @@ def made(body):
     first, second = body.value(), body.value()
     alike = second if second.shapes == first.shapes else first
     return body.add(body.choose.pick(MADE).format(first.name, alike.name))
+
+
+def slope_text(front, text, name):
+    """Return an expression of `SLOPES` of an array as a front end spells it."""
+    return text.format(name).replace("tanh(", front.forms["tanh"].split("{")[0])
+
+
+def descend(body):
+    """Compute a gradient within a sample."""
+    return body.add(slope_text(body.front, body.choose.pick(SLOPES), body.value().name))
+
+
+def part(body):
+    """Take a part of a parameter."""
+    if body.parameters:
+        body.add(body.choose.pick(PARTS).format(body.choose.pick(body.parameters)))
 
 
 def read(body):

@@ -19,13 +19,18 @@ from .programs import run
 
 PROGRAM = """
 class Cell(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, x):
-        return {tanh} * 2
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.w = self.params.get("w", shape=(2, 3))
+
+    def hybrid_forward(self, F, x, w):
+        return {cell}
 
 class Net(gdb.DynamicHybridBlock):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.cell = Cell()
+        with self.name_scope():
+            self.cell = Cell()
 
 def run0(net, shared, s):
     F = {F}
@@ -53,7 +58,10 @@ WAYS = [
 
 def check(front, *lines, mode="train", dtype="float32", **fields):
     text, forms = "\n".join(f"    {line}" for line in lines), FRONTS[front].forms
-    names = {"F": FRONTS[front].F, "tanh": forms["tanh"].format("x"), "dtype": dtype}
+    tanh = forms["tanh"].format("x")
+    cell = f"F.broadcast_add({tanh} * 2, F.sum(w, axis=0, keepdims=True))"
+    cell = cell if front == "nd" else f"{tanh} * 2 + F.np.sum(w, axis=0)"
+    names = {"F": FRONTS[front].F, "cell": cell, "dtype": dtype}
     with semantics(front):
         make = run(PROGRAM.format(lines=text, **names))["make"]
     return compare(make, Setting(mode, options=OPTIONS, front=front, **fields))
@@ -76,6 +84,18 @@ def test_blocks_that_samples_make(case, way):
     front, text = case
     s = "s = dict(s, number=s['name'] * 0.4)"
     check(front, s, "z = net.cell(x)", f"y = {text.format('x', 'z')}", **way)
+
+
+@pytest.mark.parametrize("case, way", rotate(both(lambda front: steps.SLOPES), WAYS))
+def test_gradients_that_samples_compute(case, way):
+    front, text = case
+    check(front, f"y = {steps.slope_text(FRONTS[front], text, 'x')} + x[0:1]", **way)
+
+
+@pytest.mark.parametrize("case, way", rotate(both(lambda front: steps.PARTS), WAYS))
+def test_parts_of_parameters(case, way):
+    front, text = case
+    check(front, f"y = {text.format('net.cell.w')}", "y = [y * 2, net.cell(x), y]", **way)
 
 
 @pytest.mark.parametrize("case, way", rotate(both(lambda front: front.writes), WAYS))

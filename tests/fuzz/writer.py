@@ -84,6 +84,8 @@ class Body:
         self.values = []
         #: In functions of samples: whether nothing is recorded, and the text of a new array.
         self.inference, self.fresh = False, None
+        #: Expressions of parameters.
+        self.parameters = []
         self._add_input = add_input
         self._compiled = compiled
         self._names = 0
