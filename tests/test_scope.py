@@ -127,8 +127,9 @@ def test_empty_samples(net):
     assert gdb.map(run, []) == []
 
 
-AGENDA = {"analysis_budget": 3, "granularity": "block", "policy": "agenda"}
-#: Options of `hybridize`, the environment and the scope; and the options of the flush.
+AGENDA = {"analysis_budget": 3000, "granularity": "block", "policy": "agenda"}
+#: Options of `hybridize`, the environment and the scope; and the options of the flush.  Budgets are
+#: seconds long, as a busy machine may stop an analysis for milliseconds.
 SETTINGS = [
     ({}, None, {}, ("operator", "depth", "unlimited")),
     ({}, None, {"granularity": "block"}, ("block", "depth", "unlimited")),
@@ -137,12 +138,12 @@ SETTINGS = [
     ({}, None, {"analysis_budget": 0}, ("block", "depth", "0 ms")),
     ({}, "none", {}, ("operator", "search", "unlimited")),
     ({}, "0", {}, ("block", "depth", "0 ms")),
-    ({}, "2.5", {}, ("operator", "search", "2.5 ms")),
-    ({}, "2.5", {"analysis_budget": 7}, ("operator", "search", "7 ms")),
-    ({}, "2.5", {"analysis_budget": None}, ("operator", "search", "unlimited")),
-    ({"analysis_budget": 5}, "2.5", {}, ("operator", "search", "5 ms")),
-    (AGENDA, None, {}, ("block", "agenda", "3 ms")),
-    (AGENDA, None, {"policy": "search"}, ("block", "search", "3 ms")),
+    ({}, "2500.5", {}, ("operator", "search", "2500.5 ms")),
+    ({}, "2500.5", {"analysis_budget": 7000}, ("operator", "search", "7000 ms")),
+    ({}, "2500.5", {"analysis_budget": None}, ("operator", "search", "unlimited")),
+    ({"analysis_budget": 5000}, "2500.5", {}, ("operator", "search", "5000 ms")),
+    (AGENDA, None, {}, ("block", "agenda", "3000 ms")),
+    (AGENDA, None, {"policy": "search"}, ("block", "search", "3000 ms")),
 ]
 
 
