@@ -148,6 +148,25 @@ def test_a_part_that_was_read_still_gets_its_gradient():
     compare(program, w, x, times=2)
 
 
+@pytest.mark.parametrize("front", ["nd", "np"])
+@pytest.mark.parametrize("shapes", [False, True])
+def test_elements_have_the_shapes_of_the_loop(front, shapes):
+    """Arrays of ``mx.np`` have elements without axes."""
+    (w, v) = variables((3,), (2, 3), front=front)
+
+    def program():
+        parts = [w[1], w[-1], v[1, 2], v[1][0], w[0:1]]
+        return [*parts, *(2 * part for part in parts)]
+
+    with mx.util.np_shape(shapes):
+        wanted = trained(program, contextlib.nullcontext, w, v)
+        for array in (w, v):
+            array.grad[:] = 0
+        got = trained(program, lambda: gdb.batching(**FIXED), w, v)
+    equal(got, wanted)
+    assert [x.shape for x in got] == [x.shape for x in wanted]
+
+
 @pytest.mark.parametrize("written", ["part", "row", "view", "variable"])
 def test_parts_share_memory(written):
     """MXNet's own part has the memory of the variable, under `record`, too."""

@@ -54,7 +54,10 @@ def _realise(excerpt: recording.Excerpt, lazy: Any) -> None:
             if rows.size != lazy.size:
                 flat, start = rows.reshape((-1,)), lazy._offset
                 rows = recording.part(flat, start, start + lazy.size)
-            rows = rows.reshape(shape or (1,))
+            if not shape and isinstance(lazy, mx.np.ndarray) and is_np_shape():
+                rows = rows.as_np_ndarray().reshape(())
+            else:
+                rows = rows.reshape(shape or (1,))
     recording.become([lazy], [rows])
 
 
