@@ -17,6 +17,7 @@ from .native.recording import Place
 from .plan.make import Externals, make_plan
 from .record.tape import ExternalReads, Tape
 from .record.types import TYPES, memory_of
+from .run.buffers import Arenas
 from .run.dispatch import Dispatcher
 from .run.execute import Execution, execute
 from .run.prepare import prepare
@@ -123,7 +124,7 @@ def run_alone(recording: Tape, dispatcher: Dispatcher, rounded: bool = False) ->
     if rounded:
         draw = np.random.default_rng(1)
         externals = [_rounded(array, draw) for array in externals]
-    return execute(plan, program, externals, dispatcher, where)
+    return execute(Arenas(plan), program, externals, dispatcher, where)
 
 
 def _rounded(array: NDArray, draw: np.random.Generator) -> NDArray:

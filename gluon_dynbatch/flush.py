@@ -16,7 +16,7 @@ from .errors import NotMergedError
 from .lower.expand import expand, find_weights
 from .lower.graph import Graph, check_graph
 from .native import lowering, planning
-from .native.recording import in_graph, keep, places_of, regions_held, untrack
+from .native.recording import Shelf, in_graph, keep, places_of, regions_held, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import Externals, make_plan
@@ -30,6 +30,7 @@ from .report.advice import remedy
 from .report.findings import Finding
 from .report.summary import FlushReport
 from .run.backward import BackwardPass
+from .run.buffers import Arenas
 from .run.chain import Chain
 from .run.dispatch import Dispatcher
 from .run.engine import FLIGHT
@@ -117,14 +118,16 @@ class Planned(NamedTuple):
     programs: Latest
     #: Whether a backward pass may follow.
     recorded: bool
-    #: The report without times and lines, and the findings, which lack their lines.
-    report: FlushReport
+    #: Fields of the report, and the findings, which lack their lines.
+    report: Dict[str, Any]
     unmerged: Tuple[Unplaced, ...]
     costs: Costs
     #: The regions of rows that are gathered from tables.
     gathered: FrozenSet[int]
-    #: Bytes of an element, per arena.
+    #: Bytes of an element, per arena; of all arenas; and arenas of earlier flushes.
     itemsizes: List[int]
+    arena_bytes: int
+    shelf: Shelf
 
     def unread(self, lazies: List[Lazy]) -> FrozenSet[int]:
         """Return the regions of gathered rows in which there are no lazy arrays."""
@@ -170,7 +173,8 @@ def flush(
         _refuse_unmerged(found)
     backward, kept, waited = _run(runtime, options, tape, planned, lazies, chain, awaited)
     finished = time.perf_counter()
-    report = planned.report._replace(
+    report = FlushReport(
+        **planned.report,
         cached=cached,
         findings=found,
         recording_ms=1e3 * (started - (tape.started or started)),
@@ -220,7 +224,7 @@ def _plan(
     plan = make_plan(graph, groups, outside, kernels_of.of(graph.segments))
     entries = cast("Dict[int, Entry]", tape.entries)
     unmerged = find_unmerged(plan, list(entries.values()), settings.granularity)
-    report = FlushReport(
+    report = dict(
         nodes=len(tape.node_entry),
         units=graph.dependencies.size,
         widths=tuple(np.diff(plan.members.first).tolist()),
@@ -240,6 +244,8 @@ def _plan(
         costs=costs,
         gathered=find_gathered(plan),
         itemsizes=[np.dtype(arena.dtype).itemsize for arena in plan.arenas],
+        arena_bytes=plan.arena_bytes,
+        shelf=Shelf(plan.arena_bytes),
     )
     # If not every unit was visited, another analysis may do better.
     return planned, analysis.visits >= graph.dependencies.size
@@ -284,22 +290,25 @@ def _run(
     programs = known or prepare(plan, held and held.heads(plan), unread, frozenset(tape.kept))
     waited = 0.0 if chain.open else FLIGHT.make_room()
     # For a new plan, this thread has more to do while the engine runs it.
-    is_small = planned.report.arena_bytes <= SMALL_BYTES
+    is_small = planned.arena_bytes <= SMALL_BYTES
     here = awaited and is_small and known is not None and FLIGHT.is_over
     # Found before the launches run, which may replace lazy external arrays by real ones.
     routes = {} if programs.transposed is None else chain.routes(tape)
     forget()
     operators = None if programs.transposed is None else OperatorTape(programs.transposed)
-    execution = _execute(runtime, options, tape, plan, programs, operators, here)
-    FLIGHT.launched(execution.bases, execution.notice, chain.open)
+    execution = _execute(runtime, options, tape, planned, programs, operators, here)
+    notice = execution.notice
+    # What this thread has run is done, like all before it.
+    if not (here and operators is None and notice is not None and notice.given):
+        FLIGHT.launched(execution.bases, notice, chain.open)
     if isinstance(programs, Draft):
         programs = complete(plan, programs)
         planned.programs.keep(key, programs)
     backward = None if operators is None else BackwardPass(programs, execution, operators)
-    arenas, size = execution.arenas.arrays, planned.report.arena_bytes
+    arenas, size = execution.arenas.arrays, planned.arena_bytes
     connected = None if backward is None else chain
-    memory = execution.bases.handles, execution.bases.addresses, planned.itemsizes
-    kept = Kept(arenas, memory, execution.notice, planned.recorded, size, connected)
+    memory = arenas, execution.bases.handles, execution.bases.addresses, planned.itemsizes
+    kept = Kept(memory, planned.shelf, notice, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)
@@ -337,13 +346,13 @@ def _execute(
     runtime: Runtime,
     options: Options,
     tape: Tape,
-    plan: Plan,
+    planned: Planned,
     programs: Union[Prepared, Draft],
     operators: Optional[OperatorTape],
     here: bool,
 ) -> Execution:
     """Push the launches of a plan to the engine, with the checks of ``debug=True``."""
-    observer = runtime.observer
+    plan, observer = planned.plan, runtime.observer
     watch = None if observer is None else observer.begin_flush(tape, plan.graph)
     if options.debug:
         check_plan(plan)
@@ -351,7 +360,7 @@ def _execute(
             check_transposed(plan, programs.transposed.heads, programs.transposed.plan)
         alone = run_alone(tape, runtime.dispatcher)
     execution = execute(
-        *(plan, programs.forward, tape.externals, runtime.dispatcher),
+        *(Arenas(plan, shelf=planned.shelf), programs.forward, tape.externals, runtime.dispatcher),
         *(lambda node: tape.place(node).where, operators, watch, here),
     )
     if options.debug:

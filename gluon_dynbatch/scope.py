@@ -17,6 +17,7 @@ from .flush import Runtime, flush
 from .hybridizing import helps
 from .native.recording import (
     current_mode,
+    free_shelves,
     free_spares,
     park,
     set_mode,
@@ -50,6 +51,8 @@ MOST_KEPT = 1 << 28
 #: Limit on the bytes of arenas of earlier scopes from which nothing is copied yet, as this takes as
 #: long as a quarter of a small scope; and what each counts at least.
 MOST_WAITING, LEAST_WAITING = 1 << 20, 1 << 14
+#: Flushes whose arenas are noted before those are left out that hold no values any more.
+LEAST_NOTED = 16
 #: Referenced lazy arrays from which on collecting reference cycles before the last flush pays: that
 #: takes a tenth of a millisecond, and each array as a result of the flush a third of a microsecond.
 MANY_ARRAYS = 384
@@ -70,6 +73,7 @@ def _release_all() -> None:
         for pool in (POOL, BACKWARD_POOL):
             pool.clear()
         free_spares()
+        free_shelves()
         free_ones()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
@@ -125,8 +129,10 @@ class OpenScope:
         self._chain = Chain()
         #: Notices of the thread's last flush before the scope, and of its backward passes.
         self._earlier = FLIGHT.last
-        #: Weak references to the arenas that hold values of earlier flushes, oldest first.
+        #: Weak references to the arenas of earlier flushes, oldest first; bytes of these; and how
+        #: many there may be before those without values are left out.
         self._kept: List[Any] = []
+        self._kept_bytes, self._most_noted = 0, LEAST_NOTED
 
     @property
     def recorder(self) -> Recorder:
@@ -240,13 +246,13 @@ class OpenScope:
         state = self._thread_state
         if not self.members:  # the collector has just ended the scope
             return without_collector(work)
-        before = {name: state[name] for name in ("recorder", "at_once")}
+        recorder, at_once = state["recorder"], state["at_once"]
         try:
-            state.update(recorder=None, at_once=False)
+            state["recorder"], state["at_once"] = None, False
             return without_collector(work)
         finally:
             if self.members and not ends:
-                state.update(before)
+                state["recorder"], state["at_once"] = recorder, at_once
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:
         """Return the recorder for a call of a block, while calls run at once.
@@ -368,10 +374,17 @@ class OpenScope:
 
     def _register_kept(self, kept: Kept) -> None:
         """Register arenas that still hold values; evict the oldest beyond MOST_KEPT bytes."""
-        held = [*self._still_kept(), kept]
-        while sum(each.bytes for each in held) > MOST_KEPT:
+        self._kept.append(weakref.ref(kept))
+        self._kept_bytes += kept.bytes
+        if self._kept_bytes <= MOST_KEPT and len(self._kept) <= self._most_noted:
+            return
+        held = self._still_kept()
+        sizes = [each.bytes for each in held]
+        while sum(sizes) > MOST_KEPT:
+            del sizes[0]
             held.pop(0).hand_out()
-        self._kept = list(map(weakref.ref, held))
+        self._kept, self._kept_bytes = list(map(weakref.ref, held)), sum(sizes)
+        self._most_noted = max(2 * len(held), LEAST_NOTED)
 
     def _still_kept(self) -> List[Kept]:
         return _alive(self._kept)

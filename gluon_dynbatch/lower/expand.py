@@ -34,17 +34,21 @@ MOST_EDGES = 2**22
 
 def find_weights(tape: Tape) -> Tuple[int, ...]:
     """Return the external values that are variables with a gradient and several rows."""
-    candidates = [
-        (tape.external_values[n], tape.externals[n])
+    externals = tape.externals
+    # A lazy array, which is kept in an arena, has no gradient, and no handle yet.
+    found = [
+        n
         for n in lowering.find_rows(tape, TYPES.has_rows)
+        if not isinstance(externals[n], Lazy)
     ]
+    if not found:
+        return ()
     # All variables are in MXNet's graph, and this test is much faster than reading `grad`.
-    in_graph = recording.in_graph([array for _, array in candidates])
+    in_graph = recording.in_graph([externals[n] for n in found])
     return tuple(
-        value
-        for (value, array), is_in_graph in zip(candidates, in_graph)
-        # A lazy array, which is kept in an arena, has no gradient, and no handle yet.
-        if is_in_graph and not isinstance(array, Lazy) and array.grad is not None
+        tape.external_values[n]
+        for n, is_in_graph in zip(found, in_graph)
+        if is_in_graph and externals[n].grad is not None
     )
 
 

@@ -6,7 +6,10 @@ cdef class Keeper(Owner):
     Owned by its lazy arrays, and by the chain of its scope.
     """
 
-    #: Per arena; those of other arrays may follow.  The subclass holds all of these arrays.
+    #: The arenas, and where they go once nothing uses them; None if nothing needs them again.
+    cdef readonly list arenas
+    cdef readonly Shelf shelf
+    #: Handles and addresses of the arenas; those of other arrays may follow.
     cdef array handles, addresses
     #: Bytes per element of each arena.
     cdef array sizes
@@ -15,10 +18,18 @@ cdef class Keeper(Owner):
     #: By arena, its elements as an array of NumPy, from the first read on.
     cdef dict elements
 
-    def __init__(self, array handles, array addresses, list sizes):
+    def __init__(
+        self, list arenas, array handles, array addresses, list sizes, Shelf shelf=None,
+    ):
         self.lazies, self.handles, self.addresses = [], handles, addresses
-        self.elements = {}
+        self.arenas, self.shelf, self.elements = arenas, shelf, {}
         self.sizes = array("q", sizes)
+
+    def __dealloc__(self):
+        # None after the collector has cleared this object.
+        if self.shelf is not None and self.arenas is not None:
+            if Py_REFCNT(<PyObject *>self.arenas) == 1:
+                self.shelf.give(self.arenas)
 
     cdef object member(self, lazy):
         reference = PyWeakref_NewRef(lazy, None)

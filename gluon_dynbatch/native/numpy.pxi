@@ -101,19 +101,22 @@ cdef tuple HOST_MEMORY = (1, 3, 5)
 
 
 def elements_in(array_, dict dtypes not None):
-    """Return the elements of a real array, flat and in place; None if no CPU has this memory.
+    """Wait for a real array, and return its elements, flat and in place.
 
-    The result does not hold the array.  NumPy's types are in `dtypes`, by MXNet's numbers.
+    None if no CPU has this memory.  The result does not hold the array.  NumPy's types are in `dtypes`, by MXNet's numbers.
     """
     cdef int device = 0, number = 0, dtype = 0, axes = 0, i
     cdef int64_t size = 1
     cdef const int64_t *sizes
     cdef void *data = NULL
+    cdef int failed
     cdef void *handle = handle_of(array_)
     check_call(mxnet.context(handle, &device, &number))
     if device not in HOST_MEMORY:
         return None
-    check_call(mxnet.dtype(handle, &dtype) or mxnet.data(handle, &data))
+    with nogil:
+        failed = mxnet.wait(handle)
+    check_call(failed or mxnet.dtype(handle, &dtype) or mxnet.data(handle, &data))
     # The sizes are in memory of this thread that its next such call writes to.
     check_call(mxnet.shape(handle, &axes, &sizes))
     for i in range(axes):

@@ -204,12 +204,14 @@ def view(array: NDArray, first: int, shape: Tuple[int, ...]) -> NDArray:
 class Arenas:
     """The arenas of a plan in memory.
 
-    They come from `POOL`, because the flush allocates them; temporary buffers come from `pool`.
+    They are those of an earlier flush from a `shelf`, if it has any.  Others come from `POOL`,
+    because the flush allocates them; temporary buffers come from `pool`.
     """
 
-    def __init__(self, plan: Plan, pool: Pool = POOL):
+    def __init__(self, plan: Plan, pool: Pool = POOL, shelf: Optional[recording.Shelf] = None):
         self.plan, self.pool = plan, pool
-        self.arrays = [
+        found = None if shelf is None else shelf.take(executing.count_failures())
+        self.arrays: List[NDArray] = found or [
             POOL.take((rows, arena.row_size), arena.dtype, arena.context)
             for arena, rows in zip(plan.arenas, plan.sizes)
         ]

@@ -63,7 +63,7 @@ class Flight(threading.local):
     @property
     def is_over(self) -> bool:
         """Whether all of the last flush is done, and so all earlier ones."""
-        return all(notice.given for notice in self.last)
+        return all([notice.given for notice in self.last])
 
     def make_room(self) -> float:
         """Wait until a flush may start; return the seconds that this took."""

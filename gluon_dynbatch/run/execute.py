@@ -224,7 +224,7 @@ class Execution(Pass):
 
 
 def execute(
-    plan: Plan,
+    arenas: Arenas,
     program: Assembled,
     externals: List[NDArray],
     dispatcher: Dispatcher,
@@ -240,7 +240,7 @@ def execute(
     the next one.  With `here`, native code runs in this thread, unless MXNet's operators run some
     launches.
     """
-    execution = Execution(Arenas(plan), program, externals, dispatcher, where, tape)
+    execution = Execution(arenas, program, externals, dispatcher, where, tape)
     execution.here = here
     execution.fill_devices()
     execution.run_launches(watch)

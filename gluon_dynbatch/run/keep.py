@@ -191,8 +191,9 @@ class Kept(recording.Keeper):
 
     The value of such a lazy array is the number of an arena, and its offset is the first element
     there.  Arenas are not written to any more; code that needs a handle gets a copy.  `memory` are
-    the handles and addresses of the bases of the flush, which begin with its arenas, of `size`
-    bytes, and the bytes of an element of each arena.  A `notice` tells when the flush is done, so
+    the arenas, of `size` bytes, the handles and addresses of the bases of the flush, which begin
+    with its arenas, and the bytes of an element of each arena.  Arenas that nothing uses any more
+    go to a `shelf`.  A `notice` tells when the flush is done, so
     that a read queues nothing in the engine.  The other bases are not held: among them are arrays
     in arenas of the flush before, which would hold those of the one before it, and so all since the
     scope was opened.  If the arrays may get gradients, `chain` makes them results of a node of
@@ -201,16 +202,15 @@ class Kept(recording.Keeper):
 
     def __init__(
         self,
-        arenas: List[NDArray],
-        memory: Tuple[Integers[int], Integers[int], List[int]],
+        memory: Tuple[List[NDArray], Integers[int], Integers[int], List[int]],
+        shelf: Optional[recording.Shelf],
         notice: Optional[Notice],
         recorded: bool,
         size: int,
         chain: Optional[Connecting],
     ):
-        self.memory = memory
-        super().__init__(*memory)
-        self._arenas, self._notice = arenas, notice
+        self.memory, self._notice = memory, notice
+        super().__init__(*memory, shelf)
         #: Returns the `Detached` of these arenas, if there is one.
         self._detached: Callable[[], Optional[Detached]] = lambda: None
         self.bytes = size
@@ -247,7 +247,7 @@ class Kept(recording.Keeper):
         if len(arrays) == len(self.held()):
             self.recorded = False
             return
-        freed = Kept(self._arenas, self.memory, self._notice, False, self.bytes, None)
+        freed = Kept(self.memory, None, self._notice, False, self.bytes, None)
         for lazy in arrays:
             if lazy._owner is self:
                 freed.lazies.append(weakref.ref(lazy))
@@ -264,9 +264,13 @@ class Kept(recording.Keeper):
 
     def wait_for(self, arena: int) -> Array:
         """Wait for an arena and return its elements, for `elements_of`."""
-        if self._notice is not None:
-            self._notice.wait()
-        return _elements(self._arenas[arena])
+        array, notice = self.arenas[arena], self._notice
+        if notice is None or not notice.given:
+            if notice is not None:
+                notice.wait()
+            array.wait_to_read()
+        elements = elements_in(array, NUMPY_TYPES)
+        return array.asnumpy().reshape(-1) if elements is None else elements
 
     def hand_out(self) -> None:
         """Let MXNet's tape have the arrays that may get gradients, and copy out all others."""
@@ -305,7 +309,7 @@ class Kept(recording.Keeper):
             columns = memories.first[low:high], memories.size[low:high]
             # While autograd records, making a view takes ten times as long.
             with autograd.pause(autograd.is_training()):
-                source = self._arenas[int(memories.arena[low])]
+                source = self.arenas[int(memories.arena[low])]
                 copies += copy_out(source, kinds[low:high], *columns)
         return copies
 
@@ -352,13 +356,6 @@ def _kind_of(code: int) -> ArrayKind:
         return (~code,), False
     numpy = bool(code % 2)
     return TYPES[code // 2].shape or (() if numpy else (1,)), numpy
-
-
-def _elements(array: NDArray) -> Array:
-    """Wait for an arena, and return its elements, in place if it is on a CPU."""
-    array.wait_to_read()
-    elements = elements_in(array, NUMPY_TYPES)
-    return array.asnumpy().reshape(-1) if elements is None else elements
 
 
 def _windows(elements: Array, shape: Tuple[int, ...]) -> Array:
