@@ -17,7 +17,6 @@ from .flush import Runtime, flush
 from .hybridizing import helps
 from .native.recording import (
     current_mode,
-    free_shelves,
     free_spares,
     park,
     set_mode,
@@ -73,7 +72,6 @@ def _release_all() -> None:
         for pool in (POOL, BACKWARD_POOL):
             pool.clear()
         free_spares()
-        free_shelves()
         free_ones()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()

@@ -53,6 +53,28 @@ def unfinished_flushes():
     return list(map(len, FLIGHT._flushes))
 
 
+def allocated_arenas(monkeypatch):
+    """Return a list that gets the shapes of arenas which are allocated until the test ends."""
+    shapes, take = [], buffers.POOL.take
+
+    def noted(shape, *others):
+        shapes.append(shape)
+        return take(shape, *others)
+
+    monkeypatch.setattr(buffers.POOL, "take", noted)
+    return shapes
+
+
+def bytes_of_spare_arenas():
+    """Return the bytes of arenas that later flushes with the same plans use again."""
+    return recording.spare_arena_bytes()
+
+
+def free_spare_arenas():
+    """Free these, and lazy arrays that are used again."""
+    recording.free_spares()
+
+
 def owner_of(lazy):
     """Return what has the value of a lazy array: a tape, a constant, or arenas."""
     return lazy._owner

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import decoder
+from . import decoder, local
 from .client import service
 
 #: Options of the service, by way.
@@ -110,7 +110,8 @@ def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
         tell(f"{way}: {light[way] / LIGHT * 1e3:.2f} ms a word if nobody else asks")
     tell(f"{THEIRS}: {SHORTS} requests of {SHORT} words that arrive 30 ms after one of {LONG} need "
          f"{shares[THEIRS]:.2f} of its time (p99)")  # fmt: skip
-    return figures, bars(figures, light, shares, tell)
+    held = bars(figures, light, shares, tell)
+    return figures, held + own(checkpoint, sentences, figures, light, seconds, tell)
 
 
 def line(way, each):
@@ -120,6 +121,26 @@ def line(way, each):
         f"{each.p99:6.3f} s, first word {each.first50 * 1e3:6.1f} {each.first99 * 1e3:6.1f} ms, "
         f"each {each.each50 * 1e3:5.2f} {each.each99 * 1e3:5.2f} ms (p50, p99); {each.lost} lost"
     )
+
+
+def busiest_of(figures, light):
+    """Return the figures at the highest rate whose p99 is at most twice the longest; or None.
+
+    If hardly anybody asks, a step takes less time than to receive the request.
+    """
+    longest = light[OURS] / LIGHT * decoder.LENGTHS[1]
+    busy = [each for each in figures[OURS] if each.p99 <= 2 * longest]
+    return max(busy, key=lambda each: each.words, default=None)
+
+
+def own(checkpoint, sentences, figures, light, seconds, tell):
+    """Return the bar of the first word for the batcher itself, at the rate of that over HTTP."""
+    busiest = busiest_of(figures, light)
+    if busiest is None:
+        return []
+    each = local.measure(checkpoint, sentences, busiest.rate, max(seconds, FEWEST / busiest.rate))
+    tell(line("without HTTP", each))
+    return [Bar("steps until the first word, p50, without HTTP", each.first50 / each.each50, 3)]
 
 
 #: The 99th percentiles at which rates are compared, as multiples: of the time of a load's longest
@@ -158,9 +179,7 @@ def bars(figures, light, shares, tell):
     ]
     most = [max(each.words for each in figures[way]) for way in WAYS]
     tell(f"words/s at most: {', '.join(f'{w} {m:,.0f}' for w, m in zip(WAYS, most))}")
-    # If hardly anybody asks, a step takes less time than to receive the request.
-    busy = [each for each in figures[OURS] if each.p99 <= 2 * longest]
-    busiest = max(busy, key=lambda each: each.words, default=None)
+    busiest = busiest_of(figures, light)
     steps = busiest.first50 / busiest.each50 if busiest else np.inf
     return [
         Bar(f"words/s, {OURS} / {THEIRS}, p99 of 2 times the longest", ratios[1], 2, True),

@@ -142,12 +142,6 @@ cdef inline list spares_for(object lazy):
     return numpy_spares if plain and slot(lazy, weak_numpy_at)[0] is NULL else None
 
 
-def free_spares():
-    """Free all lazy arrays that are kept to be used again."""
-    spares.clear()
-    numpy_spares.clear()
-
-
 cdef Owner nobody = Owner()
 
 

@@ -77,7 +77,14 @@ cdef class Shelf:
         return 0
 
 
-def free_shelves():
-    """Free all arenas that are kept to be used again."""
+def spare_arena_bytes():
+    """Return the bytes of all arenas that are kept to be used again; for tests."""
+    return spare_bytes
+
+
+def free_spares():
+    """Free all arenas and lazy arrays that are kept to be used again."""
+    spares.clear()
+    numpy_spares.clear()
     for shelf in list(shelves):
         (<Shelf>shelf).clear()
