@@ -299,7 +299,8 @@ def _run(
     execution = _execute(runtime, options, tape, planned, programs, operators, here)
     notice = execution.notice
     # What this thread has run is done, like all before it.
-    if not (here and operators is None and notice is not None and notice.given):
+    is_done = here and notice is not None and notice.given
+    if not is_done or operators is not None:
         FLIGHT.launched(execution.bases, notice, chain.open)
     if isinstance(programs, Draft):
         programs = complete(plan, programs)
@@ -308,7 +309,7 @@ def _run(
     arenas, size = execution.arenas.arrays, planned.arena_bytes
     connected = None if backward is None else chain
     memory = arenas, execution.bases.handles, execution.bases.addresses, planned.itemsizes
-    kept = Kept(memory, planned.shelf, notice, planned.recorded, size, connected)
+    kept = Kept(memory, planned.shelf, notice, is_done, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)

@@ -1,16 +1,18 @@
 """Arenas of small flushes are used again, but never while anything uses them."""
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis.strategies as st
 import mxnet as mx
 import pytest
 from hypothesis import given
+from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from tests import inside
 from tests.cells import WIDTH, array, equal, inputs, ready, unary
-from tests.common import FIXED
+from tests.common import FIXED, by_mxnets_operators
 from tests.depth import examples
 
 #: What a program holds of a result, and what it reads of it later.
@@ -120,3 +122,41 @@ def test_threads_share_a_plan():
         found = [*pool.map(run, range(6))]
     for number, results in enumerate(found):
         equal(results, [decode(net, arrays[(number + k) % 4], 1 + k % 3) for k in range(12)])
+
+
+@pytest.mark.parametrize("native", [True, False])
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=2, max_size=6))
+@examples(20)
+def test_backward_passes_read_what_their_flush_computed(native, minibatches):
+    """However many flushes of the same plan come between a flush and its backward pass.
+
+    Each minibatch has an input, and says whether its results become real at once, and whether its
+    backward pass comes at once.
+    """
+    net, arrays = ready(unary()), inputs(4)
+    found, wanted, later = [], [], []
+    with contextlib.nullcontext() if native else by_mxnets_operators():
+        for number, real, now in minibatches:
+            x = arrays[number].copy()
+            x.attach_grad()
+            with autograd.record(), gdb.batching(**FIXED):
+                hidden = net(net(x))
+                hidden.wait_to_read()
+                loss = net(hidden).sum()
+            if real:
+                loss.wait_to_read()
+                loss = loss.real()
+            del hidden
+            (later.append if not now else autograd.backward)(loss)
+            found.append(x)
+        for loss in later:
+            loss.backward()
+        mx.nd.waitall()
+    for number, _, _ in minibatches:
+        x = arrays[number].copy()
+        x.attach_grad()
+        with autograd.record():
+            loss = net(net(net(x))).sum()
+        loss.backward()
+        wanted.append(x.grad)
+    equal([x.grad for x in found], wanted)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import gluon_dynbatch as gdb
 import service_processes
+from cores import begin
 from http_service import numbering
 from serve_decoder import DecoderService
 from service_processes import PASSED, parse, passed
-
-from cores import begin
 
 from .client import PATIENCE, quiet
 from .decoder import Answer, arrivals, figures, in_time
@@ -22,7 +21,7 @@ from .decoder import Answer, arrivals, figures, in_time
 
 @contextlib.contextmanager
 def batcher(argv):
-    """Start a process with the model of some arguments; yield the path where its batcher listens."""
+    """Start a process with a model; yield the path where its batcher listens."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "batcher"
         command = [sys.executable, "-W", "ignore", service_processes.__file__, str(path)]

@@ -8,7 +8,7 @@ cdef class Keeper(Owner):
 
     #: The arenas, and where they go once nothing uses them; None if nothing needs them again.
     cdef readonly list arenas
-    cdef readonly Shelf shelf
+    cdef Shelf shelf
     #: Handles and addresses of the arenas; those of other arrays may follow.
     cdef array handles, addresses
     #: Bytes per element of each arena.

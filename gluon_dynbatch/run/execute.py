@@ -15,7 +15,6 @@ from ..modes import RECORDING
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..plan.launch import Fill, Launch, Whole
-from ..plan.plan import Plan
 from ..record.lazy_base import Lazy
 from .buffers import Arenas, bases_of, push, shaped, write_pieces
 from .dispatch import Dispatcher

@@ -193,11 +193,11 @@ class Kept(recording.Keeper):
     there.  Arenas are not written to any more; code that needs a handle gets a copy.  `memory` are
     the arenas, of `size` bytes, the handles and addresses of the bases of the flush, which begin
     with its arenas, and the bytes of an element of each arena.  Arenas that nothing uses any more
-    go to a `shelf`.  A `notice` tells when the flush is done, so
-    that a read queues nothing in the engine.  The other bases are not held: among them are arrays
-    in arenas of the flush before, which would hold those of the one before it, and so all since the
-    scope was opened.  If the arrays may get gradients, `chain` makes them results of a node of
-    MXNet's tape.
+    go to a `shelf`.  A `notice` tells when the flush is done, so that a read queues nothing in the
+    engine; `is_done` says that it was from the beginning.  The other bases are not held: among them
+    are arrays in arenas of the flush before, which would hold those of the one before it, and so
+    all since the scope was opened.  If the arrays may get gradients, `chain` makes them results of
+    a node of MXNet's tape.
     """
 
     def __init__(
@@ -205,11 +205,12 @@ class Kept(recording.Keeper):
         memory: Tuple[List[NDArray], Integers[int], Integers[int], List[int]],
         shelf: Optional[recording.Shelf],
         notice: Optional[Notice],
+        is_done: bool,
         recorded: bool,
         size: int,
         chain: Optional[Connecting],
     ):
-        self.memory, self._notice = memory, notice
+        self.memory, self._notice, self._is_done = memory, notice, is_done
         super().__init__(*memory, shelf)
         #: Returns the `Detached` of these arenas, if there is one.
         self._detached: Callable[[], Optional[Detached]] = lambda: None
@@ -247,7 +248,8 @@ class Kept(recording.Keeper):
         if len(arrays) == len(self.held()):
             self.recorded = False
             return
-        freed = Kept(self.memory, None, self._notice, False, self.bytes, None)
+        known = self._notice, self._is_done
+        freed = Kept(self.memory, None, *known, False, self.bytes, None)
         for lazy in arrays:
             if lazy._owner is self:
                 freed.lazies.append(weakref.ref(lazy))
@@ -264,10 +266,10 @@ class Kept(recording.Keeper):
 
     def wait_for(self, arena: int) -> Array:
         """Wait for an arena and return its elements, for `elements_of`."""
-        array, notice = self.arenas[arena], self._notice
-        if notice is None or not notice.given:
-            if notice is not None:
-                notice.wait()
+        array = self.arenas[arena]
+        if not self._is_done:
+            if self._notice is not None:
+                self._notice.wait()
             array.wait_to_read()
         elements = elements_in(array, NUMPY_TYPES)
         return array.asnumpy().reshape(-1) if elements is None else elements
