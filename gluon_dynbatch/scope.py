@@ -297,14 +297,14 @@ class OpenScope:
         if self.members:
             self.unrecorded(self._compute)
 
-    def await_flush(self, waiting: int = 0, awaited: bool = True) -> bool:
+    def await_flush(self, waiting: int = 0) -> bool:
         """Compute everything recorded so far, for `waiting` samples; fibers park until it is.
 
-        Return whether a fiber parked.  The thread does other work meanwhile if it is not `awaited`.
+        Return whether a fiber parked.
         """
         parked = park()
         if not parked and self.members:
-            self.unrecorded(lambda: self._compute(waiting, awaited))
+            self.unrecorded(lambda: self._compute(waiting, awaited=True))
         return parked
 
     def _compute(self, waiting: int = 0, awaited: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import decoder, local
+from . import decoder
 from .client import service
 
 #: Options of the service, by way.
@@ -70,6 +70,13 @@ def words_at(figures, p99, name="p99"):
     return max([best, *(words for words, time in points if time <= p99)])
 
 
+def steps_at(figures, p99, name):
+    """Return the time to the first word in words, at the highest rate with at most this p99."""
+    busy = [each for each in figures if getattr(each, name) <= p99]
+    busiest = max(busy, key=lambda each: each.words, default=None)
+    return busiest.first50 / busiest.each50 if busiest else np.inf
+
+
 def alone(ports, sentences, rounds):
     """Return by way the median seconds of requests of `LIGHT` words, one after the other."""
     seconds = {way: [] for way in ports}
@@ -110,8 +117,7 @@ def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
         tell(f"{way}: {light[way] / LIGHT * 1e3:.2f} ms a word if nobody else asks")
     tell(f"{THEIRS}: {SHORTS} requests of {SHORT} words that arrive 30 ms after one of {LONG} need "
          f"{shares[THEIRS]:.2f} of its time (p99)")  # fmt: skip
-    held = bars(figures, light, shares, tell)
-    return figures, held + own(checkpoint, sentences, figures, light, seconds, tell)
+    return figures, bars(figures, light, shares, tell)
 
 
 def line(way, each):
@@ -121,26 +127,6 @@ def line(way, each):
         f"{each.p99:6.3f} s, first word {each.first50 * 1e3:6.1f} {each.first99 * 1e3:6.1f} ms, "
         f"each {each.each50 * 1e3:5.2f} {each.each99 * 1e3:5.2f} ms (p50, p99); {each.lost} lost"
     )
-
-
-def busiest_of(figures, light):
-    """Return the figures at the highest rate whose p99 is at most twice the longest; or None.
-
-    If hardly anybody asks, a step takes less time than to receive the request.
-    """
-    longest = light[OURS] / LIGHT * decoder.LENGTHS[1]
-    busy = [each for each in figures[OURS] if each.p99 <= 2 * longest]
-    return max(busy, key=lambda each: each.words, default=None)
-
-
-def own(checkpoint, sentences, figures, light, seconds, tell):
-    """Return the bar of the first word for the batcher itself, at the rate of that over HTTP."""
-    busiest = busiest_of(figures, light)
-    if busiest is None:
-        return []
-    each = local.measure(checkpoint, sentences, busiest.rate, max(seconds, FEWEST / busiest.rate))
-    tell(line("without HTTP", each))
-    return [Bar("steps until the first word, p50, without HTTP", each.first50 / each.each50, 3)]
 
 
 #: The 99th percentiles at which rates are compared, as multiples: of the time of a load's longest
@@ -179,12 +165,16 @@ def bars(figures, light, shares, tell):
     ]
     most = [max(each.words for each in figures[way]) for way in WAYS]
     tell(f"words/s at most: {', '.join(f'{w} {m:,.0f}' for w, m in zip(WAYS, most))}")
-    busiest = busiest_of(figures, light)
-    steps = busiest.first50 / busiest.each50 if busiest else np.inf
+    # If hardly anybody asks, a step takes less time than to receive the request.
+    steps = [
+        steps_at(figures[OURS], p99, name)
+        for p99, name in ((2 * longest, "p99"), (10 * word, "word99"))
+    ]
     return [
         Bar(f"words/s, {OURS} / {THEIRS}, p99 of 2 times the longest", ratios[1], 2, True),
         Bar(f"words/s, {OURS} / {THEIRS}, p99 of 10 times a word alone", word_ratios[1], 2, True),
         Bar(f"p99 of short requests / duration of a long one ({LONG} words)", shares[OURS], 0.3),
-        Bar("steps until the first word, p50, at the highest rate with this p99", steps, 3),
+        Bar("steps until the first word, p50, at p99 of 2 times the longest", steps[0], 3),
+        Bar("steps until the first word, p50, at p99 of 10 times a word alone", steps[1], 3),
         Bar(f"time of one request alone, {OURS} / {THEIRS}", light[OURS] / light[THEIRS], 1.05),
     ]

@@ -146,12 +146,17 @@ class Connection(asyncio.Protocol):
         return self.first, last, b"".join(self.parts)
 
 
-async def in_time(requests, ask):
-    """Call ``ask(request, begin)``, which returns an `Answer`, when each of them is due.
+async def run(port, requests, sentences):
+    """Send requests when they are due; return the answers in this order."""
+    loop, bodies = asyncio.get_running_loop(), {}
 
-    `begin` is the time at which it is due.  Return the answers in the order of the requests.
-    """
-    loop = asyncio.get_running_loop()
+    async def connect():
+        return (await loop.create_connection(Connection, "127.0.0.1", port))[1]
+
+    idle = [await connect() for _ in requests[:OPEN]]
+    for _, sentence, words in requests:
+        content = {"words": _of(sentences, sentence)[0], "limit": words}
+        bodies[sentence, words] = request_of("/generate", json.dumps(content).encode())
     start, due = time.monotonic() + 0.05, [loop.create_future() for _ in requests]
     later = sorted(range(len(requests)), key=lambda number: -requests[number].due)
 
@@ -162,39 +167,8 @@ async def in_time(requests, ask):
         if later:
             alarm.set(start + requests[later[-1]].due)
 
-    async def ask_then(request, is_due):
+    async def ask(request, is_due):
         await is_due
-        return await ask(request, start + request.due)
-
-    tasks = [asyncio.ensure_future(ask_then(*each)) for each in zip(requests, due)]
-    alarm = Alarm(loop, ring)
-    ring()
-    _, late = await asyncio.wait(tasks, timeout=requests[-1].due + PATIENCE_S)
-    alarm.close()
-    for task in late:
-        task.cancel()
-    if late:
-        await asyncio.wait(late)
-    never = Answer(requests[0], np.inf, np.inf, 0, b"")
-    return [
-        never._replace(request=request) if task in late else task.result()
-        for task, request in zip(tasks, requests)
-    ]
-
-
-async def run(port, requests, sentences):
-    """Send requests over HTTP when they are due; return the answers in this order."""
-    loop, bodies = asyncio.get_running_loop(), {}
-
-    async def connect():
-        return (await loop.create_connection(Connection, "127.0.0.1", port))[1]
-
-    idle = [await connect() for _ in requests[:OPEN]]
-    for _, sentence, words in requests:
-        content = {"words": _of(sentences, sentence)[0], "limit": words}
-        bodies[sentence, words] = request_of("/generate", json.dumps(content).encode())
-
-    async def ask(request, begin):
         answer, body = b"", bodies[request.sentence, request.words]
         while idle and not answer:  # the service closes connections that are idle for long
             connection = idle.pop()
@@ -205,12 +179,25 @@ async def run(port, requests, sentences):
         if answer.startswith(b"HTTP/1.1 200") and last < np.inf:
             idle.append(connection)
         head, _, content = answer.partition(b"\r\n\r\n")
+        begin = start + request.due
         return Answer(request, first - begin, last - begin, int(head[9:12] or 0), content)
 
-    answers = await in_time(requests, ask)
+    tasks = [asyncio.ensure_future(ask(*each)) for each in zip(requests, due)]
+    alarm = Alarm(loop, ring)
+    ring()
+    _, late = await asyncio.wait(tasks, timeout=requests[-1].due + PATIENCE_S)
+    alarm.close()
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
     for connection in idle:
         connection.transport.close()
-    return answers
+    never = Answer(requests[0], np.inf, np.inf, 0, b"")
+    return [
+        never._replace(request=request) if task in late else task.result()
+        for task, request in zip(tasks, requests)
+    ]
 
 
 def _of(sentences, number):
@@ -257,11 +244,7 @@ def load(port, rate, seconds, seed, sentences):
     """Put load on a service, and check the answers."""
     requests = arrivals(rate, seconds, seed)
     answers = quiet(run(port, requests, sentences))
-    return figures(seconds, requests, answers, check(answers, sentences))
-
-
-def figures(seconds, requests, answers, lost):
-    """Return the figures of a load that lasted for so many seconds."""
+    lost = check(answers, sentences)
     whole = max(seconds, *(a.last + a.request.due for a in answers if a.right), 0)
     last = [answer.last for answer in answers]
     first = [answer.first if answer.right else np.inf for answer in answers]

@@ -58,7 +58,7 @@ class EndedScope:
         """Return False: nothing is recorded."""
         return False
 
-    def await_flush(self, waiting: int = 0, awaited: bool = True) -> bool:
+    def await_flush(self, waiting: int = 0) -> bool:
         """Do nothing."""
         return False
 

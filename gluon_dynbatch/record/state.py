@@ -23,7 +23,7 @@ class Scope(Protocol):
     def flush(self) -> None:
         """Compute the pending calls."""
 
-    def await_flush(self, waiting: int = 0, awaited: bool = True) -> bool:
+    def await_flush(self, waiting: int = 0) -> bool:
         """Compute the pending calls, perhaps with those of other samples; return whether so."""
 
     def run_ahead(self) -> None:

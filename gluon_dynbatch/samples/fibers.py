@@ -142,15 +142,12 @@ class Fibers(recording.Switches):
         """Run a sample in the current fiber."""
         raise NotImplementedError
 
-    def flush(self, awaited: bool = True) -> Optional[BaseException]:
-        """Compute what parked fibers wait for; return the exception of a flush that fails.
-
-        If it is not `awaited`, the thread does other work while MXNet's engine runs it.
-        """
+    def flush(self) -> Optional[BaseException]:
+        """Compute what parked fibers wait for; return the exception of a flush that fails."""
         waiting = self.waiting()
         try:
             if waiting:
-                self._scope.await_flush(waiting, awaited)
+                self._scope.await_flush(waiting)
         except Exception as error:  # raised in the fibers that wait
             return error
         return None

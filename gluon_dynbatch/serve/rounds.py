@@ -31,9 +31,6 @@ CALLS = operator.attrgetter("calls")
 #: Rounds after which a scope is closed, and the requests under way go on in a new one: a scope
 #: keeps reports, constants, and the arenas of values that are held.
 MOST_ROUNDS = 1024
-#: The step of at most so many requests is run by the worker: to wake the engine's thread, and to
-#: wait for it, takes as long.  That of more runs while the worker delivers and admits.
-FEW = 24
 
 
 class Rounds(Fibers):
@@ -168,10 +165,10 @@ class Rounds(Fibers):
         self._blocked.discard(fiber)
         return True
 
-    def flush(self, awaited: bool = True) -> Optional[BaseException]:
+    def flush(self) -> Optional[BaseException]:
         """Compute what requests wait for, and results; return the exception if this fails."""
         try:
-            error = super().flush(awaited)
+            error = super().flush()
             if error is None and self._answers.returned:
                 self._scope.flush()
         except BaseException as other:  # such as an exit in a custom operator
@@ -192,15 +189,15 @@ class Rounds(Fibers):
         waited_ms, self._counted = report.waiting_ms, len(report.flushes)
         self._resume_all(cohort)
         waiting = self.waiting()
-        # Before others join: the engine runs this meanwhile, and what each of the two flushes
-        # computes is more often known than it would be for all together.
-        error = self._flush(cohort, awaited=waiting <= FEW)
+        # Before others join: what each of the two flushes computes is more often known than it
+        # would be for all together.
+        error = self._flush(cohort)
         requests, cohort.again = cohort.again, []
         if cohort is self._common and error is None and self._office.look():
             requests += self._office.begin(self.room)
         self._count(min(waiting, self._most) + len(requests))
-        # Clients work on these while the engine computes.  The first values of streams that begin
-        # do not wait behind them.
+        # Clients work on these while others begin.  The first values of streams that begin do not
+        # wait behind them.
         if not any(isinstance(request.client, Mailbox) for request in requests):
             self._answers.send_known()
         parked = len(self._parked)
@@ -274,10 +271,10 @@ class Rounds(Fibers):
         first = set(chosen)
         return deque(sorted(chosen, key=CALLS) + [each for each in parked if each not in first])
 
-    def _flush(self, cohort: Cohort, awaited: bool = True) -> Optional[BaseException]:
+    def _flush(self, cohort: Cohort) -> Optional[BaseException]:
         """Compute what requests of a cohort wait for; return the exception if this fails."""
         cohort.shared |= len(cohort.parked) + len(self._answers.returned) > 1
-        return self.flush(awaited)
+        return self.flush()
 
     def _begin(self, cohort: Cohort, requests: List[Request]) -> Optional[BaseException]:
         """Begin requests with a flush; return the exception if this fails."""
