@@ -491,7 +491,7 @@ def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
     told = []
     bars = contest.bars(figures, light, shares, told.append)
     assert [str(bar).split()[0] for bar in bars] == [
-        *("UNKNOWN", "UNKNOWN", "holds", "UNKNOWN", "holds")
+        *("UNKNOWN", "UNKNOWN", "holds", "UNKNOWN", "UNKNOWN", "holds")
     ]
     low, high = decoder.Figures(**{**slow, "p99": 0.1, "words": 8.0}), figures[contest.OURS][0]
     figures[contest.OURS] = [low._replace(word99=0.001), high._replace(words=9.0)]
