@@ -98,8 +98,11 @@ def _rewrite(program: CallProgram, inferred: Inferred) -> Rewritten:
             *(arrays, tuple(dtypes[ref] for ref in outputs), append),
         )
         moved.update(zip(outputs, translate(call)))
-        if op.op == "_npi_add" and len({*call.inputs, *call.outputs}) == 1:
-            additions.add(moved[outputs[0]][0])
+        result = moved[outputs[0]][0]
+        # It may be a cast of a sum.
+        is_sum = op.op == "_npi_add" and builder.ops[result].op == "broadcast_add"
+        if is_sum and len({*call.inputs, *call.outputs}) == 1:
+            additions.add(result)
     heads = tuple(moved[ref] for ref in program.heads)
     # An operator has to produce every result.
     heads = tuple(
