@@ -28,11 +28,13 @@ def binary(op: str) -> Translator:
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         dtype = working_dtype(call)
         dtypes = {array.dtype for array in call.arrays}
-        refused = (len(dtypes) > 1 or "bool" in dtypes) and not dtypes & {*FLOATS}
-        require(
-            not refused or op not in ("sub", "mod"),
-            f"MXNet refuses such operands of {call.called}.",
-        )
+        floats = dtypes & {*FLOATS}
+        if op == "div":
+            refused = len(floats) > 1
+        else:
+            mixed = len(dtypes) > 1 or "bool" in dtypes
+            refused = op in ("sub", "mod") and mixed and not floats
+        require(not refused, f"MXNet refuses such operands of {call.called}.")
         lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
         return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
 
