@@ -9,7 +9,7 @@ _NO_BOOLEANS = """
     amp_cast elemwise_add broadcast_add add_n Dropout take where scatter_nd _backward_gather_nd
     SequenceMask SequenceLast SequenceReverse transpose SwapAxis Concat slice_axis slice_like
     reverse broadcast_axis diag
-    _npi_tril _npi_true_divide _npi_flip _npi_column_stack
+    _npi_tril _npi_flip _npi_column_stack
     _np_transpose _np_moveaxis _np_roll _np_diag _np_diagflat
 """
 
@@ -17,6 +17,7 @@ REFUSED: Dict[str, FrozenSet[str]] = {
     **dict.fromkeys(_NO_BOOLEANS.split(), frozenset(["bool"])),
     "_backward_gather_nd": frozenset(["bool", "int8", "uint8"]),
     "_contrib_BatchNormWithReLU": frozenset(["float16", "float64"]),
+    **dict.fromkeys(["_npi_tensordot", "_npi_tensordot_int_axes"], frozenset(["float16"])),
     "Dropout": frozenset(["bool", "int8", "uint8", "int32", "int64"]),
 }
 """Dtypes by operator.  Of some, MXNet takes them as one of several inputs, or along some axes."""
