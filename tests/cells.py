@@ -202,11 +202,16 @@ def gradients(net):
 
 
 def equal(got, wanted, rtol=1e-5, atol=1e-6):
-    """Check that lists of arrays, of MXNet or of NumPy, have close values and equal dtypes."""
+    """Check that lists of arrays have close values, and equal classes, shapes and dtypes.
+
+    An array of NumPy may stand for one of MXNet of either class.
+    """
     assert len(got) == len(wanted)
     for a, b in zip(got, wanted):
+        if isinstance(a, mx.nd.NDArray) and isinstance(b, mx.nd.NDArray):
+            assert isinstance(a, mx.np.ndarray) == isinstance(b, mx.np.ndarray)
         a, b = (x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in (a, b))
-        assert a.dtype == b.dtype
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol, atol)
 
 

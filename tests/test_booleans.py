@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import cell
+from tests.cells import cell, equal
 from tests.common import semantics
 from tests.depth import examples
 
@@ -101,9 +101,7 @@ def compare(run, lengths, **options):
     samples = samples_of(lengths)
     wanted, _ = results(run, samples)
     got, report = results(run, samples, policy="depth", **options)
-    for mine, others in zip(got, wanted):
-        assert mine.dtype == others.dtype
-        np.testing.assert_allclose(mine, others, 1e-5, 1e-6)
+    equal(got, wanted)
     return report.launches
 
 
@@ -141,6 +139,23 @@ def test_a_shared_mask_is_read_in_each_launch(dtype):
             return x > 1, chosen * (x + mask)
 
         assert compare(run, (3, 1, 2), granularity="operator") <= 9
+
+
+ADDED = {
+    "two": lambda F, a, b: (a + b) + a,
+    "list": lambda F, a, b: sum([a, b, a]),
+    "sum": lambda F, a, b: (a + b).sum() + (a + b),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("granularity", ["operator", "block"])
+def test_a_cell_adds_masks(name, granularity):
+    """The sum of two is a mask, too."""
+    with semantics("np"):
+        add = cell(ADDED[name])
+        run = lambda x, y: (add(x > 0, y > 0) != 0, x + y)  # noqa: E731
+        assert compare(run, (3, 3), granularity=granularity)
 
 
 def test_numbers_that_become_booleans_get_the_gradient_of_the_loop():

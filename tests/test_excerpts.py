@@ -336,3 +336,30 @@ def test_samples_of_a_map_take_parts_and_read_values():
         return [*results, w.grad, *(x.grad for x in inputs)]
 
     loop_and_scope(run, **FIXED)
+
+
+#: Parts that may be heads: equal ones, and those that share rows.
+HEAD_KEYS = [1, slice(1, 2), slice(0, 2), (1, slice(1, 3))]
+HEADS = st.lists(st.sampled_from(HEAD_KEYS), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("front", ["nd", "np"])
+@examples(30)
+@given(drawn=HEADS, late=st.booleans(), read=st.booleans(), scope_options=st.sampled_from(SCOPES))
+def test_parts_that_are_heads_have_gradients_of_their_own(front, drawn, late, read, scope_options):
+    """Each adds to the gradient, in the scope and after it."""
+
+    def run(scope):
+        (w,) = variables((3, 4), front=front)
+        with autograd.record():
+            with scope:
+                heads = [w[key] for key in drawn]
+                if read:
+                    heads[0].asnumpy()
+                if not late:
+                    autograd.backward(heads)
+            if late:
+                autograd.backward(heads)
+        return [*heads, w.grad]
+
+    loop_and_scope(run, **scope_options)

@@ -11,7 +11,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.native import executing
 from tests import inside
 from tests.cells import cell, equal
-from tests.common import FIXED, semantics
+from tests.common import FIXED, loop_and_scope, semantics
 from tests.depth import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has been renamed:DeprecationWarning")
@@ -458,3 +458,32 @@ def test_an_error_that_nobody_reads_stays_with_its_flush():
         equal(results, [mx.nd.full((1, 2), 2 + 2 * k) for k in range(2)])
     with pytest.raises(IndexError):
         mx.nd.waitall()
+
+
+@pytest.mark.parametrize("key", [slice(None), slice(None, None, 1), ()], ids=str)
+@pytest.mark.parametrize("made", ["outside", "variable", "constant", "result"])
+def test_all_of_an_array_is_the_array(front, made, key):
+    """So it stays in its graph where autograd does not record, and counts once among heads."""
+
+    def run(scope):
+        x = getattr(mx, front).array([[1.0, 2], [3, 4]])
+        v = x.copy()
+        v.attach_grad()
+        if made == "variable":
+            x = v
+        with autograd.record():
+            with scope:
+                if made == "constant":
+                    x = getattr(mx, front).array([[1.0, 2], [3, 4]])
+                elif made == "result":
+                    x = v * 3
+                with autograd.pause():
+                    whole = x[key]
+                assert whole is x and x[key] is x
+                results = [whole * v, whole * 2 + v]
+            results.append(x[key])
+            results.append(x[key])
+        autograd.backward(results[: 4 if made != "outside" and made != "constant" else 2])
+        return [*results, v.grad]
+
+    loop_and_scope(run, **FIXED)

@@ -37,12 +37,12 @@ cdef class Excerpt(Owner):
         realise_excerpt(self, lazy)
 
     def rows(self):
-        """Return MXNet's own view of the rows, which autograd records."""
+        """Return a new view of the rows, which autograd records: each may be a head of its own."""
         cdef int before = 0
-        if self.view is not None:
-            return self.view
         mxnet.set_recording(1, &before)
         try:
+            if self.view is not None:
+                return part(self.view, 0, self.count)
             return part(self.array, self.first, self.first + self.count)
         finally:
             mxnet.set_recording(before, &before)

@@ -166,6 +166,8 @@ def plain_view(array_, key):
     """
     if type(array_) is not array_type and type(array_) is not numpy_type or not array_.writable:
         return None
+    if is_all(key):
+        return array_
     if is_known(array_):
         view = excerpt_part(array_, key)
         if view is not None:

@@ -9,6 +9,8 @@ def index(self, key):
         lazy = known_rows(self, <FlatTape>owner, key)
         if lazy is not None:
             return lazy
+    if is_all(key):
+        return self
     detached = slot(self, detached_from_at)[0] is not <PyObject *>None
     if has_views(owner) and not leaves_graph(self) and (not detached or type(owner) is Constant):
         cache_key = view_key(<object>slot(self, type_at)[0], key)
@@ -20,6 +22,16 @@ def index(self, key):
             if lazy is not None:
                 return lazy
     return self._index(key)
+
+
+cdef bint is_all(object key) except -1:
+    """Return whether MXNet returns the array itself for a key, rather than a view."""
+    cdef PySliceObject *rows = <PySliceObject *>key
+    if type(key) is tuple:
+        return not <tuple>key
+    if type(key) is not slice or rows.start is not <PyObject *>None:
+        return False
+    return rows.stop is <PyObject *>None and (<object>rows.step is None or <object>rows.step == 1)
 
 
 cdef enum:

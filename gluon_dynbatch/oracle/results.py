@@ -6,6 +6,7 @@ import collections
 import types
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
+import mxnet as mx
 import numpy as np
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
@@ -41,6 +42,8 @@ class Outside(NamedTuple):
         return f"a {self.type.__name__} of {self.content}"
 
 
+#: The outsides of arrays, lazy or not.
+OF_MXNET, OF_NUMPY = Outside(NDArray, "mx.nd"), Outside(mx.np.ndarray, "mx.np")
 Values = List[Tuple[str, Any]]
 
 
@@ -54,6 +57,8 @@ def values_of(value: Any, path: str, strict: bool = True) -> Values:
 
 
 def _walk(value: Any, path: str, strict: bool, outer: FrozenSet[int]) -> Iterator[Tuple[str, Any]]:
+    if isinstance(value, NDArray):
+        yield path, OF_NUMPY if isinstance(value, mx.np.ndarray) else OF_MXNET
     if isinstance(value, (NDArray, np.generic)) or _is_plain(value):
         yield path, value
         return

@@ -192,10 +192,11 @@ class LazyNumPy(Lazy, mx.np.ndarray):
 
     def astype(self, dtype: Any, *args: Any, copy: bool = True, **kwargs: Any) -> Any:
         """Return a copy with another dtype; the arguments are those of ``mx.np.ndarray.astype``."""
-        if not self.pending or args or kwargs:
-            return self._numpy().astype(dtype, *args, copy=copy, **kwargs)
-        if not copy and np.dtype(dtype) == self.dtype:
+        plain = not args and not kwargs
+        if plain and not copy and np.dtype(dtype) == self.dtype:
             return self
+        if not self.pending or not plain:
+            return self._numpy().astype(dtype, *args, copy=copy, **kwargs)
         return mx.nd.np._internal.cast(self, dtype=name_of(dtype))
 
     @property

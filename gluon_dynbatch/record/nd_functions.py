@@ -91,7 +91,7 @@ def index_hook(original: Any) -> Any:
             view = original(array, key)
         trace = None if recorder is None else recorder.tracing
         # A trace must not keep a lazy array, the result of an operator, alive.
-        if trace is not None and not isinstance(view, Lazy):
+        if trace is not None and view is not array and not isinstance(view, Lazy):
             trace.views[id(view)] = view, array, autograd.is_recording(), "part", key
         return view
 

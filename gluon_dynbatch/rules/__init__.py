@@ -30,11 +30,12 @@ from __future__ import annotations
 
 from .ask import MOST_DIMS, merge, why_not
 from .operators import CREATION, MERGED, TABLE, is_random, of
+from .refused import REFUSED, refuses
 from .rule import Family, Rule
 from .site import Site
 from .unsupported import UNSUPPORTED
 
 __all__ = [
-    "CREATION", "MERGED", "MOST_DIMS", "TABLE", "UNSUPPORTED", "Family", "Rule", "Site",
-    "is_random", "merge", "of", "why_not",
+    "CREATION", "MERGED", "MOST_DIMS", "REFUSED", "TABLE", "UNSUPPORTED", "Family", "Rule", "Site",
+    "is_random", "merge", "of", "refuses", "why_not",
 ]  # fmt: skip

@@ -117,7 +117,7 @@ MERGED: Tuple[Family, ...] = (
         each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,), own=True),
         each("scatter_nd", SCATTER, no_gradient=(1,), own=True),
-        each("_backward_gather_nd", SCATTER, no_gradient=(1,), own=True, refused=("int8", "uint8")),
+        each("_backward_gather_nd", SCATTER, no_gradient=(1,), own=True),
         each("one_hot", SAME, no_gradient=(0,)),
         each("_ravel_multi_index", time_major(0, outputs=False), no_gradient=(0,)),
         each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),
@@ -180,12 +180,12 @@ MERGED: Tuple[Family, ...] = (
         "in prediction mode, or with `use_global_stats`; "
         "in training, each call has its own statistics, as in the loop",
         each("BatchNorm", BATCH_NORM),
-        each("_contrib_BatchNormWithReLU", BATCH_NORM, refused=("float16", "float64")),
+        each("_contrib_BatchNormWithReLU", BATCH_NORM),
     ),
     family(
         "`Dropout`, `random.*_like`, `sample_*`",
         "every sample has its own draw",
-        each("Dropout", along(axes=()), random=True, refused=("int8", "uint8", "int32", "int64")),
+        each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
         each("_sample_multinomial", along(), row_dims=2, random=True),

@@ -46,8 +46,6 @@ class Rule(NamedTuple):
     own: bool = False
     #: Whether shapes of results depend on values.
     sized_by_values: bool = False
-    #: Dtypes of the first input of which MXNet refuses to compute it.
-    refused: Tuple[str, ...] = ()
 
     @property
     def merges(self) -> bool:

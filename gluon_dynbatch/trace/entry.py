@@ -21,7 +21,7 @@ from ..native import lowering
 from ..record.operators import PART, Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from ..rules.site import Ref, Shape
-from .infer import Inferred, TypedProgram, infer
+from .infer import Inferred, TypedProgram, infer, why_refused
 from .numpy import translate_program
 from .program import BlockCallee, CallProgram, is_redrawn, trace_block, trace_operator
 from .sums import with_sums
@@ -310,23 +310,18 @@ def _entry(
     with numpy_shapes(False):
         mode &= RECORDING | TRAINING
         entry = Entry(callee, mode, program, types, places, where, results)
+    # Of one under NumPy's shapes, this is known before it is translated.
+    refused = "" if results else why_refused(program, entry.dtypes)
     out = entry.out_array_types
+    if refused:
+        return refused
     if not all(entry.shapes.values()):
         return "MXNet takes an array of mx.nd without axes for one of unknown shape"
     if max(len(array.shape) for array in (*entry.in_types, *out)) > rules.MOST_DIMS:
         return f"MXNet can't reshape arrays of more than {rules.MOST_DIMS} axes"
     if sum(elements(t.shape) * np.dtype(t.dtype).itemsize for t in out) > MOST_RESULT_BYTES:
         return f"its results are larger than {MOST_RESULT_BYTES >> 20} MB"
-    return _why_refused(entry) or entry
-
-
-def _why_refused(typed: TypedProgram) -> str:
-    """Return why MXNet refuses to compute calls of a program; empty if it may not."""
-    for op in typed.program.ops:
-        dtype = typed.dtypes[op.inputs[0]] if op.inputs else ""
-        if dtype in rules.of(op.op).refused:
-            return f"MXNet refuses to compute {op.op} of {dtype}"
-    return ""
+    return entry
 
 
 def _with_shapes(program: CallProgram, shapes: Dict[Ref, Shape]) -> CallProgram:

@@ -9,6 +9,7 @@ import numpy as np
 from mxnet.base import MXNetError
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from .. import rules
 from ..errors import ContextError, DTypeError, DynBatchError, ShapeError, UninitializedError, Where
 from ..record.types import ArrayType, name_of
 from ..rules.site import Ref, Shape
@@ -160,6 +161,15 @@ def _infer_dtypes(program: CallProgram, types: Sequence[ArrayType]) -> Dict[Ref,
     if outputs is None:
         raise MXNetError("the dtypes of the results cannot be inferred from those of the arguments")
     return {ref: name_of(t) for ref, t in zip(chain(*program.outputs), outputs)}
+
+
+def why_refused(program: CallProgram, dtypes: Dict[Ref, str]) -> str:
+    """Return why MXNet refuses to compute calls of a program; empty if it does not."""
+    for op in program.ops:
+        dtype = rules.refuses(op.op, (dtypes[ref] for ref in op.inputs))
+        if dtype:
+            return f"MXNet refuses to compute {op.op} of {dtype}"
+    return ""
 
 
 def _first_line(error: BaseException) -> str:

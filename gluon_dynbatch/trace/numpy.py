@@ -17,7 +17,7 @@ from ..record.types import ArrayType, name_of, numpy_shapes
 from ..rules.numpy import NumPyArray, NumPyCall, translate
 from ..rules.site import Ref, RefuseError, Shape
 from ..rules.spelling import written
-from .infer import IncompleteError, Inferred, infer
+from .infer import IncompleteError, Inferred, infer, why_refused
 from .program import CallProgram
 from .sums import join_sums, with_operators
 from .symbols import VARIABLE, Op, SymbolBuilder, make_symbol
@@ -44,6 +44,9 @@ def translate_program(
     except IncompleteError:
         return "MXNet cannot infer the shapes of its results; they may depend on values"
     shapes, dtypes = inferred
+    refused = why_refused(program, dtypes)
+    if refused:
+        return refused
     if any(0 in shape for shape in shapes.values()):
         return "an array is empty"
     if not all(parameter.shape for parameter in program.parameters.values()):
@@ -98,8 +101,11 @@ def _rewrite(program: CallProgram, inferred: Inferred) -> Rewritten:
             *(arrays, tuple(dtypes[ref] for ref in outputs), append),
         )
         moved.update(zip(outputs, translate(call)))
-        if op.op == "_npi_add" and len({*call.inputs, *call.outputs}) == 1:
-            additions.add(moved[outputs[0]][0])
+        result = moved[outputs[0]][0]
+        # It may be a cast of a sum.
+        is_sum = op.op == "_npi_add" and builder.ops[result].op == "broadcast_add"
+        if is_sum and len({*call.inputs, *call.outputs}) == 1:
+            additions.add(result)
     heads = tuple(moved[ref] for ref in program.heads)
     # An operator has to produce every result.
     heads = tuple(

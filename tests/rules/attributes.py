@@ -48,7 +48,7 @@ FATAL = {("use_length", "None"), ("act_type", "rrelu"), ("num_groups", "0"), ("n
 #: Relative and absolute, by dtype, coarsest first.
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-7}
 #: Other dtypes of all floats of a call.
-DTYPES = ("float16", "float64", "int32", "int64", "int8", "uint8")
+DTYPES = ("float16", "float64", "int32", "int64", "int8", "uint8", "bool")
 
 
 def described(op):
@@ -92,6 +92,7 @@ def has_no_reference(case, attrs):
         or (op, attrs.get("indices")) == ("_split_v2", "()")
         or (op == "_image_crop" and "-" in "".join(attrs.values()))
         or (op == "_image_resize" and bool(dtype))
+        or (op in ("_image_to_tensor", "_image_normalize") and dtype == "bool")
         or (("_div" in op or "_mod" in op) and "int" in dtype)
         or (op == "_npi_norm" and dtype == "float16")  # it has no gradient; one in a scope is right
         or (op == "_np_cumsum" and "-" in attrs.get("axis", ""))
@@ -147,14 +148,17 @@ def changed_twice(rng, front="nd"):
 
 
 def run(case, attrs, scope, compiled=False, front="nd"):
-    """Return results and gradients of three calls, or the error, in a scope or in the loop."""
+    """Return results and gradients of three calls, or the error, in a scope or in the loop.
+
+    The attribute ``__dtype__`` is a dtype of all inputs that are floats, or of the ``__input__``.
+    """
     with semantics(front):
         return _run(case, attrs, scope, compiled, front)
 
 
 def _run(case, attrs, scope, compiled, front):
     attrs = dict(attrs)
-    dtype = attrs.pop("__dtype__", None)
+    dtype, only = attrs.pop("__dtype__", None), attrs.pop("__input__", None)
     pattern = (case.stack or "B" * len(case.inputs)).split()[0]
     rng = np.random.default_rng(1)
     shared = [a.draw(rng, 2) for a in case.inputs]
@@ -163,7 +167,9 @@ def _run(case, attrs, scope, compiled, front):
         for _ in range(3)
     ]
     if dtype:
-        cast = {id(a): a.astype(dtype) for sample in samples for a in sample if is_float(a)}
+        chosen = [a for sample in samples for k, a in enumerate(sample)
+                  if (is_float(a) if only is None else k == only)]  # fmt: skip
+        cast = {id(a): a.astype(dtype) for a in chosen}
         samples = [[cast.get(id(a), a) for a in sample] for sample in samples]
     arrays = list({id(a): a for sample in samples for a in sample}.values())
     no_gradient = {id(s[k]) for s in samples for k in rules.of(case.op).no_gradient if k < len(s)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Tuple
+from typing import Set, Tuple
 
 from ...modes import FLOATS
 from ..site import Ref, require
@@ -22,17 +22,23 @@ def unary(op: str) -> Translator:
     return translator
 
 
+def _refuses(op: str, dtypes: Set[str]) -> bool:
+    """Return whether MXNet refuses operands of these dtypes."""
+    floats, mixed = dtypes & {*FLOATS}, len(dtypes) > 1
+    if op == "div":
+        return mixed and len(floats) != 1
+    if op in ("sub", "mod"):
+        return not floats and (mixed or "bool" in dtypes)
+    return op in ("add", "mul", "power") and dtypes == {"int8", "uint8"}
+
+
 def binary(op: str) -> Translator:
     """Return the translator of a function of two arrays, which are broadcast."""
 
     def translator(call: NumPyCall) -> Tuple[Ref, ...]:
         dtype = working_dtype(call)
-        dtypes = {array.dtype for array in call.arrays}
-        refused = (len(dtypes) > 1 or "bool" in dtypes) and not dtypes & {*FLOATS}
-        require(
-            not refused or op not in ("sub", "mod"),
-            f"MXNet refuses such operands of {call.called}.",
-        )
+        refused = _refuses(op, {array.dtype for array in call.arrays})
+        require(not refused, f"MXNet refuses such operands of {call.called}.")
         lhs, rhs = (call.cast(array, dtype) for array in call.arrays)
         return call.done(call.apply(f"broadcast_{op}", lhs, rhs, shape=call.outputs[0]))
 
