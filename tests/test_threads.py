@@ -18,15 +18,8 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run import gradient
 from tests.cells import cell, equal, ready
-from tests.common import (
-    FIXED,
-    PATIENCE,
-    ROOT,
-    assert_nothing_is_left,
-    in_thread,
-    interpreter_with,
-    output_of,
-)
+from tests.common import FIXED, PATIENCE, ROOT, assert_nothing_is_left, in_thread, interpreter_with
+from tests.forks import output_of
 from tests.fuzz.threads import TEAMS
 from tests.inside import nodes_of_mxnets_tape
 
