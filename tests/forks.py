@@ -41,7 +41,7 @@ class Forks:
         self._server, self._lock = None, threading.Lock()
 
     def run(self, program, arguments, seconds):
-        """Return the exit code of a program, which is 0 after success, and what it has printed."""
+        """Return the exit code of a program, negative for a signal, and what it has printed."""
         with self._lock, tempfile.TemporaryDirectory() as folder:
             if self._server is None:
                 self._server = self._start()
@@ -57,7 +57,10 @@ class Forks:
             if not status:
                 self._server = None
                 raise subprocess.TimeoutExpired(program, seconds, output.read_text())
-            return int(status), output.read_text()
+            ended = int(status)
+            signalled = os.WIFSIGNALED(ended)
+            code = -os.WTERMSIG(ended) if signalled else os.WEXITSTATUS(ended)
+            return code, output.read_text()
 
 
 #: The first lines of programs that run in another process.

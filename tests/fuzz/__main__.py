@@ -8,7 +8,6 @@ separate processes, as MXNet itself may crash or deadlock.
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from hypothesis import Phase, given, settings
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
 from tests.depth import examples
+from tests.forks import FORKS
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
@@ -84,15 +84,11 @@ def exit_code(script, patience=300):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-W", "ignore", str(path)]
+        program = f"import runpy\nrunpy.run_path({str(path)!r}, run_name='__main__')"
         try:
-            done = subprocess.run(
-                command, timeout=patience, capture_output=True, cwd=ROOT, env=environment
-            )
+            return FORKS.run(program, [], patience)[0]
         except subprocess.TimeoutExpired:
             return None
-    return done.returncode
 
 
 class Findings:
