@@ -100,3 +100,16 @@ def output_of(program, *arguments, prelude=PRELUDE, **environment):
         code, printed = process.returncode, process.stdout
     assert code == 0, printed[-3000:]
     return printed
+
+
+def run_script(path, *arguments, seconds=PATIENCE):
+    """Run a file as ``python path`` does, in a fork; return its exit code and what it prints."""
+    program = f"import runpy\nsys.path[0], sys.argv[0] = {str(path.parent)!r}, {str(path)!r}\n"
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    return FORKS.run(program, arguments, seconds)
+
+
+def run_command(*arguments):
+    """Run ``python -m gluon_dynbatch`` in a fork, and return what it prints."""
+    program = "import runpy\nrunpy.run_module('gluon_dynbatch', {}, '__main__', alter_sys=True)"
+    return output_of(program, *map(str, arguments))

@@ -21,7 +21,7 @@ from hypothesis import Phase, given, settings
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
 from tests.depth import examples
-from tests.forks import FORKS
+from tests.forks import run_script
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
@@ -84,9 +84,8 @@ def exit_code(script, patience=300):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
-        program = f"import runpy\nrunpy.run_path({str(path)!r}, run_name='__main__')"
         try:
-            return FORKS.run(program, [], patience)[0]
+            return run_script(path, seconds=patience)[0]
         except subprocess.TimeoutExpired:
             return None
 
