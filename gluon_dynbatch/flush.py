@@ -97,7 +97,6 @@ class Fingerprint:
     #: The hash depends on one of so many operands.
     SAMPLED = 16
 
-
     def __init__(self, tape: Tape, options: Tuple[Any, ...]):
         arrays = tape.sources, tape.offsets, tape.value_type, tape.external_values
         self._parts = options, tape.node_entry, *arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import threading
 from operator import is_
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
@@ -74,12 +75,16 @@ DEFAULTS = Options()
 
 
 def check_count(name: str, count: Any, minimum: int = 1, or_none: bool = True) -> None:
-    """Raise unless `count` is a whole number of at least `minimum`, or None if that is allowed."""
+    """Raise unless `count` is a whole number of at least `minimum`, or None if that is allowed.
+
+    Python counts nothing beyond ``sys.maxsize``.
+    """
     if count is None and or_none:
         return
     is_whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
-    if not is_whole or count < minimum:
-        expected = f"a whole number of at least {minimum}" + ", or None" * or_none
+    if not is_whole or not minimum <= count <= sys.maxsize:
+        most = f", at most {sys.maxsize}" if is_whole and count > sys.maxsize else ""
+        expected = f"a whole number of at least {minimum}{most}" + ", or None" * or_none
         raise OptionError(f"{name} must be {expected}, not {count!r}")
 
 
@@ -99,7 +104,7 @@ def check_seconds(name: str, value: Any) -> None:
 
 def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
     """Raise unless a value is one of the valid names."""
-    if value not in valid:
+    if not isinstance(value, str) or value not in valid:
         raise OptionError.unknown(name, value, valid)
 
 

@@ -21,7 +21,7 @@ from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
-from .errors import ArgumentError
+from .errors import ArgumentError, OptionError
 from .handle import Batch
 from .native import recording
 from .options import check_names
@@ -101,7 +101,7 @@ def check_against_loop(
         A result holds an object that cannot be compared, such as a generator; or `params` holds
         something else than parameters.
     BudgetError, OptionError
-        An option of the scope has an unknown value.
+        The tolerance or an option of the scope has a value that it cannot have.
 
     Examples
     --------
@@ -116,6 +116,7 @@ def check_against_loop(
     apply, samples, before = applier(fn), list(iterator_of(samples)), Snapshot()
     before.add(fn, samples)
     params = _parameters(params)
+    _check_tolerance(tolerance)
     if any(p._deferred_init for p in params):  # the first call finds their shapes
         list(map(apply, samples[:1]))
         before.restore()
@@ -140,7 +141,8 @@ def check_against_loop(
 
 def _parameters(params: Any) -> List[Parameter]:
     """Return the parameters as a list; raise if there is anything else, such as a block."""
-    params = params.values() if isinstance(params, ParameterDict) else params or ()
+    params = params.values() if isinstance(params, ParameterDict) else params
+    params = () if params is None else params
     found = list(params) if isinstance(params, Iterable) else [params]
     for one in found:
         if not isinstance(one, Parameter):
@@ -150,6 +152,15 @@ def _parameters(params: Any) -> List[Parameter]:
                 advice="pass parameters, such as net.collect_params()",
             )
     return found
+
+
+def _check_tolerance(tolerance: Any) -> None:
+    """Raise unless this is None or two numbers, neither of them negative."""
+    numbers = tolerance if isinstance(tolerance, (tuple, list)) else ()
+    are_numbers = [isinstance(n, (int, float, np.number)) and n >= 0 for n in numbers]
+    if tolerance is not None and are_numbers != [True, True]:
+        expected = "None, or a relative and an absolute one, such as (1e-4, 1e-5)"
+        raise OptionError(f"tolerance must be {expected}, not {tolerance!r}")
 
 
 def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[str, NDArray]]:

@@ -9,9 +9,7 @@ import gc
 import linecache
 import os
 import re
-import subprocess
 import sys
-import textwrap
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -338,29 +336,6 @@ def in_thread(work):
     """Call a function in another thread; return what it returns, or raise what it raises."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
-
-
-#: The first lines of programs that run in another process.
-PRELUDE = """import os, sys, mxnet as mx, numpy as np, gluon_dynbatch as gdb
-from mxnet import autograd
-from tests.cells import cell, dense, equal, ready
-"""
-
-
-def output_of(program, *arguments, prelude=PRELUDE, **environment):
-    """Run a program in another process, and return its output; a failure or a hang is an error."""
-    program = prelude + textwrap.dedent(program)
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-        timeout=PATIENCE,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.returncode == 0, process.stdout[-3000:]
-    return process.stdout
 
 
 @contextlib.contextmanager

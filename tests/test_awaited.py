@@ -11,7 +11,8 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from tests.cells import array, dense, equal
-from tests.common import FIXED, PATIENCE, output_of
+from tests.common import FIXED, PATIENCE
+from tests.forks import output_of
 from tests.gates import GATE, gated
 from tests.inside import interrupt_after_flush, pushes_here
 

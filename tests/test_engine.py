@@ -23,7 +23,8 @@ from gluon_dynbatch.run.execute import Pass
 from gluon_dynbatch.run.gradient import record_function
 from gluon_dynbatch.run.pool import MOST_ELEMENTS, Pool
 from tests.cells import array, dense, equal
-from tests.common import FIXED, PATIENCE, SAMPLES, SCOPES, many_parts, output_of
+from tests.common import FIXED, PATIENCE, SAMPLES, SCOPES, many_parts
+from tests.forks import output_of
 from tests.gates import GATE, gated
 from tests.inside import unfinished_flushes
 

@@ -3,7 +3,6 @@
 import linecache
 import random
 import re
-import subprocess
 import sys
 import textwrap
 import time
@@ -17,6 +16,7 @@ from gluon_dynbatch.explain import observe, pages
 from gluon_dynbatch.report import advice
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import ROOT, semantics
+from tests.forks import run_command
 
 MODEL = """
 import sys
@@ -299,11 +299,8 @@ def test_scripts_that_exit(explained, argument, wanted):
 def test_the_command_line(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])")
-    command = [sys.executable, "-W", "ignore", "-m", "gluon_dynbatch", "explain"]
-    process = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0 and process.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
-    process = subprocess.run([*command[:-1], "--version"], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0 and process.stdout == f"gluon_dynbatch {gdb.__version__}\n"
+    assert run_command("explain", script, "-x").startswith(f"__main__ ['-x'] {tmp_path}\n")
+    assert run_command("--version") == f"gluon_dynbatch {gdb.__version__}\n"
 
 
 WRONG = {

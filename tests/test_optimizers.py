@@ -13,7 +13,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.common import output_of, semantics
+from tests.common import semantics
+from tests.forks import output_of
 
 #: Fused optimizers, and those of MXNet.
 PAIRS = [(gdb.FusedAdaGrad, mx.optimizer.AdaGrad), (gdb.FusedAdam, mx.optimizer.Adam)]

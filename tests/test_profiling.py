@@ -9,7 +9,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.profiling import PROFILER
-from tests.common import output_of
+from tests.forks import output_of
 
 #: Runs in another process, as MXNet's profiler can be set up only once in each.
 PROGRAM = """

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.native.executing import OneAtATime
-from tests.common import PATIENCE, in_thread, output_of
+from tests.common import PATIENCE, in_thread
+from tests.forks import output_of
 
 #: Longer than a thread that waits within its push keeps others waiting.
 LONG = 0.3

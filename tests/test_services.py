@@ -26,6 +26,7 @@ from serving.client import EXAMPLES, events_of, request_of, send, service, start
 from tests.common import PATIENCE, ROOT
 from tests.continuous.walking import settled
 from tests.experiments.test_processes import alive
+from tests.forks import run_script
 
 SIZES = {"embedding_size": 12, "hidden_size": 16}
 
@@ -406,11 +407,9 @@ def test_a_service_ends_with_the_program_that_puts_load_on_it(tmp_path):
 
 
 def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
-    options = ["--checkpoint", str(tmp_path / "none"), "--port", "0"]
-    command = [sys.executable, str(EXAMPLES / "serve.py"), *options]
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr == f"error: {tmp_path / 'none'}: No such file or directory\n"
+    missing = str(tmp_path / "none")
+    ended = run_script(EXAMPLES / "serve.py", "--checkpoint", missing, "--port", "0")
+    assert ended == (2, f"error: {missing}: No such file or directory\n")
 
 
 def test_the_service_of_pairs_answers_as_its_page_shows():

@@ -17,7 +17,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.samples.arguments import CONVERTIBLE
 from tests.cells import dense, equal
-from tests.common import PATIENCE, named_lines, output_of
+from tests.common import PATIENCE, named_lines
+from tests.forks import output_of
 
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.
 FOREVER = 1e5

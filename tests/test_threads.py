@@ -1,7 +1,5 @@
 """Threads have scopes of their own, share models, and may run one launch together."""
 
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +16,8 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run import gradient
 from tests.cells import cell, equal, ready
-from tests.common import (
-    FIXED,
-    PATIENCE,
-    ROOT,
-    assert_nothing_is_left,
-    in_thread,
-    interpreter_with,
-    output_of,
-)
+from tests.common import FIXED, PATIENCE, assert_nothing_is_left, in_thread, interpreter_with
+from tests.forks import output_of
 from tests.fuzz.threads import TEAMS
 from tests.inside import nodes_of_mxnets_tape
 
@@ -173,9 +164,8 @@ def test_mxnet_frees_a_graph_without_python(model):
 
 def test_threads_share_a_model():
     """They train it and call it, in scopes and without; a deadlock ends at the limit of time."""
-    command = [sys.executable, "-m", "tests.fuzz.threads", "3"]
-    settings = {"cwd": ROOT, "timeout": PATIENCE, "check": True, "stdout": subprocess.PIPE}
-    assert len(subprocess.run(command, **settings).stdout.splitlines()) == len(TEAMS)
+    printed = output_of("from tests.fuzz.threads import main\nmain(3)")
+    assert len(printed.splitlines()) == len(TEAMS)
 
 
 ENDS = """

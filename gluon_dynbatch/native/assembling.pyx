@@ -41,7 +41,7 @@ cdef enum:
     FEW_ROWS = 8
     #: Up to so many rows of one launch, packing a matrix panel by panel takes less time than packing
     #: it before: the panels stay in the cache.
-    ROWS_OF_PANELS = 64
+    MOST_ROWS_BY_PANELS = 64
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 1000000000
     #: Bytes of an external array that are copied in the time in which the engine is told of one.

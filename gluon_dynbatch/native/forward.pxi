@@ -71,7 +71,7 @@ cdef class Forward(DistinctRows):
         """Return what matrices are when products of a segment begin: see `kernel.step.PACKED`."""
         if self.family_rows[segment] <= FEW_ROWS:
             return FEW
-        if self.family_uses[segment] == 1 and self.family_rows[segment] <= ROWS_OF_PANELS:
+        if self.family_uses[segment] == 1 and self.family_rows[segment] <= MOST_ROWS_BY_PANELS:
             return PANELS
         return PACKED
 

@@ -28,11 +28,14 @@ UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
 
 def iterator_of(samples: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over samples; raises `ArgumentError` for an object that has none."""
-    if not hasattr(samples, "__iter__") and not hasattr(samples, "__getitem__"):
-        what = f"the samples are an object of type {type(samples).__name__}, which is not iterable"
-        advice = "pass a list of samples, or another iterable"
-        raise ArgumentError.like(TypeError)(what, user_line(), None, advice)
-    return iter(samples)
+    try:
+        return iter(samples)
+    except TypeError:
+        if hasattr(samples, "__iter__"):  # an error of its own
+            raise
+    what = f"the samples are an object of type {type(samples).__name__}, which is not iterable"
+    advice = "pass a list of samples, or another iterable"
+    raise ArgumentError.like(TypeError)(what, user_line(), None, advice)
 
 
 def applier(fn: Callable[..., Any], generators: bool = False) -> Callable[[Any], Any]:

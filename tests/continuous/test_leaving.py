@@ -15,8 +15,9 @@ from gluon_dynbatch.scope import OpenScope
 from gluon_dynbatch.serve import rounds
 from tests import soak
 from tests.cells import equal
-from tests.common import PATIENCE, alive, output_of
+from tests.common import PATIENCE, alive
 from tests.continuous.walking import serving, settled, vector
+from tests.forks import output_of
 from tests.test_serving import factor
 
 

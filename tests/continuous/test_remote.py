@@ -13,8 +13,9 @@ import pytest
 
 import gluon_dynbatch as gdb
 from tests.cells import equal
-from tests.common import PATIENCE, output_of
+from tests.common import PATIENCE
 from tests.continuous.walking import LENGTHS, serving, settled
+from tests.forks import output_of
 from tests.inside import break_connection, limit
 
 

@@ -8,7 +8,6 @@ separate processes, as MXNet itself may crash or deadlock.
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from hypothesis import Phase, given, settings
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
 from tests.depth import examples
+from tests.forks import run_script
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
@@ -84,15 +84,10 @@ def exit_code(script, patience=300):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-W", "ignore", str(path)]
         try:
-            done = subprocess.run(
-                command, timeout=patience, capture_output=True, cwd=ROOT, env=environment
-            )
+            return run_script(path, seconds=patience)[0]
         except subprocess.TimeoutExpired:
             return None
-    return done.returncode
 
 
 class Findings:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from gluon_dynbatch import rules
-from tests.common import output_of
+from tests.forks import output_of
 from tests.rules import numpy_calls
 
 from . import operators

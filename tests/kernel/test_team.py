@@ -21,7 +21,7 @@ from gluon_dynbatch.kernel.step import (
 )
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run import team
-from tests.common import output_of
+from tests.forks import output_of
 from tests.kernel.native import Code, add_up, launch, pack
 
 #: From one to more than this machine has processors.

@@ -8,7 +8,8 @@ import pytest
 
 import gluon_dynbatch as gdb
 from tests.cells import equal
-from tests.common import FIXED, SAMPLES, output_of
+from tests.common import FIXED, SAMPLES
+from tests.forks import output_of
 
 
 def test_other_threads_can_use_computed_arrays_but_no_pending_ones(net):

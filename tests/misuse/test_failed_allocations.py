@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.common import output_of
+from tests.forks import output_of
 
 ALLOCATOR = Path(__file__).with_name("failing_allocator.c")
 COMPILER = shutil.which("cc")

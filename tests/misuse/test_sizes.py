@@ -11,7 +11,8 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from tests.cells import array, attached, cell, equal, ready
-from tests.common import ALL, FIXED, in_thread, interpreter_with, output_of
+from tests.common import ALL, FIXED, in_thread, interpreter_with
+from tests.forks import output_of
 from tests.inside import limit_results
 from tests.misuse.test_failures import Interrupt
 

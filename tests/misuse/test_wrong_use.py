@@ -55,10 +55,11 @@ FUNCTIONS = {
     "hybridize": lambda **options: dense().hybridize(**options),  # wrong
     "batcher": lambda **options: gdb.RequestBatcher(dense(), **options),  # wrong
     "budget": gdb.Budget,
+    "check": lambda **options: gdb.testing.check_against_loop(dense(), SAMPLES, **options),  # wrong
 }
 NAN = float("nan")
 BUDGETS = [-1, -0.5, NAN, "fast", "-2", "nan", "", True, np.bool_(False), [1], b"1", 1j]
-NAMES = ["node", "", None, 3, ["block"]]
+NAMES = ["node", "", None, 3, ["block"], np.ones(2)]
 SCOPES = ("batching", "map", "imap", "batcher")
 NOT_BOOLEAN, RAISE = ["True or False"], ["'raise', "]
 #: By option: the error, texts in its message, wrong values, and the functions with the option.
@@ -80,13 +81,17 @@ WRONG = {
     "trace_once": (gdb.OptionError, NOT_BOOLEAN, ["no", 1, None], ["hybridize"]),
     "on_error": (gdb.OptionError, [*RAISE, "'return'"], ["ignore"], ["map"]),
     "concurrency": (gdb.OptionError, ["at least 1"], [0, True], ["map"]),
-    "batch_size": (gdb.OptionError, ["at least 1"], [0, True], ["imap"]),
+    "batch_size": (gdb.OptionError, ["at least 1"], [0, True, 10**30], ["imap"]),
     "prefetch": (gdb.OptionError, ["at least 0"], [-1, True, 0.5], ["imap"]),
     "max_batch_size": (gdb.OptionError, ["at least 1"], [0, True], ["batcher"]),
     "max_queue": (gdb.OptionError, ["at least 1"], [1.5], ["batcher"]),
     "batch_wait_timeout_s": (gdb.OptionError, ["0 or more"], [-1, NAN, "1", True], ["batcher"]),
     "continuous": (gdb.OptionError, NOT_BOOLEAN, ["no", None], ["batcher"]),
     "on_full": (gdb.OptionError, [*RAISE, "'wait'"], ["drop"], ["batcher"]),
+    "tolerance": (
+        gdb.OptionError, ["None, or a relative and an absolute one"],
+        [0, 1e-3, "12", (1e-3,), (1e-3, -1), (1e-3, NAN), np.ones(2)], ["check"],
+    ),
 }  # fmt: skip
 
 
@@ -185,7 +190,8 @@ def test_a_missing_attribute_of_a_block_is_reported_as_ever():
         _ = dense().answer
 
 
-@pytest.mark.parametrize("params", [lambda net: net, lambda net: [array(1, 4)], lambda net: "w"])
+@pytest.mark.parametrize("params", [lambda net: net, lambda net: [array(1, 4)], lambda net: "w",
+                                    lambda net: np.ones(2)])  # fmt: skip
 def test_check_against_loop_takes_parameters_only(net, params):
     with refused(gdb.ArgumentError, "params holds", "collect_params()", recorded=False):
         gdb.testing.check_against_loop(net, [array(1, 4)], params(net))  # wrong
@@ -194,8 +200,10 @@ def test_check_against_loop_takes_parameters_only(net, params):
 def test_check_against_loop_takes_a_function_and_samples(net):
     with refused(gdb.ArgumentError, "of type list cannot be called", recorded=False):
         gdb.testing.check_against_loop([array(1, 4)], net)  # wrong
-    with refused(gdb.ArgumentError, "of type int, which is not iterable", recorded=False):
-        gdb.testing.check_against_loop(net, 4)  # wrong
+    for number in 4, np.float64(4):
+        kind = type(number).__name__
+        with refused(gdb.ArgumentError, f"of type {kind}, which is not iterable", recorded=False):
+            gdb.testing.check_against_loop(net, number)  # wrong
 
 
 @pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])

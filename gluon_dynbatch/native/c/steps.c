@@ -263,7 +263,7 @@ gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *
             const int by_panels = ((const gdb_product *)step)->matrix_is == GDB_PANELS;
             const int64_t rows = gdb_kernels_of(step->dtype)->tile_rows;
             multiple = GDB_ROWS_AT_ONCE;
-            kernel->tile_rows = larger(kernel->tile_rows, by_panels ? GDB_ROWS_OF_PANELS : rows);
+            kernel->tile_rows = larger(kernel->tile_rows, by_panels ? GDB_ROWS_UNSHARED : rows);
         }
     }
     scratch = keep_factors(kernel, larger(scratch, lines(1)));

@@ -248,9 +248,9 @@ typedef struct {
 extern const gdb_layout gdb_layouts[];
 
 /* Blocks of kernels with products are multiples of GDB_ROWS_AT_ONCE rows: of the tiles of every
- * instruction set. Threads do not share fewer rows than GDB_ROWS_OF_PANELS if each of them would pack
+ * instruction set. Threads do not share fewer rows than GDB_ROWS_UNSHARED if each of them would pack
  * the same panels. */
-enum { GDB_ROWS_AT_ONCE = 24, GDB_ROWS_OF_PANELS = 48 };
+enum { GDB_ROWS_AT_ONCE = 24, GDB_ROWS_UNSHARED = 48 };
 
 static inline const gdb_step *gdb_next_step(const gdb_step *step) {
     return (const gdb_step *)((const int64_t *)step + step->words);
