@@ -114,11 +114,10 @@ class Account:
         self._first_block: Optional[int] = None
         self.nodes = self.calls = self.recorded = self.at_once = 0
 
-    def runs_at_once(self, block: Any, calls: int) -> bool:
-        """Return whether a call of a block runs at once, after `calls` others that did."""
-        if self._first_block is None:
-            self._first_block = number_of(block)
-        return calls < self._decisions.get(self._first_block, Decision()).limit
+    def limit_of(self, block: Any) -> int:
+        """Return how many calls run at once, given the block that is called first."""
+        self._first_block = number_of(block)
+        return self._decisions.get(self._first_block, Decision()).limit
 
     def pays_ahead(self, tape: Tape) -> bool:
         """Return whether computing pending calls now pays, while the engine has nothing to do.

@@ -278,16 +278,22 @@ class DynamicHybridBlock(HybridBlock):
             leaves, spec = recording.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        compiled, key = RUNTIME.library.callee(self).compiled, (spec, is_np_array())
+        callee, key = RUNTIME.library.callee(self), (spec, is_np_array())
+        compiled = callee.compiled
         if key not in compiled:
             program = self._infer(leaves, spec)
             are_data = [is_data for is_data, _ in program.symbol_inputs]
             op = compile_symbol(program.symbol, are_data, *self._flags)
-            compiled[key] = program, op, [mx.sym.var(name) for name in program.names]
-        program, op, variables = compiled[key]
-        self._cached_graph = variables, program.symbol
-        # In place: the identity of the list shows whether compiled graphs are up to date.
-        self._cached_op_args[:] = program.symbol_inputs
+            variables = [mx.sym.var(name) for name in program.names]
+            inputs, count = program.symbol_inputs, recording.arrays_alone(*key)
+            graph = recording.graph_of(op, inputs, count, program.out_spec, key[1])
+            compiled[key] = program, op, (variables, program.symbol), graph
+        program, op, cached, graph = compiled[key]
+        if self._cached_graph is not cached:
+            self._cached_graph = cached
+            # In place: the identity of the list shows whether compiled graphs are up to date.
+            self._cached_op_args[:] = program.symbol_inputs
+        callee.graph = graph
         if self._callback:
             op._register_op_hook(self._callback, self._monitor_all)
         context = leaves[0].ctx if leaves else None
@@ -337,6 +343,7 @@ class _Converted(type):
 
 # Blocks with this method are cells.
 FORWARDS.append(DynamicHybridBlock.forward)
+recording.cached_op_methods.append(DynamicHybridBlock._call_cached_op)
 #: Dynamic classes, by the Gluon class that they extend.
 _CONVERTED: Dict[type, type] = {}
 

@@ -10,12 +10,15 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, TypeVar, Union
 
 import mxnet as mx
+from mxnet.gluon import HybridBlock
 
 from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .flush import Runtime, flush
 from .hybridizing import helps
 from .native.recording import (
+    AtOnce,
+    BlockGraph,
     current_mode,
     free_spares,
     park,
@@ -25,6 +28,7 @@ from .native.recording import (
 )
 from .options import DEFAULTS, Options
 from .plan.plan import NoPlan, Plan
+from .record.graphs import graph_of_gluon
 from .record.idle import IdleCell
 from .record.intercept import HOOKS
 from .record.recorder import Recorder
@@ -164,14 +168,14 @@ class OpenScope:
         self.report.is_open = True
         at_once = self._account is not None and self._account.begins_at_once
         if not at_once:
-            self._record()
+            self.record()
             return
         if RUNTIME.observer is not None:
             RUNTIME.observer.time_makers()
-        self._thread_state.update(scope=self, recorder=None, at_once=True)
+        self._thread_state.update(scope=self, recorder=None, at_once=AtOnce(self, self.report))
 
-    def _record(self) -> None:
-        """Record the calls from here on.
+    def record(self) -> Recorder:
+        """Record the calls from here on, and return the recorder.
 
         As long as calls run at once, the replacements would only call the originals; and to install
         them makes Python forget what it knows of the classes of arrays.
@@ -182,7 +186,8 @@ class OpenScope:
         HOOKS.acquire(self)
         if observer is not None:
             observer.time_makers()
-        self._thread_state.update(scope=self, recorder=recorder, at_once=False)
+        self._thread_state.update(scope=self, recorder=recorder, at_once=None)
+        return recorder
 
     def end(self, member: Any, error_type: Any, error: Any) -> None:
         """Compute pending calls, if the end of a member's last statement requires it."""
@@ -217,7 +222,7 @@ class OpenScope:
         if self.members:
             return
         if self._is_in_place():
-            self._thread_state.update(recorder=None, at_once=False)
+            self._thread_state.update(recorder=None, at_once=None)
         if self._recorder is not None:
             HOOKS.release(self)
             self._recorder.close(self.reason)
@@ -246,23 +251,24 @@ class OpenScope:
             return without_collector(work)
         recorder, at_once = state["recorder"], state["at_once"]
         try:
-            state["recorder"], state["at_once"] = None, False
+            state["recorder"] = state["at_once"] = None
             return without_collector(work)
         finally:
             if self.members and not ends:
                 state["recorder"], state["at_once"] = recorder, at_once
 
-    def recorder_of(self, block: Any) -> Optional[Recorder]:
-        """Return the recorder for a call of a block, while calls run at once.
-
-        None if this call is to run at once as well; otherwise, all calls from here on are recorded.
-        """
+    def limit_of(self, block: Any) -> int:
+        """Return how many calls run at once in a scope whose first call is one of a block."""
         assert self._account is not None
-        if self._account.runs_at_once(block, self.report.at_once):
-            self.report.at_once += 1
-            return None
-        self._record()
-        return self.recorder
+        return self._account.limit_of(block)
+
+    @staticmethod
+    def graph_of(block: HybridBlock) -> Optional[BlockGraph]:
+        """Return the graph that a hybridized block has run last, if native code can run it."""
+        callee = RUNTIME.library.callee(block)
+        if callee.graph is None:
+            callee.graph = graph_of_gluon(block)
+        return callee.graph
 
     def use_defaults(self, defaults: Options) -> None:
         """Complete the options with those of a hybridized block; the first block wins."""

@@ -72,6 +72,8 @@ def types_in(path, text):
 def functions_in(path, text):
     if path.suffix == ".py":
         return [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    if path.suffix == ".pxd":  # others are declared for other modules
+        text = "".join(re.findall(r"^cdef inline .*\n", text, re.MULTILINE))
     return found(C_FUNCTIONS if path.suffix in (".c", ".h") else CYTHON_FUNCTIONS, text)
 
 

@@ -15,6 +15,8 @@ cdef class Callee:
     cdef public object identity
     #: The list that Gluon replaces when the block's cached graph becomes invalid.
     cdef public object version
+    #: The `BlockGraph` that has run last, if there is one, else None.
+    cdef public object graph
 
     def __cinit__(self):
         self.entries, self.older = {}, {}
@@ -149,7 +151,7 @@ cdef object find_route(Calls recorder, original, block, dict fields, tuple args)
     if fields.get("_scope_defaults") is None and (not is_cell or fields["_callback"] is None):
         target = current_callee(block, fields) if is_cell else pieces
         if target is not None or not is_cell:
-            keep_route(block, fields, target, is_cell)
+            keep_route_in(routes, block, fields, target, is_cell)
     if is_cell:
         return recorder.call_block(block, args)
     if pieces is None:
@@ -165,9 +167,11 @@ def call_hook(original):
     def __call__(block, *args):
         cdef Calls recorder = recorder_here()
         if recorder is None:
-            return original(block, *args)
+            at_once = at_once_here()
+            results = None if at_once is None else at_once.run(block, args)
+            return original(block, *args) if results is None else results
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
-        route = route_of(block, fields)
+        route = route_in(routes, block, fields)
         if route is NULL:
             return find_route(recorder, original, block, fields, args)
         target = <object>route.target
@@ -191,11 +195,12 @@ def cached_op_hook(original):
     @cython.binding(True)  # becomes a method
     def _call_cached_op(block, *args):
         cdef Calls recorder = recorder_here()
-        if recorder is None and state.at_once:
-            recorder = state.scope.recorder_of(block)
-        if recorder is None:
-            return original(block, *args)
-        return recorder.call_block(block, args)
+        cdef AtOnce at_once = None if recorder is not None else at_once_here()
+        if at_once is not None and not at_once.counts(block):
+            recorder = at_once.scope.record()
+        if recorder is not None:
+            return recorder.call_block(block, args)
+        return original(block, *args) if at_once is None else at_once.run_by_gluon(original, block, args)
 
     return _call_cached_op
 

@@ -18,14 +18,16 @@ cdef extern from "c/pushing.h" nogil:
     void gdb_end_push_queued()
 
 #: Functions of MXNet: ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``,
-#: ``MXNDArrayGetData``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN; and what
-#: a ``std::shared_ptr`` does to the counts of references when it goes, NULL if MXNet has it inline.
+#: ``MXNDArrayGetData``, ``MXInvokeCachedOpEx``, and ``NDArray::Chunk::Reorder2Default``, NULL if MXNet
+#: has no oneDNN; and what a ``std::shared_ptr`` does to the counts of references when it goes, NULL if
+#: MXNet has it inline.
 ctypedef int (*PushToEngine)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
     void **, int, void **, int, void *, int, const char *) noexcept nogil
 ctypedef int (*DetachArray)(void *, void **) noexcept nogil
 ctypedef int (*FreeArray)(void *) noexcept nogil
 ctypedef int (*GetData)(void *, void **) noexcept nogil
+ctypedef int (*InvokeGraph)(void *, int, void **, int *, void ***, const int **) noexcept nogil
 ctypedef void (*Reorder)(void *) noexcept nogil
 ctypedef void (*ReleaseMemory)(void *) noexcept nogil
 #: A function of C++ that throws an exception with a message.
@@ -34,6 +36,7 @@ cdef PushToEngine push_to_engine
 cdef DetachArray detach_array
 cdef FreeArray free_array
 cdef GetData get_data
+cdef InvokeGraph invoke_graph
 cdef Reorder restore_order
 cdef ReleaseMemory release_memory
 cdef Throw throw_error
@@ -106,16 +109,17 @@ def can_fail():
 
 
 def use_mxnet(
-    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t reorder,
-    uintptr_t release_counted, uintptr_t throw,
+    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t data, uintptr_t invoke,
+    uintptr_t reorder, uintptr_t release_counted, uintptr_t throw,
 ):
     """Store the addresses of functions of MXNet and C++; the last three may be 0."""
     global push_to_engine, detach_array, free_array, get_data, restore_order, release_memory
-    global throw_error
+    global throw_error, invoke_graph
     throw_error = <Throw>throw
     push_to_engine = <PushToEngine>push
     detach_array, free_array = <DetachArray>detach, <FreeArray>release
     get_data, restore_order = <GetData>data, <Reorder>reorder
+    invoke_graph = <InvokeGraph>invoke
     release_memory = <ReleaseMemory>release_counted
 
 
@@ -152,6 +156,36 @@ cdef char *copy_in_order(const Memory *memory) noexcept nogil:
     return NULL
 
 
+cdef int begin_push() except 0:
+    """Wait until no other thread pushes; return 1, or -1 within a push of this thread."""
+    cdef int begins = gdb_begin_push()
+    cdef Patience patience
+    if not begins:
+        memset(&patience, 0, sizeof(patience))
+    while not begins:
+        with nogil:
+            begins = gdb_await_push(&patience)
+        if not begins:
+            PyErr_CheckSignals()
+    return begins
+
+
+cdef int run_graph(
+    void *graph, int count, void **read, int *written, void ***results, const int **kinds
+) except? -2:
+    """Call a `CachedOp` of MXNet with so many arrays, while no other thread pushes.
+
+    Returns the error code of MXNet, and so many results with the kinds of their storage, in memory
+    of this thread to which its next such call writes.
+    """
+    cdef int begins = begin_push(), failed
+    with nogil:
+        failed = invoke_graph(graph, count, read, written, results, kinds)
+    if begins > 0:
+        gdb_end_push()
+    return failed
+
+
 cdef class OneAtATime:
     """A function that pushes to the engine, and is called while no other one of these pushes.
 
@@ -165,15 +199,7 @@ cdef class OneAtATime:
         self.function = function
 
     def __call__(self, *args):
-        cdef int begins = gdb_begin_push()
-        cdef Patience patience
-        if not begins:
-            memset(&patience, 0, sizeof(patience))
-        while not begins:
-            with nogil:
-                begins = gdb_await_push(&patience)
-            if not begins:
-                PyErr_CheckSignals()
+        cdef int begins = begin_push()
         try:
             return self.function(*args)
         finally:

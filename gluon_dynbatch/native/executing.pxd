@@ -68,6 +68,10 @@ cdef extern from "c/records.h":
         int64_t right_pitch
 
 
+cdef int run_graph(
+    void *graph, int count, void **read, int *written, void ***results, const int **kinds
+) except? -2
+
 cdef inline int64_t numbers_in(int64_t bytes) noexcept:
     return bytes // sizeof(int64_t)
 

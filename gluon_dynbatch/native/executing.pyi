@@ -107,6 +107,7 @@ def use_mxnet(
     detach: int,
     release: int,
     data: int,
+    invoke: int,
     reorder: int,
     release_counted: int,
     throw: int,

@@ -42,6 +42,9 @@ store_constant: Callable[[Constant], NDArray]
 realise_excerpt: Callable[[Excerpt, Any], None]
 callee_of_take: Callable[[Any, bool], Callee]
 numbers_of_rows: Callable[[Any, Excerpt], Any]
+array_of_kind: Callable[..., NDArray]
+cached_op_methods: List[Any]
+parameter_types: Tuple[type, ...]
 view_of_type: Callable[[int, Any, bool], Optional[Tuple[int, int]]]
 as_numpy: Callable[[NDArray, Tuple[int, ...]], NDArray]
 without_axes: Callable[[NDArray], NDArray]
@@ -59,15 +62,16 @@ MOST_VALUES: int
 CALLS_PER_CHECK: int
 ENDED: str
 
+class BlockGraph: ...
+
+class AtOnce:
+    def __init__(self, scope: Any, report: Any) -> None: ...
+
+def graph_of(op: Any, inputs: Any, count: int, spec: Any, numpy: bool) -> Optional[BlockGraph]: ...
+def arrays_alone(spec: Spec, numpy: bool) -> int: ...
 def connect(
-    state_: Any,
-    lazy: Tuple[type, type],
-    arrays: Tuple[type, type, type],
-    handle: type,
-    numpy_scopes_: Any,
-    choices: Tuple[Any, Any],
-    node: int,
-    functions: array[int],
+    state_: Any, lazy: Tuple[type, type], arrays: Tuple[type, type, type], handle: type,
+    numpy_scopes_: Any, choices: Tuple[Any, Any], node: int, functions: array[int],
 ) -> None: ...
 def connect_types(types: List[Any], counts: array[int]) -> None: ...
 def current_mode() -> int: ...
@@ -143,6 +147,7 @@ class Callee:
     @property
     def entries(self) -> Dict[Any, Any]: ...
     older: Dict[Any, Any]
+    graph: Optional[BlockGraph]
     def is_current(self, block: Any) -> bool: ...
 
 class ClassCalls:

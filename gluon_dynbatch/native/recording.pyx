@@ -20,6 +20,7 @@ from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from .executing cimport run_graph
 from .lowering cimport ParameterPlace, SegmentBrief
 
 from .recency cimport Recency
@@ -151,6 +152,9 @@ check_array = type_of = classify_forward = callee_of_stock = describe = number_o
 check_call = ended_scope = realise_constant = store_constant = as_numpy = without_axes = None
 describe_type = type_of_parts = current_context = context_type = None
 realise_excerpt = callee_of_take = view_of_type = numbers_of_rows = None
+array_of_kind = None
+cached_op_methods = []
+parameter_types = ()
 #: Array types, and numbers of elements, by type id.
 cdef object array_types
 cdef array element_counts
@@ -304,6 +308,7 @@ include "lazies.pxi"
 include "nests.pxi"
 include "routes.pxi"
 include "keys.pxi"
+include "at_once.pxi"
 include "calls.pxi"
 include "constants.pxi"
 include "graph.pxi"

@@ -27,15 +27,17 @@ cdef inline Calls recorder_here():
 
 cdef Calls find_recorder():
     """Do as `recorder_here`, when something has changed."""
-    global thread_version, settings_version, settings_seen, recorder_seen
+    global thread_version, settings_version, settings_seen, recorder_seen, at_once_seen
     cdef Calls recorder = state.recorder
     cdef dict settings = state.__dict__
     cdef PyObject *found = PyDict_GetItem(settings, "recorder")
+    cdef PyObject *at_once = PyDict_GetItem(settings, "at_once")
     cdef PyObject *thread = PyThreadState_GetDict()
     # In a thread that never had a scope, the class has the attribute, which is None.
     if thread is NULL or (found is not <PyObject *>recorder and recorder is not None):
         return recorder
     settings_seen, recorder_seen = <PyObject *>settings, <PyObject *>recorder
+    at_once_seen = <PyObject *>None if at_once is NULL else at_once
     thread_version, settings_version = version_of(thread), version_of(settings_seen)
     return recorder
 
@@ -59,10 +61,10 @@ cdef struct CallRoute:
 cdef CallRoute[ROUTES] routes
 
 
-cdef inline CallRoute *route_of(object block, dict fields) noexcept:
+cdef inline CallRoute *route_in(CallRoute *table, object block, dict fields) noexcept:
     """Return the route of a block with these attributes; NULL if it has to be found out."""
     cdef uint64_t version = version_of(<PyObject *>fields)
-    cdef CallRoute *route = &routes[version % ROUTES]
+    cdef CallRoute *route = &table[version % ROUTES]
     if route.version != version or route.block is not <PyObject *>block:
         return NULL
     if route.class_ is not type_pointer(block):
@@ -71,10 +73,12 @@ cdef inline CallRoute *route_of(object block, dict fields) noexcept:
     return NULL if hooks.ma_used or earlier_hooks.ma_used else route
 
 
-cdef int keep_route(object block, dict fields, object target, bint is_cell) except -1:
+cdef int keep_route_in(
+    CallRoute *table, object block, dict fields, object target, bint is_cell
+) except -1:
     """Keep the route of an active block, whose attributes have the target unless it is None."""
     cdef uint64_t version = version_of(<PyObject *>fields)
-    cdef CallRoute *route = &routes[version % ROUTES]
+    cdef CallRoute *route = &table[version % ROUTES]
     hooks, earlier_hooks = fields["_forward_hooks"], fields["_forward_pre_hooks"]
     if isinstance(hooks, dict) and isinstance(earlier_hooks, dict):
         route.version, route.block, route.class_ = version, <PyObject *>block, type_pointer(block)

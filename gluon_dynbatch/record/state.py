@@ -155,8 +155,11 @@ class ThreadScope(Scope, Protocol):
     def report(self) -> Report:
         """What happened so far."""
 
-    def recorder_of(self, block: Any) -> Optional[ThreadRecorder]:
-        """Return the recorder for a call of a block while calls run at once; None if it does."""
+    def limit_of(self, block: Any) -> int:
+        """Return how many calls run at once in a scope whose first call is one of a block."""
+
+    def record(self) -> ThreadRecorder:
+        """Record the calls from here on, and return the recorder."""
 
     def use_defaults(self, defaults: Any) -> None:
         """Complete the options with those of a hybridized block."""
@@ -178,8 +181,8 @@ class ThreadState(threading.local):
     scope: Optional[ThreadScope] = None
     #: The recorder of the scope while it is recording, else None.
     recorder: Optional[ThreadRecorder] = None
-    #: Whether calls run at once and are counted.
-    at_once = False
+    #: Counts the calls while they run at once, else None.
+    at_once: Optional[recording.AtOnce] = None
     #: The line to which calls belong that no line of the user makes; None in the user's threads.
     origin: Optional[recording.Place] = None
 

@@ -22,7 +22,10 @@ from ..schedule.dependencies import Array
 from .pool import POOL, ArrayKind, Pool, allocate_like
 from .team import use_threads
 
-_FUNCTIONS = ("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData")
+_FUNCTIONS = (
+    *("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree", "MXNDArrayGetData"),
+    "MXInvokeCachedOpEx",
+)
 #: A C++ function, hence the mangled name; it exists only in builds of MXNet with oneDNN.
 _REORDER = "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv"
 #: ``_M_release`` of GNU's C++ library, of which MXNet has a copy.
@@ -35,8 +38,9 @@ _THROW = "_ZSt20__throw_out_of_rangePKc"
 
 def _addresses(names: Sequence[str]) -> List[int]:
     """Return the addresses of symbols of MXNet's library, 0 if it does not have them."""
-    symbols: Iterator[Any] = (getattr(_LIB, name, None) for name in names)
-    return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in symbols]
+    # By index, as attributes may be replaced.
+    found: Iterator[Any] = (_LIB[name] if hasattr(_LIB, name) else None for name in names)
+    return [ctypes.cast(symbol, ctypes.c_void_p).value or 0 for symbol in found]
 
 
 executing.use_mxnet(*_addresses([*_FUNCTIONS, _REORDER, _RELEASE, _THROW]))

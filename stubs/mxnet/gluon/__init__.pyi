@@ -4,5 +4,6 @@ from . import rnn as rnn
 from .block import Block as Block
 from .block import HybridBlock as HybridBlock
 from .block import SymbolBlock as SymbolBlock
+from .parameter import Constant as Constant
 from .parameter import Parameter as Parameter
 from .parameter import ParameterDict as ParameterDict
