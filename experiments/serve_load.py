@@ -3,7 +3,8 @@
 ``python experiments/serve_load.py`` measures ``serve.py`` with and without batching, under clients
 of which some misbehave; then ``serve_decoder.py`` with requests of mixed lengths that arrive at
 random, at several rates: with requests that join and leave at every step, with minibatches that run
-to their end, and one at a time; and with several processes.
+to their end, and one at a time; and with several processes.  ``--services model`` measures nothing:
+it simulates the decoder's service with given costs.
 """
 
 import json
@@ -12,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 from command import ABOVE_ZERO, POSITIVE, SECONDS, Parser, add_options, between, listed, run_program
-from serving import contest, decoder, pairs, pictures
+from serving import contest, decoder, model, pairs, pictures
 from serving.client import service
 
-SERVICES = ("pairs", "decoder", "workers")
+SERVICES = ("pairs", "decoder", "workers", "model")
 
 
 def measure_pairs(args):
@@ -70,7 +71,14 @@ def measure_workers(args):
     return []
 
 
-MEASURES = dict(zip(SERVICES, (measure_pairs, measure_decoder, measure_workers)))
+def tell_model(args):
+    """Print what a service with given costs could answer."""
+    costs = model.Costs(*(each * 1e-6 for each in (args.round_us, args.request_us, args.begin_us)))
+    model.tell_limits(costs, contest.TARGETS)
+    return []
+
+
+MEASURES = dict(zip(SERVICES, (measure_pairs, measure_decoder, measure_workers, tell_model)))
 
 
 def measure(args):
@@ -84,7 +92,7 @@ def main(argv=None):
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(
         parser,
-        ("--services", listed(str, SERVICES), list(SERVICES), "NAMES", ", ".join(SERVICES)),
+        ("--services", listed(str, SERVICES), list(SERVICES[:3]), "NAMES", ", ".join(SERVICES)),
         ("--clients", between(int, 1, 1000), 64, "N", "pairs: clients that send valid requests"),
         ("--rude", between(int, 0, 1000), 2, "N", "pairs: clients that misbehave meanwhile"),
         ("--pairs-seconds", POSITIVE, 15, "S", "pairs: length of a measurement"),
@@ -94,6 +102,9 @@ def main(argv=None):
          "decoder: requests per second"),
         ("--seconds", POSITIVE, 6, "S", "decoder: length of a measurement"),
         ("--rounds", POSITIVE, 20, "N", "decoder: requests that run alone first, to compare with"),
+        ("--round-us", ABOVE_ZERO, 112, "US", "model: what a round costs, whoever takes part"),
+        ("--request-us", ABOVE_ZERO, 12, "US", "model: and for each request in it"),
+        ("--begin-us", ABOVE_ZERO, 354, "US", "model: and for each that begins"),
         ("--output", Path, Path("runs/serving"), "DIR", "figures and picture of the decoder"),
     )  # fmt: skip
     args = parser.parse_args(argv)

@@ -21,7 +21,7 @@ import http_service
 import serve
 import serve_decoder
 import service_processes
-from serving import contest, decoder, pairs
+from serving import contest, decoder, model, pairs
 from serving.client import EXAMPLES, events_of, request_of, send, service, started
 from tests.common import PATIENCE, ROOT
 from tests.continuous.walking import settled
@@ -482,21 +482,41 @@ def test_words_at_a_latency_are_interpolated():
         assert str(contest.Bar("a", unknown, 1, at_least=True)).startswith("UNKNOWN")
 
 
+def test_the_model_of_a_service(monkeypatch):
+    """With a round of 3, 1 for each request in it, and 10 for each that begins."""
+    costs, ways = model.Costs(3.0, 1.0, 10.0), (True, False)
+    one, other = decoder.Request(5.0, 0, 4), decoder.Request(16.0, 0, 1)
+    assert costs.alone(4) == 10 + 4 * (3 + 1)
+    assert [model.simulate(costs, [one], joins) for joins in ways] == [[costs.alone(4)]] * 2
+    # The other one joins at 19, after the first round, or begins at 31, when no other is under way.
+    found = [model.simulate(costs, [one, other], joins) for joins in ways]
+    assert found == [[19 + 10 + 5 - 16, 34 + 2 * 4 - 5], [31 - 5, 31 + 10 + 4 - 16]]
+    monkeypatch.setattr(model, "SECONDS", 2)
+    monkeypatch.setattr(model, "SEEDS", 1)
+    costs, told = model.Costs(1e-3, 1e-4, 0.0), []
+    model.tell_limits(costs, (1.5, 3), told.append)
+    assert len(told) == 2
+    for text in told:
+        joining, to_its_end = re.findall(r"(?:continuous|its end) ([\d,]+)", text)
+        assert float(joining.replace(",", "").strip()) > float(to_its_end.replace(",", ""))
+    assert model.highest_rate(costs, costs.alone(4), True) == 0, "the shortest has 5 words"
+
+
 def test_throughputs_are_not_compared_if_no_rate_was_low_enough():
     slow = dict.fromkeys(decoder.Figures._fields, 1.0)
     figures = {way: [decoder.Figures(**{**slow, "p99": 9.0})] for way in contest.WAYS}
     light = dict.fromkeys(contest.WAYS, 0.05)
     shares = dict.fromkeys(contest.WAYS, 0.2)
     told = []
-    bars = contest.bars(figures, light, shares, told.append)
+    bars = contest.bars(figures, light, 0.2, shares, told.append)
     assert [str(bar).split()[0] for bar in bars] == [
         *("UNKNOWN", "UNKNOWN", "holds", "UNKNOWN", "UNKNOWN", "holds")
     ]
     low, high = decoder.Figures(**{**slow, "p99": 0.1, "words": 8.0}), figures[contest.OURS][0]
     figures[contest.OURS] = [low._replace(word99=0.001), high._replace(words=9.0)]
     figures[contest.THEIRS] = [low._replace(word99=0.001, words=2.0), high]
-    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    ratio, *_ = contest.bars(figures, light, 0.2, shares, told.append)
     assert ratio.value == pytest.approx(4, rel=0.1)
     figures[contest.THEIRS] = [high._replace(words=2.0)]  # less than that of its lowest rate
-    ratio, *_ = contest.bars(figures, light, shares, told.append)
+    ratio, *_ = contest.bars(figures, light, 0.2, shares, told.append)
     assert ratio.value == pytest.approx(4, rel=0.1)

@@ -24,8 +24,8 @@ FEWEST = 100
 LONG, SHORT, SHORTS = 300, 5, 32
 #: How many requests are alone, and long ones beside which short ones arrive, at least.
 LIGHTS, LONGS = 25, 7
-#: The words of a request that is alone.
-LIGHT = 50
+#: The words of requests that are alone: of one as most are, and of the longest of a load.
+LIGHT, LONGEST = 50, decoder.LENGTHS[1]
 
 
 class Bar(NamedTuple):
@@ -77,12 +77,12 @@ def steps_at(figures, p99, name):
     return busiest.first50 / busiest.each50 if busiest else np.inf
 
 
-def alone(ports, sentences, rounds):
-    """Return by way the median seconds of requests of `LIGHT` words, one after the other."""
+def alone(ports, sentences, rounds, words):
+    """Return by way the median seconds of requests of so many words, one after the other."""
     seconds = {way: [] for way in ports}
     for number in range(rounds):
         for way, port in ports.items():
-            request = decoder.Request(0, number % decoder.SENTENCES, LIGHT)
+            request = decoder.Request(0, number % decoder.SENTENCES, words)
             (answer,) = decoder.ask_all(port, [request], sentences)
             seconds[way].append(answer.last)
     return {way: median(each) for way, each in seconds.items()}
@@ -109,7 +109,8 @@ def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
         }
         for port in ports.values():  # compiles, and fills caches
             decoder.load(port, 10, 3, 0, sentences)
-        light = alone(ports, sentences, max(LIGHTS, rounds))
+        light = alone(ports, sentences, max(LIGHTS, rounds), LIGHT)
+        longest = alone({OURS: ports[OURS]}, sentences, max(LIGHTS, rounds), LONGEST)[OURS]
         two = {way: ports[way] for way in (OURS, THEIRS)}
         shares = beside_long(two, sentences, max(LONGS, rounds // 4))
         figures = sweep(ports, sentences, rates, seconds, lambda *each: tell(line(*each)))
@@ -117,7 +118,8 @@ def measure(checkpoint, sentences, rates, seconds, rounds, tell=print):
         tell(f"{way}: {light[way] / LIGHT * 1e3:.2f} ms a word if nobody else asks")
     tell(f"{THEIRS}: {SHORTS} requests of {SHORT} words that arrive 30 ms after one of {LONG} need "
          f"{shares[THEIRS]:.2f} of its time (p99)")  # fmt: skip
-    return figures, bars(figures, light, shares, tell)
+    tell(f"{OURS}: {longest:.3f} s for {LONGEST} words if nobody else asks")
+    return figures, bars(figures, light, longest, shares, tell)
 
 
 def line(way, each):
@@ -135,18 +137,18 @@ def line(way, each):
 TARGETS, WORD_TARGETS = (1.5, 2, 3, 5, 10), (5, 10, 20)
 
 
-def bars(figures, light, shares, tell):
+def bars(figures, light, longest, shares, tell):
     """Return the bars.
 
     Throughput is what a way can answer while the 99th percentile of the time of a request, from
     when it is due, does not exceed a limit. The limit is relative: how many times as long as alone
     may a service let the longest request take? Beyond saturation, times depend on how long the
     load lasts, and throughput no longer on who waits for whom. Most of such a time is that of the
-    longest requests, so it says little of those that wait for them. Orca and vLLM therefore divide
+    longest requests, so it says little of those that wait for them. (`longest` is the time of one
+    that is alone.) Orca and vLLM therefore divide
     the time of a request by its number of words; so does the second comparison.
     """
     word = light[OURS] / LIGHT
-    longest = word * decoder.LENGTHS[1]
 
     def ratio_at(name, p99, what):
         words = [words_at(figures[way], p99, name) for way in WAYS]
