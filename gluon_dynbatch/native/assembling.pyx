@@ -44,8 +44,10 @@ cdef enum:
     MOST_ROWS_BY_PANELS = 64
     #: Operations that are pushed to the engine at once; its other work waits until they are done.
     MOST_PUSHED = 1000000000
-    #: Bytes of an external array that are copied in the time in which the engine is told of one.
+    #: Bytes of an external array that are copied in the time in which the engine is told of one; and
+    #: the most arrays that it is told of in the time in which memory for a copy is allocated.
     FEW_BYTES = 512
+    FEW_ARRAYS = 16
     #: Bytes of temporary memory after which launches use it again from the beginning.
     MOST_TEMPORARY = 1 << 18
 

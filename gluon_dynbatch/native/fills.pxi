@@ -33,10 +33,12 @@ cdef class Fills(Assembler):
         return self.output_of(self.output0.shape[0] - 1, number)
 
     cdef bint is_gathered(self, int64_t number, externals) except -1:
-        """Return whether the thread that flushes copies the arrays of a fill: all must be small.
+        """Return whether the thread that flushes copies the arrays of a fill: many that are small.
 
         It waits for external arrays anyway, unless earlier flushes compute them.
         """
+        if len(externals) <= FEW_ARRAYS:
+            return False
         cdef const TableRow *region = self.region_of_fill(number)
         cdef int64_t size = self.arena(region.first).size * region.rows * region.row_size
         return size <= FEW_BYTES * len(externals) and self.kept.isdisjoint(externals.tolist())
