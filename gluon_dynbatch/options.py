@@ -102,6 +102,21 @@ def check_seconds(name: str, value: Any) -> None:
         raise OptionError(message)
 
 
+def check_path(path: Any) -> str:
+    """Return the path of a file as text; raise if it is none."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        message = f"the path is an object of type {type(path).__name__}"
+        advice = "pass a string or a pathlib.Path"
+        raise ArgumentError.like(TypeError)(message, user_line(), advice=advice) from None
+
+
+def with_path(error: OSError, path: str) -> OSError:
+    """Return an error of a socket with its path, which Python leaves out, if the system raised it."""
+    return error if error.errno is None else type(error)(error.errno, error.strerror, path)
+
+
 def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
     """Raise unless a value is one of the valid names."""
     if not isinstance(value, str) or value not in valid:

@@ -13,7 +13,14 @@ from typing import Any, Callable, Optional
 
 from .. import errors
 from ..block import batching
-from ..options import check_choice, check_count, check_names, check_seconds, check_switch
+from ..options import (
+    check_choice,
+    check_count,
+    check_names,
+    check_path,
+    check_seconds,
+    check_switch,
+)
 from ..samples.arguments import applier
 from .clients import Mailbox, RequestFuture, RequestStream
 from .stats import BatcherStats
@@ -242,11 +249,13 @@ class RequestBatcher:
         ------
         ClosedError
             The batcher is closed, or belongs to another process.
+        ArgumentError
+            The path is of another type.
         OSError
             There is a file with this path, or no socket can be made there.
         """
         self._refuse_lost()
-        self._queue.listen(Path(path), (self._stream_buffer, self._most))
+        self._queue.listen(Path(check_path(path)), (self._stream_buffer, self._most))
 
     @property
     def closed(self) -> bool:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+from ..options import with_path
 from .wires import Intake, Limits, Wire
 
 
@@ -40,8 +41,10 @@ class Doors:
             path.chmod(0o600)  # what comes is unpickled
             listener.listen()
             listener.setblocking(False)
-        except BaseException:
+        except BaseException as error:
             listener.close()
+            if isinstance(error, OSError):
+                raise with_path(error, str(path)) from None
             raise
         if self._poll is None:
             self._bell = os.pipe()

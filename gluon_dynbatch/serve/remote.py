@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from typing import Any, Callable, Dict, List, Optional
 
 from .. import errors
-from ..options import check_seconds
+from ..options import check_path, check_seconds, with_path
 from . import frames
 from .clients import Mailbox, RequestStream
 from .stats import BatcherStats
@@ -90,12 +89,18 @@ class RemoteBatcher(asyncio.Protocol):
         ------
         ClosedError
             The batcher is closed.
+        ArgumentError
+            The path is of another type.
         OSError
             Nobody listens there.
         """
         loop = asyncio.get_running_loop()
         batcher: RemoteBatcher
-        _, batcher = await loop.create_unix_connection(cls, os.fspath(path))
+        path = check_path(path)
+        try:
+            _, batcher = await loop.create_unix_connection(cls, path)
+        except OSError as error:
+            raise with_path(error, path) from None
         await batcher._buffer
         return batcher
 

@@ -245,6 +245,27 @@ def test_close_sends_all_to_clients_that_come_late(walk, oracle, path):
     asyncio.run(use())
 
 
+def test_wrong_paths(walk, path):
+    """Errors of the system name the path."""
+    listened = path.parent / "missing" / "socket"
+    with serving(walk.yielding, 2, 0) as batcher:
+        for wrong in (None, 7, object()):
+            with pytest.raises(gdb.ArgumentError, match=type(wrong).__name__) as caught:
+                batcher.listen(wrong)
+            assert isinstance(caught.value, TypeError)
+            with pytest.raises(gdb.ArgumentError, match="pass a string or a pathlib.Path"):
+                asyncio.run(gdb.RemoteBatcher.connect(wrong))
+        with pytest.raises(FileNotFoundError, match=str(listened)):
+            batcher.listen(listened)
+        with pytest.raises(FileNotFoundError, match=str(listened)):
+            asyncio.run(gdb.RemoteBatcher.connect(listened))
+        with pytest.raises(OSError, match="too long"):
+            batcher.listen(path.parent / ("x" * 200))
+        batcher.listen(path)
+        with pytest.raises(OSError, match=str(path)):
+            batcher.listen(path)
+
+
 def test_garbage_and_lost_connections_end_only_their_requests(walk, path):
     with serving(walk.yielding, 8, 0, stream_buffer=4) as batcher:
         batcher.listen(path)
