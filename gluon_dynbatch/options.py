@@ -113,7 +113,7 @@ def check_path(path: Any) -> str:
 
 
 def with_path(error: OSError, path: str) -> OSError:
-    """Return an error of a socket with its path, which Python leaves out, if the system raised it."""
+    """Return an error of a socket with its path, which Python leaves out."""
     return error if error.errno is None else type(error)(error.errno, error.strerror, path)
 
 
