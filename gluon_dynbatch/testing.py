@@ -121,18 +121,18 @@ def check_against_loop(
         list(map(apply, samples[:1]))
         before.restore()
     variables = _variables(samples, params)
-    batch = batching(**check_names(scope_options, "check_against_loop"))
+    batch, heads = batching(**check_names(scope_options, "check_against_loop")), WeightedHeads()
 
     def scope() -> Any:
         with batch:
             return batch.map(apply, samples)
 
-    expected = _run(lambda: list(map(apply, samples)), variables)
+    expected = _run(lambda: list(map(apply, samples)), variables, heads)
     before.restore()
-    difference = expected.difference(_run(scope, variables), tolerance)
+    difference = expected.difference(_run(scope, variables, heads), tolerance)
     if difference is not None:
         before.restore()
-        again = _run(lambda: list(map(apply, samples)), variables)
+        again = _run(lambda: list(map(apply, samples)), variables, heads)
         is_random = expected.difference(again, tolerance) is not None
         difference += f"; {RANDOM if is_random else ROUNDING}"
     assert difference is None, difference
@@ -177,7 +177,34 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
     return variables
 
 
-def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Outcome:
+class WeightedHeads:
+    """Makes heads of results, and their weights, which are equal in all runs."""
+
+    def __init__(self) -> None:
+        self._draw = np.random.RandomState(1).uniform
+        self._made: Dict[Any, NDArray] = {}
+
+    def anchored(self, array: NDArray) -> NDArray:
+        """Add a zero that has a gradient, so that a result without variables can be one, too."""
+        is_numpy = isinstance(array, mx.np.ndarray)
+        axes = max(not is_numpy, array.ndim)
+        key = is_numpy, axes, str(array.dtype), array.ctx
+        if key not in self._made:
+            self._made[key] = _array_like(array, np.zeros((1,) * axes))
+            self._made[key].attach_grad()
+        return array + self._made[key]
+
+    def weight(self, number: int, head: NDArray) -> NDArray:
+        """Return random weights for the elements of a head."""
+        key = number, isinstance(head, mx.np.ndarray), head.shape, str(head.dtype), head.ctx
+        if key not in self._made:
+            self._made[key] = _array_like(head, self._draw(0.5, 1.5, head.shape))
+        return self._made[key]
+
+
+def _run(
+    run: Callable[[], Any], variables: List[Tuple[str, NDArray]], heads: WeightedHeads
+) -> Outcome:
     """Return the results of a run and the gradients of their weighted sum, with their names."""
     for _, array in variables:
         if array.grad is not None:
@@ -187,12 +214,10 @@ def _run(run: Callable[[], Any], variables: List[Tuple[str, NDArray]]) -> Outcom
         for number, result in enumerate(run()):
             values += values_of(result, f"result {number}")
         arrays = [value for _, value in values if isinstance(value, NDArray)]
-        anchors: Dict[Any, NDArray] = {}
-        heads = [_anchored(a, anchors) for a in arrays if np.dtype(a.dtype).kind == "f"]
-    if heads:
-        draw = np.random.RandomState(1).uniform
-        weights = [_array_like(h, draw(0.5, 1.5, h.shape)) for h in heads]
-        mx.autograd.backward(heads, weights)
+        anchored = [heads.anchored(a) for a in arrays if np.dtype(a.dtype).kind == "f"]
+    if anchored:
+        weights = [heads.weight(number, head) for number, head in enumerate(anchored)]
+        mx.autograd.backward(anchored, weights)
     # MXNet drops the gradient of an array with ``attach_grad("null")`` in a backward pass.
     gradients = [
         (f"the gradient of {name}", mx.nd.zeros(x.shape) if x.grad is None else x.grad)
@@ -208,20 +233,6 @@ def _clear(gradient: NDArray) -> None:
         mx.nd.zeros_like(array, out=array)
     else:
         gradient[()] = 0
-
-
-def _anchored(array: NDArray, anchors: Dict[Any, NDArray]) -> NDArray:
-    """Add a zero that has a gradient, so that a result without variables can be a head, too.
-
-    `anchors` has the zeros that were made before.
-    """
-    is_numpy = isinstance(array, mx.np.ndarray)
-    axes = max(not is_numpy, array.ndim)
-    key = is_numpy, axes, str(array.dtype), array.ctx
-    if key not in anchors:
-        anchors[key] = _array_like(array, np.zeros((1,) * axes))
-        anchors[key].attach_grad()
-    return array + anchors[key]
 
 
 def _array_like(array: NDArray, values: np.ndarray[Any, Any]) -> NDArray:

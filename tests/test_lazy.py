@@ -17,6 +17,8 @@ from tests.cells import cell
 from tests.common import host, same, semantics
 from tests.fuzz.recipes import CHAINS, EAGER
 
+MXNET_DRAWS = False
+
 SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
 BOTH = pytest.mark.usefixtures("front")

@@ -113,7 +113,7 @@ def sources():
     return {str(f) for f in files if not any(f.match(pattern) for pattern in made)}
 
 
-def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_path):
+def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_path, request):
     """The environment sees MXNet, but not the repository.
 
     The distribution has all files of the package, and one native module is compiled from it.
@@ -148,7 +148,8 @@ def test_the_wheel_of_the_source_distribution_works_in_another_environment(tmp_p
     run(*pip, "--python", python, "install", *offline, str(next(tmp_path.glob("*.whl"))))
     for line in run(python, str(ROOT / "tools" / "smoke.py")).splitlines():
         assert site in Path(line).parents, line
-    check_that_mypy_sees_the_types(python, tmp_path)
+    # What mypy knows of NumPy's types is kept for the next run.
+    check_that_mypy_sees_the_types(python, tmp_path, request.config.cache.mkdir("types"))
 
 
 TYPED = """\
@@ -176,7 +177,7 @@ WRONG = {
 }
 
 
-def check_that_mypy_sees_the_types(python, folder):
+def check_that_mypy_sees_the_types(python, folder, cache):
     """Users run mypy on their programs; MXNet itself has no types."""
     program = folder / "typed.py"
     program.write_text(TYPED.format(wrong="\n".join(WRONG)))
@@ -184,7 +185,7 @@ def check_that_mypy_sees_the_types(python, folder):
     command = [sys.executable, "-m", "mypy", "--config-file=", "--python-executable", python]
     options = ["--ignore-missing-imports", "--check-untyped-defs", "--no-error-summary"]
     process = subprocess.run(
-        [*command, *options, "--cache-dir", str(folder / "types"), str(program), str(recipe)],
+        [*command, *options, "--cache-dir", str(cache), str(program), str(recipe)],
         capture_output=True,
         text=True,
         cwd=folder,

@@ -8,6 +8,8 @@ from gluon_dynbatch.kernel.layout import Columns, Maps, Slot
 from gluon_dynbatch.kernel.step import AS_IT_IS, RECTIFIED, RELU, Convolved, Kernel, SlotArray
 from tests.kernel.native import launch
 
+MXNET_DRAWS = False
+
 #: By tiles, directly with maps as lanes, and with positions as lanes.
 MAPS = (
     Maps.of_sizes(1, 1, 16, 17, (9, 7), (3, 3), (1, 1), (1, 1), (1, 1)),

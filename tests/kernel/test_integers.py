@@ -10,6 +10,8 @@ from tests.common import FIXED
 
 from .test_operators import outcomes, run
 
+MXNET_DRAWS = False
+
 #: Expressions of integers `x` and `y`.
 OF_INTEGERS = [
     "x + y", "x - y", "x * y", "x + 3", "5 - x", "x * 7", "-x", "x + y + x",

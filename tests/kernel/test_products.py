@@ -10,6 +10,8 @@ from gluon_dynbatch.kernel.step import FEW, PACKED, PANELS, Dots, Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch
 
+MXNET_DRAWS = False
+
 SIZES = [(1, 1, 1), (2, 3, 5), (3, 16, 4), (5, 33, 1), (4, 48, 17), (7, 49, 31), (23, 100, 64)]
 SIZES += [(131, 53, 20), (9, 17, 600), (10, 97, 257), (0, 5, 3), (5, 0, 3), (6, 50, 0)]
 pytestmark = [

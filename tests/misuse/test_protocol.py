@@ -18,6 +18,8 @@ import gluon_dynbatch as gdb
 from tests.cells import cell
 from tests.common import FIXED
 
+MXNET_DRAWS = False
+
 HOST = np.ones((2, 3), "float32")
 #: Uses of an array `x` of shape (2, 3).
 USES = """
