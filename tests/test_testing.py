@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.oracle.results import find_difference
+from gluon_dynbatch.oracle.results import find_difference, to_numpy, values_of
 from gluon_dynbatch.record.lazy import Lazy
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import dense, inputs
@@ -246,3 +246,12 @@ def test_parameters_of_unknown_shape_get_one_from_the_first_call():
     samples = [mx.nd.ones((1, 3)), mx.nd.zeros((1, 3))]
     batch = check_against_loop(net, samples, net.collect_params())
     assert net.weight.shape == (2, 3) and batch.report.launches == 1
+
+
+def test_the_classes_and_shapes_of_arrays_are_compared():
+    ones = [mx.nd.ones((1,)), mx.np.ones((1,)), mx.nd.ones((1, 1)), mx.nd.ones((1,), dtype="int32")]
+    values = [to_numpy(values_of(array, "it")) for array in ones]
+    assert find_difference(values[0], values[0], None) is None
+    texts = ["a ndarray of mx.np", "of shape (1, 1)", "int32"]
+    for text, other in zip(texts, values[1:]):
+        assert text in find_difference(values[0], other, None)

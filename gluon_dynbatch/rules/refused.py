@@ -22,6 +22,9 @@ REFUSED: Dict[str, FrozenSet[str]] = {
 }
 """Dtypes by operator.  Of some, MXNet takes them as one of several inputs, or along some axes."""
 
+NEEDS_AXES = frozenset(["LeakyReLU", "_np_cumsum", "_npi_tril", "pick", "softmax"])
+"""Operators that MXNet may refuse for arrays without axes, but computes for one axis."""
+
 
 def refuses(op: str, dtypes: Iterable[str]) -> str:
     """Return a dtype of an operator's inputs of which MXNet may refuse to compute it, or ""."""

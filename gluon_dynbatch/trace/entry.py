@@ -21,7 +21,7 @@ from ..native import lowering
 from ..record.operators import PART, Operator
 from ..record.types import TYPES, ArrayType, elements, numpy_shapes
 from ..rules.site import Ref, Shape
-from .infer import Inferred, TypedProgram, infer, why_refused
+from .infer import Inferred, OtherShapeError, TypedProgram, infer, why_refused
 from .numpy import translate_program
 from .program import BlockCallee, CallProgram, is_redrawn, trace_block, trace_operator
 from .sums import with_sums
@@ -224,9 +224,11 @@ class Library:
                 entry = callee.older.get(key)
                 if entry is None:
                     program = self.program(callee, spec, len(types), where)
-                    entry = _why_at_once(program, mode) or _entry(
-                        callee, mode, program, types, places, where
-                    )
+                    entry = _why_at_once(program, mode)
+                    try:
+                        entry = entry or _entry(callee, mode, program, types, places, where)
+                    except OtherShapeError as error:
+                        entry = str(error)
                 self._add(callee, key, entry)
             return entry
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import prod
 from typing import Dict, NoReturn, Sequence, Tuple, Type
 
 import numpy as np
@@ -33,6 +34,10 @@ INCOMPLETE = "the shapes of the results cannot be inferred; is an argument empty
 
 class IncompleteError(MXNetError):
     """MXNet cannot infer shapes of results, without a contradiction."""
+
+
+class OtherShapeError(MXNetError):
+    """MXNet takes an array for one of another shape with as many elements."""
 
 
 class TypedProgram:
@@ -71,9 +76,10 @@ def infer_shapes(program: CallProgram, types: Sequence[ArrayType]) -> Dict[Ref, 
     shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
     joins_any = any(op.op in FLATTENING for op in program.ops)
     for name, shape in given.items():
-        # MXNet would read other elements than those of the array.
         if shapes[name] != shape and not joins_any:
-            raise MXNetError(f"an array of shape {shape} is given where {shapes[name]} is needed")
+            text = f"an array of shape {shape} is given where {shapes[name]} is needed"
+            # Of another number of elements, MXNet would read those of other arrays.
+            raise (OtherShapeError if prod(shapes[name]) == prod(shape) else MXNetError)(text)
     shape_of = dict(zip(chain(*program.outputs), outputs))
     for position, op in enumerate(program.ops):
         if op.op == VARIABLE and op.name in given:
@@ -106,7 +112,8 @@ def infer(
 ) -> Inferred:
     """Infer shapes and dtypes of a call of the block or operator `name`.
 
-    With `numpy`, there may be arrays without axes or without elements.
+    With `numpy`, there may be arrays without axes or without elements.  Raises `OtherShapeError`
+    and, with `numpy`, `IncompleteError` for calls that have to run at once.
     """
 
     def fail(error_type: Type[DynBatchError], text: str, advice: str) -> NoReturn:
@@ -116,7 +123,7 @@ def infer(
     try:
         shapes = infer_shapes(program, types)
     except (MXNetError, DeferredInitializationError, AssertionError) as error:
-        if numpy and isinstance(error, IncompleteError):
+        if isinstance(error, OtherShapeError) or numpy and isinstance(error, IncompleteError):
             raise
         text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
         advice = "check the shapes of this call"

@@ -191,7 +191,8 @@ class Setting(NamedTuple):
     device: Sequence[Any] = ("cpu", 0)
     #: Backward passes: ``"once"``, ``"twice"``, or ``"each"`` loss by itself (which adds).
     backward: str = "once"
-    #: ``"scope"``, ``"map"``, or ``"threads"``: scopes in several threads, and a plain loop.
+    #: ``"scope"``, ``"map"``; ``"nested"`` or ``"scopes"``: every second or each sample has a scope
+    #: of its own; or ``"threads"``: scopes in several threads, and a plain loop.
     way: str = "scope"
     #: The front end, ``"nd"`` or ``"np"``.
     front: str = "nd"
@@ -272,6 +273,19 @@ def run(case, setting, scope=None, reference=False):
         return _run(case, setting, scope, reference)
 
 
+def _results_of(case, setting, scope):
+    """Run all samples; the way says whether some have a scope of their own."""
+    if scope is not None and setting.way == "map":
+        return scope.map(case.fn, case.samples)
+    own = {"scopes": lambda number: True, "nested": lambda number: number % 2}
+    has_own, results = own.get(setting.way, lambda number: False), []
+    for number, sample in enumerate(case.samples):
+        inner = scope is not None and has_own(number)
+        with gdb.batching(**setting.options) if inner else nullcontext():
+            results.append(case.fn(sample))
+    return results
+
+
 def _run(case, setting, scope, reference):
     start, backward = (0, "once") if reference else (setting.start, setting.backward)
     variables, mode = case.variables, setting.mode
@@ -279,15 +293,12 @@ def _run(case, setting, scope, reference):
         for array in variables.values():
             fill(array.grad, start * is_float(array))
     LATE.arrays.clear()
-    with mx.Context(*setting.device), nullcontext() if scope is None else scope as batch:
+    outer = nullcontext() if scope is None or setting.way == "scopes" else scope
+    with mx.Context(*setting.device), outer:
         if hasattr(case.block, "memory"):
             remember(case.block, case.block.width, case.block.dtype)
         with autograd_mode(mode):
-            if batch is not None and setting.way == "map":
-                results = batch.map(case.fn, case.samples)
-            else:
-                results = [case.fn(sample) for sample in case.samples]
-            leaves = flatten(results)[0]
+            leaves = flatten(_results_of(case, setting, scope))[0]
             losses = [loss_of(leaf) for leaf in leaves if is_float(leaf) and mode != "infer"]
     values = {f"{front_of(leaf)} {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
     if not losses:

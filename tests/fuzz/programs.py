@@ -315,7 +315,9 @@ class Author:
         return setting._replace(
             device=choose.pick(DEVICES),
             backward=choose.pick(passes[: 4 if setting.grad_req == "add" else 3]),
-            way=choose.pick(["scope", "scope", "scope", "map", "map", "threads"]),
+            way=choose.pick(
+                ["scope", "scope", "scope", "map", "map", "threads", "nested", "nested", "scopes"]
+            ),
         )
 
 

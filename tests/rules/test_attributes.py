@@ -156,6 +156,23 @@ def test_arrays_of_seven_dimensions_run_at_once():
     assert reasons and all("6 axes" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3), (2, 2)], ids=str)
+def test_batch_norm_takes_parameters_of_any_shape_with_as_many_elements(shape):
+    """Those with more axes run at once, those of another size are refused."""
+    values = [nd.arange(1, 1 + np.prod(shape)).reshape(shape) for _ in range(4)]
+
+    def run(scope):
+        with scope:
+            inputs = [nd.ones((2, 3)) * k for k in (1, 2)]
+            return [nd.BatchNorm(x, *values, use_global_stats=True) for x in inputs]
+
+    if len(values[0].reshape(-1)) == 3:
+        loop_and_scope(run, policy="depth")
+    else:
+        with pytest.raises(gdb.ShapeError, match="is needed"):
+            run(gdb.batching())
+
+
 REFUSED = {
     (front, case.op): case
     for front in ("nd", "np")

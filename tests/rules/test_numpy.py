@@ -21,7 +21,7 @@ from .numpy_calls import CASES, COPIES, N, P
 
 #: No test compares random numbers of MXNet.
 MXNET_DRAWS = False
-mnp = mx.np
+mnp, npx = mx.np, mx.npx
 
 
 def run(fn, samples, scope):
@@ -162,6 +162,29 @@ def same_outcome(fn, arrays):
 
 
 DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+#: What MXNet refuses of arrays without axes, or of booleans of several shapes.
+REFUSED = [
+    (lambda x: npx.leaky_relu(x, act_type="elu"), "float32", ()),
+    (lambda x, y: npx.leaky_relu(x, y, act_type="prelu"), "float32", (), (1,)),
+    (lambda x: npx.activation(x, act_type="softrelu"), "float32", ()),
+    (lambda x, y: npx.pick(x, y), "float32", (3,), ()),
+    (lambda x, y: npx.softmax(x, y.astype("int32"), use_length=True), "float32", (), ()),
+    (lambda x: mnp.tril(x), "float32", ()),
+    (lambda x: mnp.cumsum(x, axis=0), "float32", ()),
+    (lambda x: mnp.cumsum(x), "float32", ()),
+    (lambda x, y: mnp.tensordot(x, y, axes=0), "float32", (), (2,)),
+    *((fn, "bool", *shapes) for fn in (mnp.bitwise_and, mnp.bitwise_xor)
+      for shapes in (((2, 3), (3,)), ((3,), ()), ((), ()), ((3,), (3,)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_mxnet_refuses_by_shape_is_refused(number):
+    fn, dtype, *shapes = REFUSED[number]
+    with semantics("np"):
+        same_outcome(fn, [mnp.ones(shape, dtype=dtype) for shape in shapes])
+
+
 PAIRED = """
     add subtract multiply true_divide power mod maximum equal less hypot arctan2 copysign ldexp
     bitwise_and dot matmul outer

@@ -91,6 +91,8 @@ def logical(op: str) -> Translator:
             call.out_dtypes[0] == "bool",
             f"Operator {call.called} has a translation only for booleans.",
         )
+        one_shape = len(set(call.inputs)) == 1
+        require(one_shape, f"MXNet refuses booleans of several shapes in {call.called}.")
         arrays = [call.cast(array, "float32") for array in call.arrays]
         return call.done(call.apply(op, *arrays, shape=call.outputs[0]))
 

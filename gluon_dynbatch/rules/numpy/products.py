@@ -133,6 +133,10 @@ def tensordot(call: NumPyCall) -> Tuple[Ref, ...]:
     lhs, rhs = _operands(call)
     if call.op == "_npi_tensordot_int_axes":
         count = call.integer("axes", 0) or 0
+        require(
+            count <= min(len(lhs.shape), len(rhs.shape)),
+            "Operator _npi_tensordot of arrays with too few axes has no translation.",
+        )
         first = tuple(range(len(lhs.shape) - count, len(lhs.shape)))
         second = tuple(range(count))
     else:

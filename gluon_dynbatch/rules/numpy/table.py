@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from ..operators import of
+from ..refused import NEEDS_AXES
 from ..site import Ref, RefuseError, require
 from . import moving, pointwise, products, reducing
 from .call import NumPyCall, Translator
@@ -143,7 +144,7 @@ def translate(call: NumPyCall) -> Tuple[Ref, ...]:
     # With one axis instead of none, an axis may be valid that is not.
     own = call.op.startswith("_np") and not of(call.op).merges
     require(
-        all(call.inputs) or not own,
+        all(call.inputs) or not own and call.op not in NEEDS_AXES,
         f"Operator {call.called} of an array without axes has no translation.",
     )
     return call.same()
