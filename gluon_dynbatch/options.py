@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import threading
 from operator import is_
 from typing import Any, Mapping, NamedTuple, Optional, Tuple
@@ -13,6 +12,7 @@ import numpy as np
 from mxnet.gluon import HybridBlock
 
 from .errors import ArgumentError, BudgetError, OptionError, ScopeError, Where
+from .native.recording import environment_variable
 from .record.where import user_line
 from .schedule import POLICIES, Budget, parse_budget
 
@@ -51,7 +51,8 @@ class Options(NamedTuple):
     @classmethod
     def of_environment(cls) -> Options:
         """Return the options that environment variables set."""
-        budget = os.environ.get(BUDGET_VARIABLE)
+        # Each scope asks for it, and `os.environ` finds out by an exception that it has none.
+        budget = environment_variable(BUDGET_VARIABLE)
         try:
             return DEFAULTS if budget is None else cls(parse_budget(budget))
         except BudgetError as error:
