@@ -265,7 +265,7 @@ class OpenScope:
 
     @staticmethod
     def graph_of(block: HybridBlock, args: Tuple[Any, ...]) -> Optional[BlockGraph]:
-        """Return the graph that a block has run last, for these, if native code can run it."""
+        """Return the graph that a block has run last, with these, if native code can run it."""
         callee = RUNTIME.library.callee(block)
         if callee.graph is None:
             callee.graph = graph_of_gluon(block, args)
