@@ -102,6 +102,10 @@ class Decision(NamedTuple):
     nodes: int = 0
 
 
+#: In place of a decision that was not made.
+UNDECIDED = Decision()
+
+
 class Account:
     """The costs of a scope so far, recorded and if its calls had run at once; microseconds."""
 
@@ -117,7 +121,7 @@ class Account:
     def limit_of(self, block: Any) -> int:
         """Return how many calls run at once, given the block that is called first."""
         self._first_block = number_of(block)
-        return self._decisions.get(self._first_block, Decision()).limit
+        return self._decisions.get(self._first_block, UNDECIDED).limit
 
     def pays_ahead(self, tape: Tape) -> bool:
         """Return whether computing pending calls now pays, while the engine has nothing to do.
@@ -134,7 +138,7 @@ class Account:
     def _left(self, tape: Tape) -> int:
         """Estimate how many calls the scope will record after those of a tape."""
         first_block = self._first_block if self._first_block is not None else _first_block(tape)
-        known = self._decisions.get(first_block, Decision()).nodes
+        known = self._decisions.get(first_block, UNDECIDED).nodes
         pending = len(tape.node_entry)
         recorded = self.nodes + pending
         # If nothing is known, or this scope is of another kind: as many as are pending.
@@ -173,7 +177,7 @@ class Account:
                 tuple(report.causes) if loses else None,
                 self.nodes,
             )
-        decision = self._decisions.get(self._first_block, Decision())
+        decision = self._decisions.get(self._first_block, UNDECIDED)
         report.choice = decision.text
         if not report.flushes and decision.findings is not None:
             report.add_earlier(decision.findings)

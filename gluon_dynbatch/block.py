@@ -285,8 +285,8 @@ class DynamicHybridBlock(HybridBlock):
             are_data = [is_data for is_data, _ in program.symbol_inputs]
             op = compile_symbol(program.symbol, are_data, *self._flags)
             variables = [mx.sym.var(name) for name in program.names]
-            inputs, count = program.symbol_inputs, recording.arrays_alone(*key)
-            graph = recording.graph_of(op, inputs, count, program.out_spec, key[1])
+            specs = spec, program.out_spec, key[1]
+            graph = recording.graph_of(op, program.symbol_inputs, *specs)
             compiled[key] = program, op, (variables, program.symbol), graph
         program, op, cached, graph = compiled[key]
         if self._cached_graph is not cached:

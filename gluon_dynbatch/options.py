@@ -14,6 +14,7 @@ import numpy as np
 from mxnet.gluon import HybridBlock
 
 from .errors import ArgumentError, BudgetError, OptionError, ScopeError, Where
+from .native.recording import environment_variable
 from .record.where import user_line
 from .schedule import POLICIES, Budget, parse_budget
 
@@ -52,7 +53,8 @@ class Options(NamedTuple):
     @classmethod
     def of_environment(cls) -> Options:
         """Return the options that environment variables set."""
-        budget = os.environ.get(BUDGET_VARIABLE)
+        # Each scope asks for it, and `os.environ` finds out by an exception that it has none.
+        budget = environment_variable(BUDGET_VARIABLE)
         try:
             return DEFAULTS if budget is None else cls(parse_budget(budget))
         except BudgetError as error:

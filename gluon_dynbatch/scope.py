@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Tuple, TypeVar, Union
 
 import mxnet as mx
 from mxnet.gluon import HybridBlock
@@ -16,6 +16,7 @@ from .auto import MOST_PLACES, Account
 from .debug import Watch
 from .flush import Runtime, flush
 from .hybridizing import helps
+from .native.executing import Notice
 from .native.recording import (
     AtOnce,
     BlockGraph,
@@ -127,14 +128,15 @@ class OpenScope:
         self._account = self._open_account()
         #: See `recorder`.
         self._recorder: Optional[Recorder] = None
-        #: Flushes that are not yet part of MXNet's tape.
-        self._chain = Chain()
-        #: Notices of the thread's last flush before the scope, and of its backward passes.
-        self._earlier = FLIGHT.last
         #: Weak references to the arenas of earlier flushes, oldest first; bytes of these; and how
         #: many there may be before those without values are left out.
         self._kept: List[Any] = []
         self._kept_bytes, self._most_noted = 0, LEAST_NOTED
+
+    #: Flushes that are not yet part of MXNet's tape; made with the recorder.
+    _chain: Chain
+    #: Notices of the thread's last flush before the recorder, and of its backward passes.
+    _earlier: List[Notice]
 
     @property
     def recorder(self) -> Recorder:
@@ -142,6 +144,7 @@ class OpenScope:
         if self._recorder is None:
             watch = Watch() if self.options.debug else None
             strict = self.options.strict
+            self._chain, self._earlier = Chain(), FLIGHT.last
             self._recorder = Recorder(RUNTIME.library, self, self.report, strict, watch)
         return self._recorder
 
@@ -200,12 +203,13 @@ class OpenScope:
         # The generator that opened the scope may never resume.
         suspended = self._suspendable_frame is not None and self._suspendable_frame.f_back is None
         if len(self.members) == 1 and not failed:
-            if gc.isenabled() and (self._holds_many() or self._still_kept()):
+            records = self._recorder is not None
+            if records and gc.isenabled() and (self._holds_many() or self._still_kept()):
                 # Arrays in cycles, as of recursive closures, need no copies.  Few that are still in
                 # cycles are in an older generation, which takes ten times as long.
                 gc.collect(0)
             # The collector may run code before the scope is closed: its calls run at once.
-            if self._recorder is not None or self._thread_state["waiting"]:
+            if records or self._thread_state["waiting"]:
                 self.unrecorded(self._hand_out, ends=True)
             if self._account is not None:
                 self._account.close(self.report)
@@ -227,8 +231,9 @@ class OpenScope:
             HOOKS.release(self)
             self._recorder.close(self.reason)
         self.report.is_open = False
-        # What was computed before an exception has its values and gradients.
-        self._chain.close()
+        if self._recorder is not None:
+            # What was computed before an exception has its values and gradients.
+            self._chain.close()
         waiting = self._thread_state["waiting"]
         waiting[:] = [kept for kept in (*waiting, *self._kept) if kept() is not None]
         self._kept = []
@@ -263,11 +268,11 @@ class OpenScope:
         return self._account.limit_of(block)
 
     @staticmethod
-    def graph_of(block: HybridBlock) -> Optional[BlockGraph]:
-        """Return the graph that a hybridized block has run last, if native code can run it."""
+    def graph_of(block: HybridBlock, args: Tuple[Any, ...]) -> Optional[BlockGraph]:
+        """Return the graph that a block has run last, with these, if native code can run it."""
         callee = RUNTIME.library.callee(block)
         if callee.graph is None:
-            callee.graph = graph_of_gluon(block)
+            callee.graph = graph_of_gluon(block, args)
         return callee.graph
 
     def use_defaults(self, defaults: Options) -> None:
@@ -284,7 +289,7 @@ class OpenScope:
 
     def connect(self) -> None:
         """Add the computed flushes to MXNet's tape."""
-        if self._chain.open:
+        if self._recorder is not None and self._chain.open:
             self.unrecorded(self._chain.connect)
 
     def run_ahead(self) -> None:
@@ -371,9 +376,7 @@ class OpenScope:
 
     def _holds_many(self) -> bool:
         """Return whether many pending arrays are referenced, perhaps by cycles alone."""
-        if self._recorder is None:
-            return False
-        tape = self._recorder.tape
+        tape = self.recorder.tape
         return len(tape.lazies) >= MANY_ARRAYS and len(tape.held()) >= MANY_ARRAYS
 
     def _register_kept(self, kept: Kept) -> None:

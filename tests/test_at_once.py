@@ -29,6 +29,18 @@ class Parts(gluon.HybridBlock):
         return (parts[0], [*parts]) if self.deep else parts
 
 
+class Step(gluon.HybridBlock):
+    """A step whose states are nested."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3, in_units=3)
+
+    def hybrid_forward(self, F, x, states):
+        z = self.dense(x + states[0])
+        return z, [z - states[1][0]]
+
+
 class Chain(nn.HybridSequential):
     def __init__(self):
         super().__init__()
@@ -110,6 +122,10 @@ def outcome(program, arrays, parameters, runs, recording):
     return shape_of(result), [leaf.asnumpy() for leaf in leaves(result) + gradients]
 
 
+def parameters_of(block):
+    return list(block.collect_params().values())
+
+
 BLOCKS = {
     "dense": (dense, 1),
     "deferred": (lambda: nn.Dense(3), 1),
@@ -118,6 +134,32 @@ BLOCKS = {
     "statistics": (nn.BatchNorm, 1),
     "layers": (Chain, 1),
 }
+
+
+@pytest.mark.parametrize("recording", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("front", ["nd", "np"])
+@pytest.mark.parametrize("converted", [False, True], ids=["gluon", "dynamic"])
+def test_arguments_may_be_nested(converted, front, recording):
+    with semantics(front):
+        block = ready(Step(), converted)
+        arrays = [array(2, 3, seed=i) for i in range(3)]
+
+        def program(x, y, z):
+            first, states = block(x, [y, [z]])
+            first.wait_to_read()
+            return block(first, [states[0], [z]])
+
+        program(*arrays)
+        parameters = parameters_of(block)
+        ours = outcome(program, arrays, parameters, lambda *a: at_once(*a)[0], recording)
+        loops = outcome(program, arrays, parameters, lambda program, *a: program(*a), recording)
+        assert ours[0] == loops[0]
+        equal(ours[1], loops[1])
+        if not recording:
+            assert calls_of_gluon(scope, program, *arrays)[1] == 0, "no call is Gluon's"
+            (got, _), calls = calls_of_gluon(scope, lambda x: block(x, (x, [x])), arrays[0])
+            assert calls, "a tuple is no list"
+            equal(leaves(got), leaves(block(arrays[0], (arrays[0], [arrays[0]]))))
 
 
 @pytest.mark.parametrize("recording", [False, True], ids=["inference", "training"])
@@ -136,7 +178,7 @@ def test_values_and_gradients_are_those_of_the_loop(make, count, front, converte
             return first, block(leaves(first)[0], *arrays[1:])
 
         block(*arrays)  # infers shapes
-        parameters = list(block.collect_params().values())
+        parameters = parameters_of(block)
         ours = outcome(program, arrays, parameters, lambda *a: at_once(*a)[0], recording)
         loops = outcome(program, arrays, parameters, lambda program, *a: program(*a), recording)
         assert ours[0] == loops[0]

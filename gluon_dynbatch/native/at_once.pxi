@@ -14,18 +14,17 @@ cdef CallRoute[ROUTES] graph_routes
 
 @cython.final
 cdef class BlockGraph:
-    """What a call of a block runs if its arguments are so many arrays; it never changes.
+    """What a call of a block runs if its arguments are arrays that are nested so; it never changes.
 
     Owned by the callee of the block as long as that is current, and by a thread that runs it.
     """
 
     #: The ``CachedOp``, and the lock to be held while it runs, or None.
     cdef object op, lock
-    #: Per input its number among the arguments, or a parameter.
+    #: Per input its number among the arrays, or a parameter.
     cdef list sources
-    #: How results are nested, see `nests.pxi`.
-    cdef tuple out_spec
-    cdef Py_ssize_t arguments
+    #: How arguments and results are nested, see `nests.pxi`.
+    cdef tuple spec, out_spec
     #: Whether arguments and results are arrays of ``mx.np``.
     cdef bint numpy
     cdef void *handle
@@ -34,22 +33,19 @@ cdef class BlockGraph:
         self.sources = []
 
 
-def arrays_alone(tuple spec not None, bint numpy):
-    """Return the number of arguments if all are arrays, of ``mx.np`` or of ``mx.nd``, else -1."""
-    leaf = NUMPY_LEAF if numpy else LEAF
-    return len(spec) - 2 if spec == (tuple, *(len(spec) - 2) * (leaf,), END) else -1
-
-
-def graph_of(op, inputs, Py_ssize_t count, tuple spec not None, bint numpy):
-    """Return the `BlockGraph` of a ``CachedOp``, for so many arrays and results with a spec.
+def graph_of(op, inputs, tuple spec not None, tuple out_spec not None, bint numpy):
+    """Return the `BlockGraph` of a ``CachedOp``, for arguments and results with these specs.
 
     Each input is whether it is an argument, and its number among these, or else the parameter.  The
     result is None if only Python can find the arrays.
     """
     cdef BlockGraph graph = BlockGraph()
-    graph.arguments, graph.out_spec, graph.numpy = count, spec, numpy
-    if count <= 0 or len(inputs) > MOST_INPUTS:
+    graph.spec, graph.out_spec, graph.numpy = spec, out_spec, numpy
+    if len(inputs) > MOST_INPUTS or len(spec) > 2 * MOST_INPUTS:
         return None
+    for token in spec:
+        if token not in (tuple, list, END, NUMPY_LEAF if numpy else LEAF):
+            return None
     for is_argument, source in inputs:
         # From here on, a parameter has a dictionary, which is not made when it is looked for.
         if not is_argument and (type(source) not in parameter_types or not vars(source)):
@@ -109,7 +105,7 @@ cdef class AtOnce:
         class_ = type(block)
         is_cell = (<tuple>classify_forward(class_))[0] and class_._call_cached_op in cached_op_methods
         if is_cell and fields["_active"] and not fields["_backend"]:
-            graph = self.scope.graph_of(block)
+            graph = self.scope.graph_of(block, args)
             keep_route_in(graph_routes, block, fields, graph, True)
         return results
 
@@ -153,6 +149,37 @@ cdef PyObject *array_of_parameter(object parameter) noexcept:
     return found if is_plain else NULL
 
 
+cdef Py_ssize_t find_leaves(
+    object value, tuple spec, Py_ssize_t *at, type class_, PyObject **leaves, Py_ssize_t count
+) noexcept:
+    """Append the arrays of a value to so many, and return their number.
+
+    It is -1 unless they are nested as a spec of a `BlockGraph` says from its token `at` on, and are
+    of a class.  `at` becomes the token after those.
+    """
+    cdef Py_ssize_t i
+    token = <object>PyTuple_GET_ITEM(spec, at[0])
+    at[0] += 1
+    if token is not tuple and token is not list:
+        if type(value) is not class_ or count == MOST_INPUTS:
+            return -1
+        leaves[count] = <PyObject *>value
+        return count + 1
+    if type(value) is not token:
+        return -1
+    for i in range(PySequence_Fast_GET_SIZE(value)):
+        if <object>PyTuple_GET_ITEM(spec, at[0]) is END:
+            return -1
+        item = <object>PySequence_Fast_GET_ITEM(value, i)
+        count = find_leaves(item, spec, at, class_, leaves, count)
+        if count < 0:
+            return -1
+    if <object>PyTuple_GET_ITEM(spec, at[0]) is not END:
+        return -1
+    at[0] += 1
+    return count
+
+
 cdef bint has_inputs(BlockGraph graph, tuple args, PyObject **inputs) noexcept:
     """Find the arrays that a graph reads; return False if Gluon has to do that, or will refuse it.
 
@@ -160,24 +187,22 @@ cdef bint has_inputs(BlockGraph graph, tuple args, PyObject **inputs) noexcept:
     that is the one of the interface in use.  No Python code runs.
     """
     cdef int device = 0, number = 0, first_device = 0, first_number = 0, numpy_shape = 0
-    cdef Py_ssize_t i
+    cdef PyObject *leaves[MOST_INPUTS]
+    cdef Py_ssize_t i, number_of_leaf, at = 0
     cdef void *handle
-    class_ = numpy_type if graph.numpy else array_type
-    if len(args) != graph.arguments:
-        return False
     # Without NumPy's shapes there are none of its arrays.
     mxnet.is_numpy_shape(&numpy_shape)
     if numpy_shape:
         numpy_shape = mode_in(numpy_scopes.__dict__) & numpy_array_bit
     if graph.numpy != (numpy_shape != 0):
         return False
-    for i in range(len(args)):
-        if type(<object>PyTuple_GET_ITEM(args, i)) is not class_:
-            return False
+    class_ = numpy_type if graph.numpy else array_type
+    cdef Py_ssize_t count = find_leaves(args, graph.spec, &at, class_, leaves, 0)
     for i in range(len(graph.sources)):
         source = <object>PyList_GET_ITEM(graph.sources, i)
         if type(source) is int:
-            inputs[i] = PyTuple_GET_ITEM(args, <Py_ssize_t>source)
+            number_of_leaf = source
+            inputs[i] = leaves[number_of_leaf] if number_of_leaf < count else NULL
         else:
             inputs[i] = array_of_parameter(source)
         handle = NULL if inputs[i] is NULL else plain_handle(inputs[i])

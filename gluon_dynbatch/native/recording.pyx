@@ -18,6 +18,7 @@ from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport getenv
 from libc.string cimport memcmp, memcpy, memset
 
 from .executing cimport run_graph
@@ -292,6 +293,12 @@ def locked(lock, work):
         return work()
     finally:
         lock.release()
+
+
+def environment_variable(str name not None):
+    """Return a variable of the environment; None if there is none."""
+    cdef const char *found = getenv(utf8_of(name, NULL))
+    return None if found is NULL else (<bytes>found).decode("utf-8", "surrogateescape")
 
 
 def untrack(data):

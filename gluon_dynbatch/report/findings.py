@@ -5,10 +5,12 @@ Findings are collected while a scope is open, so they are plain data; `advice.py
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from operator import itemgetter
 from typing import (
     Any,
     Callable,
+    DefaultDict,
     Dict,
     Iterable,
     Iterator,
@@ -100,7 +102,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._first: Dict[Any, Finding] = {}
-        self._calls: Counter[Any] = Counter()
+        self._calls: DefaultDict[Any, int] = defaultdict(int)
         #: Conditions of findings, which are asked when somebody reads these.
         self._conditions: Dict[Any, Condition] = {}
         #: Functions that return more findings when somebody reads these.
@@ -139,7 +141,7 @@ class Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         """Iterate over the findings with the numbers of their calls, most frequent first."""
-        for key, calls in self._calls.most_common():
+        for key, calls in sorted(self._calls.items(), key=itemgetter(1), reverse=True):
             if key not in self._conditions or self._conditions[key].is_told(calls):
                 yield self._first[key]._replace(calls=calls)
         for source in self.sources:
