@@ -17,6 +17,7 @@ from serving import contest, decoder, model, pairs, pictures
 from serving.client import service
 
 SERVICES = ("pairs", "decoder", "workers", "model")
+MICROSECONDS = between(float, 0, 1e9, excluded=0)
 
 
 def measure_pairs(args):
@@ -102,9 +103,9 @@ def main(argv=None):
          "decoder: requests per second"),
         ("--seconds", POSITIVE, 6, "S", "decoder: length of a measurement"),
         ("--rounds", POSITIVE, 20, "N", "decoder: requests that run alone first, to compare with"),
-        ("--round-us", ABOVE_ZERO, 112, "US", "model: what a round costs, whoever takes part"),
-        ("--request-us", ABOVE_ZERO, 12, "US", "model: and for each request in it"),
-        ("--begin-us", ABOVE_ZERO, 354, "US", "model: and for each that begins"),
+        ("--round-us", MICROSECONDS, 112, "US", "model: what a round costs, whoever takes part"),
+        ("--request-us", MICROSECONDS, 12, "US", "model: and for each request in it"),
+        ("--begin-us", MICROSECONDS, 354, "US", "model: and for each that begins"),
         ("--output", Path, Path("runs/serving"), "DIR", "figures and picture of the decoder"),
     )  # fmt: skip
     args = parser.parse_args(argv)
