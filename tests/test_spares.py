@@ -133,7 +133,7 @@ def test_spare_arenas_have_a_limit():
     net = ready(unary())
     for count in range(1, 41):
         with gdb.batching(**FIXED):
-            net(array(200 * count, WIDTH)).asnumpy()
+            net(array(200 * count, WIDTH)).wait_to_read()
         assert inside.bytes_of_spare_arenas() <= 8 << 20
     assert inside.bytes_of_spare_arenas() > 0
     inside.free_spare_arenas()
