@@ -308,9 +308,7 @@ def _run(
     arenas, size = execution.arenas.arrays, planned.arena_bytes
     connected = None if backward is None else chain
     memory = arenas, execution.bases.handles, execution.bases.addresses, planned.itemsizes
-    # Operators of MXNet may fail one by one.
-    shelf = None if notice is None else planned.shelf
-    kept = Kept(memory, shelf, notice, is_done, planned.recorded, size, connected)
+    kept = Kept(memory, planned.shelf, notice, is_done, planned.recorded, size, connected)
     keep(lazies, kept, plan.graph.value_term, plan.region_of, plan.element_of, plan.regions)
     if backward is not None:
         chain.add(backward, kept, routes)

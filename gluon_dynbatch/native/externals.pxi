@@ -26,9 +26,8 @@ cdef class Keeper(Owner):
         self.sizes = array("q", sizes)
 
     def __dealloc__(self):
-        # None after the collector has cleared this object.  The engine keeps an error with all that
-        # an operation was to write, so something has to have been read.
-        if self.shelf is not None and self.arenas is not None and self.elements:
+        # None after the collector has cleared this object.
+        if self.shelf is not None and self.arenas is not None:
             if Py_REFCNT(<PyObject *>self.arenas) == 1:
                 self.shelf.give(self.arenas)
 
@@ -42,9 +41,7 @@ cdef class Keeper(Owner):
         """Return the elements of an arena; the first read waits for it."""
         elements = self.elements.get(arena)
         if elements is None:
-            shelf, self.shelf = self.shelf, None  # if this raises, nobody uses the arenas again
             elements = self.elements[arena] = (<object>self).wait_for(arena)
-            self.shelf = shelf
         return elements
 
 

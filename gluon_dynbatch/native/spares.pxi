@@ -30,16 +30,21 @@ cdef class Shelf:
     later work waits for that.  Owned by the plan's entry in the cache, and by the flushes.
     """
 
-    #: Lists of arrays, one per arena; and the bytes of one list.
+    #: Lists of arrays, one per arena; the bytes of one list; and how many programs had failed when
+    #: they were allocated: the engine keeps an error with what it wrote.
     cdef list sets
     cdef Py_ssize_t bytes
+    cdef object failures
 
     def __init__(self, Py_ssize_t bytes):
-        self.sets, self.bytes = [], bytes
+        self.sets, self.bytes, self.failures = [], bytes, None
 
-    def take(self):
-        """Return arenas whose memory nothing else uses, or None."""
+    def take(self, failures):
+        """Return arenas whose memory nothing else uses, or None; given the failures so far."""
         global spare_bytes
+        if self.failures != failures:
+            self.clear()
+            self.failures = failures
         if not self.sets:
             return None
         spare_bytes -= self.bytes

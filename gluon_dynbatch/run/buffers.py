@@ -214,7 +214,7 @@ class Arenas:
 
     def __init__(self, plan: Plan, pool: Pool = POOL, shelf: Optional[recording.Shelf] = None):
         self.plan, self.pool = plan, pool
-        found = None if shelf is None else shelf.take()
+        found = None if shelf is None else shelf.take(executing.count_failures())
         self.arrays: List[NDArray] = found or [
             POOL.take((rows, arena.row_size), arena.dtype, arena.context)
             for arena, rows in zip(plan.arenas, plan.sizes)
